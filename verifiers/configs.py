@@ -1,0 +1,145 @@
+"""Configuration of clients and evaluations: validated values, unknown keys refused with a hint."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+ClientType = Literal[
+    "openai_completions",
+    "openai_chat_completions",
+    "openai_chat_completions_token",
+    "openai_responses",
+    "renderer",
+    "anthropic_messages",
+    "nemorl_chat_completions",
+]
+CLIENT_TYPES: tuple[str, ...] = get_args(ClientType)
+
+DEFAULT_API_KEY_VAR = "OPENAI_API_KEY"
+DEFAULT_API_BASE_URL = "https://api.openai.com/v1"
+
+
+class Config(BaseModel):
+    """Base of our configurations: a misspelt key is an error that names the nearest right one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_unknown_keys(cls, value: Any) -> Any:
+        """Name the nearest known key, which pydantic's own message does not."""
+        if isinstance(value, dict):
+            for key in value:
+                if key not in cls.model_fields:
+                    near = get_close_matches(str(key), cls.model_fields, n=1)
+                    hint = f" Did you mean {near[0]!r}?" if near else ""
+                    raise ValueError(f"{cls.__name__} has no key {key!r}.{hint}")
+        return value
+
+
+class EndpointClientConfig(Config):
+    """Where one endpoint is and how to talk to it."""
+
+    client_idx: int = 0
+    """Position of this endpoint among the endpoints of one run."""
+    api_key_var: str = DEFAULT_API_KEY_VAR
+    """Name of the environment variable that holds the key; the key itself is never stored."""
+    api_base_url: str = DEFAULT_API_BASE_URL
+    """URL up to and including the version, e.g. `http://localhost:8000/v1`."""
+    timeout: float = Field(3600.0, gt=0)
+    """Longest wait for one answer, in seconds."""
+    connect_timeout: float = Field(60.0, gt=0)
+    """Longest wait for a connection, in seconds. Starting thousands at once takes longer than one alone."""
+    max_connections: int = Field(28000, ge=1)
+    """Most connections open at once."""
+    max_keepalive_connections: int = Field(28000, ge=0)
+    """Most idle connections kept for reuse."""
+    max_retries: int = Field(10, ge=0)
+    """Attempts after the first, for 408, 409, 429, 5xx and connection errors."""
+    extra_headers: dict[str, str] = Field(default_factory=dict)
+    """Headers sent with every request."""
+
+    @field_validator("extra_headers")
+    @classmethod
+    def header_names_are_tokens(cls, value: dict[str, str]) -> dict[str, str]:
+        """A line break in a header would let a config forge requests."""
+        for name, content in value.items():
+            if not name or any(c in "\r\n" for c in name + content):
+                raise ValueError(f"extra_headers: {name!r} is not a valid header")
+        return value
+
+
+class ClientConfig(EndpointClientConfig):
+    """How to reach a model: the kind of API, the endpoint or endpoints, and limits."""
+
+    client_type: ClientType = "openai_chat_completions"
+    renderer: str = "auto"
+    renderer_model_name: str | None = None
+    renderer_pool_size: int | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    preserve_all_thinking: bool = False
+    preserve_thinking_between_tool_calls: bool = False
+    endpoint_configs: list[EndpointClientConfig] = Field(default_factory=list)
+    """Several endpoints that serve the same model, used in round robin while healthy."""
+    extra_headers_from_state: dict[str, str] = Field(default_factory=dict)
+    """Header name → key of the rollout's state whose value it carries (session affinity)."""
+    adaptive_concurrency: bool = False
+    """Let the number of requests in flight follow the endpoint's rate limit (AIMD)."""
+
+    @field_validator("endpoint_configs", mode="before")
+    @classmethod
+    def endpoints_do_not_nest(cls, value: Any) -> Any:
+        """An endpoint of an endpoint has no meaning."""
+        for endpoint in value or []:
+            nested = (
+                endpoint.get("endpoint_configs")
+                if isinstance(endpoint, dict)
+                else getattr(endpoint, "endpoint_configs", None)
+            )
+            if nested:
+                raise ValueError("endpoint_configs cannot contain endpoint_configs")
+        return value
+
+
+class EvalConfig(Config):
+    """One evaluation: an environment, a model, how much to run, what to keep."""
+
+    env_id: str
+    env_args: dict[str, Any] = Field(default_factory=dict)
+    env_dir_path: str = "./environments"
+    endpoint_id: str | None = None
+    model: str
+    client_config: ClientConfig
+    sampling_args: dict[str, Any] = Field(default_factory=dict)
+    num_examples: int
+    rollouts_per_example: int
+    max_concurrent: int = -1
+    max_concurrent_scoring: int | None = None
+    num_workers: int | str = "auto"
+    independent_scoring: bool = False
+    extra_env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    max_retries: int = 0
+    rollout_timeout_s: float | None = None
+    max_total_tokens: int | None = None
+    max_cost_usd: float | None = None
+    disable_env_server: bool = False
+    verbose: bool = False
+    disable_tui: bool = False
+    output_dir: str | None = None
+    state_columns: list[str] | None = None
+    save_results: bool = False
+    resume_path: Path | None = None
+    save_to_hf_hub: bool = False
+    hf_hub_dataset_name: str | None = None
+
+
+class EvalRunConfig(Config):
+    """Several evaluations of one command."""
+
+    evals: list[EvalConfig]
+    heartbeat_url: str | None = None

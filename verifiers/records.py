@@ -1,0 +1,218 @@
+"""`Record`: a dict whose declared fields are attributes too, and which answers to pydantic's method names.
+
+Messages, responses and tools are made millions of times in a run, are read as `m["role"]`, `m.get("role")` and
+`m.role` by authors of both v0 generations, and go to JSON, pickle and `datasets`. A dict subclass is all of that
+at once; making one copies its keyword arguments and checks that no required field is missing, nothing more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
+
+_NOTHING: Any = object()
+
+
+@dataclass_transform(kw_only_default=True)
+class Record(dict[str, Any]):
+    """Base of the values that flow through the library.
+
+    A subclass annotates its fields; a field with a default is optional. An optional field that was not given is not
+    stored (no `None`-filled keys in saved files), and reads as its default through `record.field` and
+    `record["field"]`. Extra keys are kept.
+    """
+
+    __slots__ = ()
+
+    model_fields: ClassVar[dict[str, Any]] = {}
+    """Name → default of every declared field; `...` where the field is required."""
+    _required: ClassVar[tuple[str, ...]] = ()
+    _stored_defaults: ClassVar[dict[str, Any]] = {}
+    _nested: ClassVar[dict[str, type[Record]]] = {}
+    """Fields that hold a record, or a list of records: plain dicts given for them are converted."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        fields = dict(cls.model_fields)
+        for name in cls.__dict__.get("__annotations__", {}):
+            if name.startswith("_") or name == "model_fields":
+                continue
+            fields[name] = cls.__dict__.get(name, ...)
+            if name in cls.__dict__:
+                delattr(cls, name)  # otherwise the class attribute would hide the stored value
+        cls.model_fields = fields
+        cls._required = tuple(name for name, default in fields.items() if default is ...)
+        # A constant such as a message's role, or a content part's type, belongs in the stored form.
+        cls._stored_defaults = {
+            name: default
+            for name, default in fields.items()
+            if isinstance(default, str) and name in ("role", "type")
+        }
+
+    def __init__(self, **fields: Any) -> None:
+        if self._stored_defaults:
+            dict.update(self, self._stored_defaults)
+        dict.update(self, fields)
+        for name in self._required:
+            if name not in fields:
+                raise ValueError(
+                    f"{type(self).__name__} needs a {name!r}; it was given only {sorted(fields)}."
+                )
+        for name, kind in self._nested.items():
+            value = fields.get(name)
+            if value is not None and type(value) is not kind:
+                self[name] = _convert(value, kind)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """A record from fields known to be good, without any check or copy of nested values."""
+        record = cls.__new__(cls)
+        dict.update(record, fields)
+        return record
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            ) from None
+
+    def __missing__(self, key: str) -> Any:
+        default = self.model_fields.get(key, ...)
+        if default is ...:
+            raise KeyError(key)
+        return default() if callable(default) else default
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.items())})"
+
+    def __copy__(self) -> Self:
+        return self.of(self)
+
+    copy = __copy__
+
+    # --- pydantic's names, because code written for 0.1.11+ calls them ---
+
+    def model_dump(
+        self,
+        *,
+        mode: str = "python",
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] | None = None,
+        exclude_none: bool = False,
+        exclude_unset: bool = False,
+        exclude_defaults: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """A plain dict of the fields, nested records included; defaults are filled in unless excluded."""
+        names = list(self) if exclude_unset or exclude_defaults else [*self.model_fields]
+        names += [name for name in self if name not in self.model_fields and name not in names]
+        chosen = names if include is None else [name for name in names if name in include]
+        options = {"exclude_none": exclude_none, "exclude_unset": exclude_unset}
+        dumped: dict[str, Any] = {}
+        for name in chosen:
+            if exclude is not None and name in exclude:
+                continue
+            value = self[name] if name in self or self.model_fields[name] is not ... else None
+            if value is None and exclude_none:
+                continue
+            if exclude_defaults and value == self.model_fields.get(name, _NOTHING):
+                continue
+            dumped[name] = _plain(value, options)
+        return dumped
+
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """The JSON text of `model_dump(**options)`."""
+        import json
+
+        separators = None if indent else (",", ":")
+        return json.dumps(self.model_dump(**options), indent=indent, separators=separators)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields replaced."""
+        copied = deepcopy(self) if deep else self.of(self)
+        if update:
+            dict.update(copied, update)
+        return copied
+
+    @classmethod
+    def model_construct(cls, _fields_set: Any = None, **fields: Any) -> Self:
+        """A record without any check."""
+        return cls.of({**cls._stored_defaults, **fields})
+
+    @classmethod
+    def model_validate(cls, obj: Any, **_: Any) -> Self:
+        """A record from a mapping or from an object with the fields as attributes.
+
+        Raises ValueError when a required field is missing, TypeError when `obj` is neither.
+        """
+        if isinstance(obj, cls):
+            return obj
+        if isinstance(obj, Mapping):
+            return cls(**obj)
+        if hasattr(obj, "model_dump"):
+            return cls(**obj.model_dump(exclude_none=True))
+        raise TypeError(f"{cls.__name__} cannot be made from {type(obj).__name__}: {obj!r}")
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes, **_: Any) -> Self:
+        """A record from JSON text."""
+        import json
+
+        return cls.model_validate(json.loads(json_data))
+
+    @classmethod
+    def model_json_schema(cls, **_: Any) -> dict[str, Any]:
+        """A JSON schema with the field names; types are not stated."""
+        return {
+            "title": cls.__name__,
+            "type": "object",
+            "properties": {name: {} for name in cls.model_fields},
+            "required": list(cls._required),
+        }
+
+    @classmethod
+    def field_types(cls) -> dict[str, Any]:
+        """Name → declared type of every field."""
+        hints = get_type_hints(cls, vars(sys.modules[cls.__module__]))
+        return {name: hints[name] for name in cls.model_fields}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let authors use records as fields of their own pydantic models."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            cls.model_validate,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda record: record.model_dump(exclude_none=True)
+            ),
+        )
+
+
+def _convert(value: Any, kind: type[Record]) -> Any:
+    if isinstance(value, list | tuple):
+        return [v if isinstance(v, kind) or v is None else kind.model_validate(v) for v in value]
+    return value if isinstance(value, kind) else kind.model_validate(value)
+
+
+def _plain(value: Any, options: dict[str, Any]) -> Any:
+    if isinstance(value, Record) or hasattr(value, "model_dump"):
+        return value.model_dump(**options)
+    if isinstance(value, dict):
+        return {key: _plain(item, options) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, options) for item in value]
+    return value

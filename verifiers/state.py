@@ -1,0 +1,193 @@
+"""`State`: everything known about one rollout, as one flat dict.
+
+The fields of the dataset row are ordinary keys; `state["input"]` is a view of them that writes through. The
+library's own keys are declared once, as typed properties; its code uses only those. All other keys are the author's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+if TYPE_CHECKING:
+    pass
+
+Value = TypeVar("Value")
+
+LIVE_KEYS = frozenset({"client", "scope"})
+"""Keys that hold live objects: never saved, never pickled."""
+
+
+class _Key(Generic[Value]):
+    """A framework key as a typed attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, state: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, state: State, owner: type) -> Value: ...
+    def __get__(self, state: State | None, owner: type) -> Any:
+        if state is None:
+            return self
+        return dict.get(state, self.name)
+
+    def __set__(self, state: State, value: Value) -> None:
+        dict.__setitem__(state, self.name, value)
+
+
+class InputView(MutableMapping[str, Any]):
+    """The dataset row inside a state: reads and writes go to the state itself."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._state.input_fields:
+            raise KeyError(key)
+        return self._state[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[key] = value
+        if key not in self._state.input_fields:
+            self._state.input_fields = (*self._state.input_fields, key)
+
+    def __delitem__(self, key: str) -> None:
+        del self._state[key]
+        self._state.input_fields = tuple(f for f in self._state.input_fields if f != key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (field for field in self._state.input_fields if field in self._state)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def copy(self) -> dict[str, Any]:
+        """The row as a plain dict."""
+        return dict(self)
+
+
+class State(dict[str, Any]):
+    """One rollout: its input, its trajectory, its results, and whatever the author keeps in it."""
+
+    __slots__ = ("input_fields",)
+
+    input_fields: tuple[str, ...]
+    """Names of the dataset row's fields."""
+
+    client = _Key[Any]()
+    model = _Key[str]()
+    sampling_args = _Key["SamplingArgs | None"]()
+    prompt = _Key["Messages"]()
+    completion = _Key["Messages | None"]()
+    trajectory = _Key["list[TrajectoryStep]"]()
+    trajectory_id = _Key[str]()
+    tool_defs = _Key["list[Tool] | None"]()
+    reward = _Key["float | None"]()
+    metrics = _Key["dict[str, float] | None"]()
+    advantage = _Key["float | None"]()
+    reward_errors = _Key["list[dict[str, str]] | None"]()
+    """Reward functions that raised while scoring this rollout; `None` when none did."""
+    error = _Key["BaseException | dict[str, str] | None"]()
+    is_completed = _Key[bool]()
+    is_truncated = _Key[bool]()
+    stop_condition = _Key["str | None"]()
+    final_env_response = _Key[Any]()
+    timing = _Key["RolloutTiming"]()
+    usage = _Key["StateUsageTracker"]()
+    timed_out = _Key["bool | None"]()
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        row = dict.pop(self, "input", None)
+        self.input_fields = ()
+        if row is not None:
+            self._take_row(row)
+
+    @classmethod
+    def for_row(cls, row: Mapping[str, Any]) -> Self:
+        """A state that holds only the fields of a dataset row."""
+        state = cls.__new__(cls)
+        dict.update(state, row)
+        state.input_fields = tuple(row)
+        return state
+
+    @classmethod
+    def for_task(cls, task: Mapping[str, Any]) -> Self:
+        """v0's name for `for_row`."""
+        return cls.for_row(task)
+
+    def _take_row(self, row: Mapping[str, Any]) -> None:
+        dict.update(self, row)
+        self.input_fields = tuple(row)
+
+    def __missing__(self, key: str) -> Any:
+        if key == "input":
+            return InputView(self)
+        if key == "task":
+            return InputView(self)  # a row without a task is its own task, as in generation (b)
+        if key == "usage_tracker":
+            return self["usage"]
+        if key == "oai_tools":
+            return self.get("tool_defs")
+        if key == "responses":
+            return [step["response"] for step in self.get("trajectory") or []]
+        if key == "turn":
+            return len(self.get("trajectory") or [])
+        raise KeyError(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "input":
+            self._take_row(value)
+        else:
+            dict.__setitem__(self, key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, key) or key == "input"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As `dict.get`, views included."""
+        if dict.__contains__(self, key):
+            return dict.__getitem__(self, key)
+        if key in ("input", "usage_tracker", "oai_tools", "responses"):
+            try:
+                return self[key]
+            except KeyError:
+                return default
+        return default
+
+    def copy(self) -> State:
+        """A shallow copy."""
+        copied = State.for_row(self)
+        copied.input_fields = self.input_fields
+        return copied
+
+    def saved_items(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
+        """The values under `keys` (all by default) without live objects."""
+        chosen = self if keys is None else keys
+        return {k: self[k] for k in chosen if k not in LIVE_KEYS and (k in self or k == "task")}
+
+    def assert_serializable(self) -> None:
+        """Raise TypeError naming the first author key whose value JSON cannot hold."""
+        import json
+
+        for key, value in self.saved_items().items():
+            try:
+                json.dumps(value, default=lambda item: item.model_dump())
+            except (TypeError, ValueError, AttributeError) as error:
+                raise TypeError(f"state[{key!r}] is not JSON serializable: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.saved_items(), self.input_fields)
+
+
+def _restore(items: dict[str, Any], input_fields: tuple[str, ...]) -> State:
+    state = State.for_row(items)
+    state.input_fields = input_fields
+    return state
