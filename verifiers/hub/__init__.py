@@ -1,0 +1,1 @@
+"""The hub seen from a client: the models of its wire, and the client itself."""

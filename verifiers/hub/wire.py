@@ -1,0 +1,360 @@
+"""What goes over the wire between a hub and its clients.
+
+The server validates requests with these models and clients build them; neither side has a second
+copy. Requests ignore unknown keys, because clients of several generations send more than we read.
+Answers of the hub part are wrapped as `{"data": …}`; those of the evaluations part are bare.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Visibility = Literal["PUBLIC", "PRIVATE"]
+SHA256 = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Request(BaseModel):
+    """Base of everything a client sends."""
+
+    model_config = ConfigDict(extra="ignore", str_max_length=1_000_000)
+
+
+class ResolveRequest(Request):
+    """Get or create an environment. At most one of the three owners; none means the caller."""
+
+    name: str = Field(min_length=1, max_length=128)
+    visibility: str | None = None
+    owner_slug: str | None = None
+    team_slug: str | None = None
+    team_id: str | None = None
+
+    @field_validator("visibility")
+    @classmethod
+    def _known_visibility(cls, value: str | None) -> str | None:
+        if value is not None and value.upper() not in ("PUBLIC", "PRIVATE"):
+            raise ValueError(f"visibility is PUBLIC or PRIVATE, not {value!r}")
+        return value.upper() if value else None
+
+
+class LookupRequest(Request):
+    """Find an environment by id, or by name and any owner."""
+
+    id: str | None = None
+    name: str | None = None
+    team_slug: str | None = None
+    owner_slug: str | None = None
+
+
+class ArtifactMetadata(Request):
+    """What a client says about an artifact; only the labels (`tags`) are believed."""
+
+    description: str | None = None
+    tags: list[str] = []
+    original_filename: str | None = None
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _absent_is_none(cls, value: Any) -> Any:  # clients of one generation send null
+        return [] if value is None else value
+
+
+class ArtifactRequest(Request):
+    """Announce a wheel or a source archive before its bytes are sent."""
+
+    content_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
+    filename: str = Field(min_length=1, max_length=240)
+    sha256: str = SHA256
+    size: int | None = Field(None, ge=0)
+    semantic_version: str | None = Field(None, max_length=128)
+    runtime_hint: str | None = Field(None, max_length=64)
+    metadata: ArtifactMetadata = ArtifactMetadata()
+
+
+class ReserveFile(Request):
+    """One file of a release that is about to be uploaded."""
+
+    filename: str = Field(min_length=1, max_length=240)
+    sha256: str = SHA256
+    size: int = Field(ge=0)
+    kind: Literal["wheel", "source"] = "wheel"
+
+
+class ReserveRequest(Request):
+    """The files of one release; all of them become visible together or not at all."""
+
+    files: list[ReserveFile] = Field(min_length=1, max_length=50)
+    visibility: Visibility | None = None
+    tags: list[str] = []
+
+
+class FinalizeRequest(Request):
+    """Publish what was uploaded under these reservations, as one release."""
+
+    upload_ids: list[str] = Field(min_length=1, max_length=50)
+
+
+class YankRequest(Request):
+    """Take a version out of normal resolution, or put it back with `yanked: false`."""
+
+    yanked: bool = True
+    reason: str = Field("", max_length=1000)
+
+
+class EnvironmentPatch(Request):
+    """Change what is not part of a version."""
+
+    visibility: Visibility | None = None
+    description: str | None = Field(None, max_length=4000)
+    tags: list[str] | None = None
+    status: Literal["active", "archived", "deprecated", "quarantined"] | None = None
+    status_reason: str | None = Field(None, max_length=1000)
+
+
+class ForkRequest(Request):
+    """Copy an environment's newest version to another owner; the caller when none is named."""
+
+    team_slug: str | None = None
+    team_id: str | None = None
+    name: str | None = None
+
+
+class SlugRequest(Request):
+    """Choose the caller's public name."""
+
+    slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
+
+
+class TeamRequest(Request):
+    """Found an organisation."""
+
+    slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
+    name: str | None = Field(None, max_length=128)
+
+
+class MemberRequest(Request):
+    """Add a member or change a role."""
+
+    user: str
+    role: Literal["admin", "member", "reader"] = "member"
+
+
+class TokenRequest(Request):
+    """Make an API token; it can do no more than the caller."""
+
+    name: str = Field("token", max_length=128)
+    actions: list[str] = ["read", "publish", "evaluate"]
+    environments: list[str] = ["*"]
+    """Patterns `owner/name`, `owner/prefix*`, `owner/*` or `*`."""
+    expires_in_s: int | None = Field(None, gt=0)
+    """Seconds until the token stops working; null never."""
+
+
+class PasswordLogin(Request):
+    """A person's name and password."""
+
+    username: str = Field(max_length=128)
+    password: str = Field(max_length=1024)
+
+
+class SetupRequest(PasswordLogin):
+    """Make the first administrator with the one-time token that the server printed."""
+
+    token: str
+    email: str | None = Field(None, max_length=320)
+
+
+class ChallengeRequest(Request):
+    """Start a browser login; the key encrypts the token on its way back."""
+
+    encryptionPublicKey: str = Field(max_length=4096)
+    limits: dict[str, Any] | None = None
+
+
+class ApproveRequest(Request):
+    """Let the client that shows this code act for the caller."""
+
+    code: str = Field(max_length=128)
+
+
+class SecretRequest(Request):
+    """A secret or variable of an environment or a person."""
+
+    name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$", max_length=128)
+    value: str = Field(max_length=65_536)
+    description: str | None = Field(None, max_length=1000)
+    isFile: bool = False
+    teamId: str | None = None
+
+
+class SecretPatch(Request):
+    """Change some of a secret."""
+
+    name: str | None = Field(None, pattern=r"^[A-Z][A-Z0-9_]*$", max_length=128)
+    value: str | None = Field(None, max_length=65_536)
+    description: str | None = Field(None, max_length=1000)
+
+
+class EnvironmentReference(Request):
+    """The environment an evaluation belongs to, with its version when known."""
+
+    id: str
+    version_id: str | None = None
+
+
+class EvaluationRequest(Request):
+    """Open an evaluation; samples follow in batches."""
+
+    name: str = Field(min_length=1, max_length=300)
+    environments: list[EnvironmentReference] | None = None
+    run_id: str | None = None
+    suite_id: str | None = None
+    model_name: str | None = None
+    dataset: str | None = None
+    framework: str | None = None
+    task_type: str | None = None
+    description: str | None = None
+    tags: list[str] = []
+    metadata: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None
+    team_id: str | None = None
+    is_public: bool | None = None
+
+
+class EvaluationPatch(Request):
+    """Change an open evaluation, or close it as failed or cancelled."""
+
+    name: str | None = Field(None, max_length=300)
+    model_name: str | None = None
+    dataset: str | None = None
+    framework: str | None = None
+    task_type: str | None = None
+    description: str | None = None
+    tags: list[str] = []
+    metadata: dict[str, Any] | None = None
+    metrics: dict[str, Any] | None = None
+    is_public: bool | None = None
+    status: Literal["RUNNING", "COMPLETED", "FAILED", "CANCELLED"] | None = None
+    error_message: str | None = Field(None, max_length=4096)
+
+
+class FinalizeEvaluation(Request):
+    """Close an evaluation with its final numbers."""
+
+    metrics: dict[str, Any] | None = None
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+class OwnerAnswer(BaseModel):
+    """Who owns something; `name` is the slug that appears in `owner/name`."""
+
+    id: str
+    name: str
+    slug: str
+    type: Literal["user", "team"]
+
+
+class ResolveAnswer(BaseModel):
+    """The environment, and whether this call made it."""
+
+    id: str
+    name: str
+    created: bool
+    visibility: Visibility
+    owner: OwnerAnswer
+
+
+class EnvironmentRow(BaseModel):
+    """One environment in a list."""
+
+    id: str
+    name: str
+    owner: OwnerAnswer
+    description: str
+    visibility: Visibility
+    latest_version: str | None
+    stars: int
+    tags: list[str]
+    status: str
+    created_at: str
+    updated_at: str
+
+
+class InstallAnswer(BaseModel):
+    """How to install a version so that no other index can answer for it."""
+
+    requirement: str
+    """`name @ url#sha256=…`, which pip and uv install from this hub or not at all."""
+    wheel_url: str
+    sha256: str
+    index_url: str
+    """The index that lists only this environment."""
+    uv_sources: str
+    """Lines for pyproject.toml that bind the name to this index."""
+    pylock_url: str
+
+
+class EnvironmentAnswer(BaseModel):
+    """One environment at one version."""
+
+    id: str
+    name: str
+    owner: OwnerAnswer
+    visibility: Visibility
+    status: str
+    status_reason: str | None
+    semantic_version: str | None
+    version_id: str | None
+    source_hash: str | None
+    """The client's content hash; not called `content_hash`, which old clients compare wrongly."""
+    package_url: str | None
+    tracked_package_url: str | None
+    simple_index_url: str | None
+    install_index_url: str | None
+    wheel_url: str | None
+    url_dependencies: list[str]
+    install: InstallAnswer | None
+    yanked: bool
+    yanked_reason: str | None
+    stars: int
+    starred: bool
+    tags: list[str]
+    runtime_hint: str | None
+    requires_python: str | None
+    requires_dist: list[str]
+    readme: str
+    created_at: str
+    updated_at: str
+    metadata: dict[str, Any]
+
+
+class VersionRow(BaseModel):
+    """One version in a list, newest first.
+
+    Old clients show `sha256` as the content hash and `size` as the number of files.
+    """
+
+    version: str
+    version_id: str
+    created_at: str
+    sha256: str
+    size: int
+    content_hash: str | None
+    yanked: bool
+    yanked_reason: str | None
+    files: list[dict[str, Any]]
+
+
+class TokenAnswer(BaseModel):
+    """A token without its secret; `token` is set only in the answer that made it."""
+
+    id: str
+    name: str
+    prefix: str
+    actions: list[str]
+    environments: list[str]
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    token: str | None = None

@@ -1,0 +1,1 @@
+"""Environment packages: what a wheel says, new projects, building and installing."""

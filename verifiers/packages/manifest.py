@@ -1,0 +1,348 @@
+"""What a wheel says about itself, read without running any of it.
+
+`read_wheel` accepts a wheel only when every reader of it must see the same thing: the ZIP structure
+has one meaning, RECORD lists exactly the members with their hashes, names agree everywhere, and no
+member can be written outside its place. The rules follow what the public package index enforces.
+Nothing here imports, builds or extracts the wheel.
+"""
+
+import base64
+import configparser
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from packaging.metadata import Metadata, parse_email
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import parse_tag
+from packaging.utils import (
+    InvalidWheelFilename,
+    canonicalize_name,
+    canonicalize_version,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict
+
+from verifiers.packages.archive import (
+    Member,
+    WheelLimits,
+    WheelRejected,
+    read_members,
+    unpacked,
+)
+
+
+class EntryPoint(BaseModel):
+    """One line of entry_points.txt."""
+
+    model_config = ConfigDict(frozen=True)
+
+    group: str
+    name: str
+    value: str
+
+
+class WheelManifest(BaseModel):
+    """Everything the hub stores about a wheel; all of it comes from the file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    filename: str
+    name: str
+    """The distribution name as METADATA spells it."""
+    version: str
+    """The version in normal PEP 440 spelling."""
+    sha256: str
+    size_bytes: int
+    metadata_text: str
+    """METADATA itself, for the index's `.metadata` files (PEP 658)."""
+    metadata_sha256: str
+    summary: str = ""
+    description: str = ""
+    description_content_type: str = ""
+    keywords: list[str] = []
+    license: str = ""
+    requires_python: str | None = None
+    requires_dist: list[str] = []
+    url_dependencies: list[str] = []
+    """The requirements that name a URL; resolvers refuse them when they come through an index."""
+    entry_points: list[EntryPoint] = []
+    top_level: list[str] = []
+    """Importable top-level names, in order."""
+    runtime_hint: str | None = None
+    """`VERIFIERS_V0` or `VERIFIERS_V1` by the lower bound on `verifiers`; None when it has none."""
+
+    @property
+    def normalized_name(self) -> str:
+        """The name in PEP 503 spelling."""
+        return canonicalize_name(self.name)
+
+    @property
+    def canonical_version(self) -> str:
+        """The version with trailing zeros cut: equal for equal releases (`1.0` and `1.0.0`)."""
+        return canonicalize_version(self.version)
+
+
+def read_wheel(
+    file: Path, filename: str | None = None, limits: WheelLimits | None = None
+) -> WheelManifest:
+    """The manifest of the wheel in `file`, which is published as `filename`.
+
+    Raises WheelRejected when any rule is broken. Reads the whole file once; call it from a thread.
+    """
+    limits = limits or WheelLimits()
+    filename = filename or file.name
+    name, version, tags = parse_filename(filename)
+    with file.open("rb") as opened:
+        size_bytes = opened.seek(0, io.SEEK_END)
+        sha256 = _hash_of(opened)
+        members = read_members(opened, size_bytes, limits)
+        dist_info = _dist_info_folder(members, name, version)
+        digests = {m.name: digest for m, digest in _digests(opened, members)}
+        by_name = {member.name: member for member in members}
+
+        def text_of(leaf: str, *, required: bool = True) -> str | None:
+            member = by_name.get(f"{dist_info}/{leaf}")
+            if member is None:
+                if required:
+                    raise WheelRejected(f"{filename} has no {dist_info}/{leaf}.")
+                return None
+            allowed = limits.metadata_bytes * max(1, len(members) // 1000)
+            if member.size_bytes > allowed:
+                raise WheelRejected(
+                    f"{member.name} has {member.size_bytes} bytes; at most {allowed} are allowed."
+                )
+            try:
+                return b"".join(unpacked(opened, member)).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise WheelRejected(f"{member.name} is not UTF-8: {error}.") from error
+
+        metadata_text = text_of("METADATA") or ""
+        _check_wheel_file(text_of("WHEEL") or "", tags)
+        _check_record(text_of("RECORD") or "", dist_info, members, digests)
+        entry_points = _entry_points(text_of("entry_points.txt", required=False) or "")
+    metadata = _metadata(metadata_text)
+    if canonicalize_name(metadata.name) != name:
+        raise WheelRejected(f"{filename} is for {name}, but its METADATA names {metadata.name}.")
+    if metadata.version != version:
+        raise WheelRejected(f"{filename} is {version}, but its METADATA says {metadata.version}.")
+    _check_placement(members, dist_info)
+    _check_license_files(metadata, dist_info, by_name)
+    requirements = metadata.requires_dist or []
+    return WheelManifest(
+        filename=filename,
+        name=metadata.name,
+        version=str(metadata.version),
+        sha256=sha256,
+        size_bytes=size_bytes,
+        metadata_text=metadata_text,
+        metadata_sha256=hashlib.sha256(metadata_text.encode()).hexdigest(),
+        summary=metadata.summary or "",
+        description=metadata.description or "",
+        description_content_type=metadata.description_content_type or "",
+        keywords=list(metadata.keywords or []),
+        license=metadata.license_expression or metadata.license or "",
+        requires_python=str(metadata.requires_python) if metadata.requires_python else None,
+        requires_dist=[str(requirement) for requirement in requirements],
+        url_dependencies=[str(r) for r in requirements if r.url],
+        entry_points=entry_points,
+        top_level=_top_level(members, dist_info),
+        runtime_hint=runtime_hint(requirements),
+    )
+
+
+def parse_filename(filename: str) -> tuple[str, Version, frozenset[str]]:
+    """Normalized name, version and tags of a wheel's file name; WheelRejected when it is none."""
+    if len(filename) > 240 or not re.fullmatch(r"[A-Za-z0-9._+!-]+\.whl", filename):
+        raise WheelRejected(f"{filename!r} is not a wheel file name (letters, digits and ._+!-).")
+    try:
+        name, version, _build, tags = parse_wheel_filename(filename)
+    except (InvalidWheelFilename, InvalidVersion) as error:
+        raise WheelRejected(f"{filename!r} is not a wheel file name: {error}.") from error
+    return name, version, frozenset(str(tag) for tag in tags)
+
+
+def runtime_hint(requirements: list[Requirement]) -> str | None:
+    """The verifiers API a wheel is written for, by its lower bound on `verifiers`.
+
+    A bound of 0.2.0 or more means V1, any other bound V0, none or a URL None; extras do not count.
+    """
+    for requirement in requirements:
+        extra_only = requirement.marker is not None and "extra" in str(requirement.marker)
+        if canonicalize_name(requirement.name) != "verifiers" or extra_only or requirement.url:
+            continue
+        lower = [s for s in requirement.specifier if s.operator in (">=", ">", "==", "~=", "===")]
+        if not list(requirement.specifier):
+            return None
+        newest = max((Version(s.version.removesuffix(".*")) for s in lower), default=None)
+        return "VERIFIERS_V1" if newest and newest >= Version("0.2.0") else "VERIFIERS_V0"
+    return None
+
+
+def _digests(file: BinaryIO, members: list[Member]) -> Iterator[tuple[Member, dict[str, bytes]]]:
+    for member in members:
+        if member.is_folder:
+            continue
+        sha256 = hashlib.sha256()
+        wide = [hashlib.sha384(), hashlib.sha512()] if member.size_bytes < 1 << 20 else []
+        for piece in unpacked(file, member):
+            for digest in (sha256, *wide):
+                digest.update(piece)
+        yield member, {digest.name: digest.digest() for digest in (sha256, *wide)}
+
+
+def _hash_of(file: BinaryIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_SHADOWED_SCRIPTS = re.compile(
+    r"(python|pip|pypy)[0-9.]*|uvx?|sh|bash|zsh|ls|cat|cp|mv|rm|env|git|ssh|sudo|su|curl|wget"
+    r"|tar|make|node|npm|docker|prime|vf-.*|activate.*",
+    re.IGNORECASE,
+)
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\s*:\s*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
+
+
+def _dist_info_folder(members: list[Member], name: str, version: Version) -> str:
+    tops = {m.name.partition("/")[0] for m in members if "/" in m.name}
+    folders = sorted(top for top in tops if top.lower().endswith(".dist-info"))
+    if len(folders) != 1:
+        raise WheelRejected(f"A wheel has exactly one .dist-info folder; this one has {folders}.")
+    stem_name, _, stem_version = folders[0].removesuffix(".dist-info").partition("-")
+    try:
+        agrees = canonicalize_name(stem_name) == name and Version(stem_version) == version
+    except InvalidVersion:
+        agrees = False
+    if not agrees:
+        raise WheelRejected(f"The folder {folders[0]} does not belong to {name} {version}.")
+    return folders[0]
+
+
+def _metadata(text: str) -> Metadata:
+    raw, unknown = parse_email(text)
+    if unknown:
+        raise WheelRejected(f"METADATA has fields that cannot be read: {sorted(unknown)}.")
+    # setuptools wrote License-File years before metadata 2.4 defined it; installers ignore it.
+    if raw.get("metadata_version", "") < "2.4":
+        raw.pop("license_files", None)
+    try:
+        return Metadata.from_raw(raw, validate=True)
+    except ExceptionGroup as group:
+        problems = "; ".join(str(error) for error in group.exceptions[:3])
+        raise WheelRejected(f"METADATA is not valid: {problems}.") from group
+
+
+def _check_wheel_file(text: str, tags: frozenset[str]) -> None:
+    fields = [line.partition(":") for line in text.splitlines() if ":" in line]
+    values = [(key.strip().lower(), value.strip()) for key, _, value in fields]
+    wheel_version = next((value for key, value in values if key == "wheel-version"), "")
+    if not wheel_version.startswith("1."):
+        raise WheelRejected(f"Wheel-Version is {wheel_version!r}; only 1.x can be installed.")
+    try:
+        inside = {str(t) for key, value in values if key == "tag" for t in parse_tag(value)}
+    except ValueError as error:
+        raise WheelRejected(f"WHEEL has a Tag that is none: {error}.") from error
+    if inside != tags:
+        raise WheelRejected(f"WHEEL says {sorted(inside)}, the file name says {sorted(tags)}.")
+
+
+def _check_record(
+    text: str, dist_info: str, members: list[Member], digests: dict[str, dict[str, bytes]]
+) -> None:
+    unlisted = {f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"}
+    recorded: set[str] = set()
+    sizes = {member.name: member.size_bytes for member in members if not member.is_folder}
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as error:
+        raise WheelRejected(f"RECORD is not a CSV file: {error}.") from error
+    for row in rows:
+        path, hash_text, size_text = (*row, "", "")[:3]
+        if path in recorded or path not in sizes:
+            raise WheelRejected(f"RECORD lists {path!r}, which is twice in it or not in the wheel.")
+        recorded.add(path)
+        if path in unlisted:
+            continue
+        algorithm, _, encoded = hash_text.partition("=")
+        try:
+            expected = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        except ValueError as error:
+            raise WheelRejected(f"RECORD has no readable hash for {path!r}.") from error
+        if digests[path].get(algorithm) != expected:
+            raise WheelRejected(f"RECORD's hash of {path!r} ({algorithm}) is not the file's.")
+        if size_text and size_text != str(sizes[path]):
+            raise WheelRejected(f"RECORD says {path!r} has {size_text} bytes, not {sizes[path]}.")
+    missing = sorted(set(sizes) - recorded - unlisted)
+    if missing:
+        raise WheelRejected(f"RECORD does not list {missing[0]!r} ({len(missing)} such members).")
+
+
+def _check_placement(members: list[Member], dist_info: str) -> None:
+    data = dist_info.removesuffix(".dist-info") + ".data"
+    for member in members:
+        top, _, rest = member.name.partition("/")
+        if top.endswith(".data") and (
+            top != data or rest.partition("/")[0] not in ("purelib", "platlib")
+        ):
+            raise WheelRejected(f"{member.name!r} would be installed outside site-packages.")
+        leaf = rest.partition("/")[2] if top == data else member.name
+        if "/" not in leaf and leaf.endswith(".pth"):
+            raise WheelRejected(f"{member.name!r} would run at every start of the interpreter.")
+
+
+def _check_license_files(metadata: Metadata, dist_info: str, by_name: dict[str, Member]) -> None:
+    for path in metadata.license_files or []:
+        if f"{dist_info}/licenses/{path}" not in by_name and f"{dist_info}/{path}" not in by_name:
+            raise WheelRejected(f"METADATA names the licence file {path!r}, which is missing.")
+
+
+def _entry_points(text: str) -> list[EntryPoint]:
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # keys keep their case
+    try:
+        parser.read_string(text)
+    except (configparser.Error, ValueError) as error:
+        raise WheelRejected(
+            f"entry_points.txt cannot be read: {str(error).splitlines()[0]}"
+        ) from error
+    found = []
+    for group in parser.sections():
+        for name, value in parser.items(group):
+            reference = value.partition("[")[0].strip()
+            if not re.fullmatch(r"\w+(\.\w+)*", group) or not re.fullmatch(r"[\w.-]+", name):
+                raise WheelRejected(f"The entry point {group!r} {name!r} has an unsafe name.")
+            if not _REFERENCE.fullmatch(reference):
+                raise WheelRejected(f"The entry point {name!r} refers to {value!r}: no object.")
+            is_script = group in ("console_scripts", "gui_scripts")
+            if is_script and (_SHADOWED_SCRIPTS.fullmatch(name) or name.startswith(".")):
+                raise WheelRejected(
+                    f"The script {name!r} would take the place of a system command."
+                )
+            found.append(EntryPoint(group=group, name=name, value=value))
+    return found
+
+
+def _top_level(members: list[Member], dist_info: str) -> list[str]:
+    names = set()
+    for member in members:
+        top, _, rest = member.name.partition("/")
+        if top.endswith((".dist-info", ".data")):
+            continue
+        stem = top if rest else top.removesuffix(".py") if top.endswith(".py") else ""
+        if stem.isidentifier():
+            names.add(stem)
+    return sorted(names)
+
+
+def parse_requirement(text: str) -> Requirement:
+    """One requirement; WheelRejected with the text when it is none."""
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        raise WheelRejected(f"{text!r} is not a requirement: {error}.") from error
