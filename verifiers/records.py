@@ -7,6 +7,7 @@ at once; making one copies its keyword arguments and checks that no required fie
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -36,7 +37,7 @@ class Record(dict[str, Any]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         fields = dict(cls.model_fields)
-        for name in cls.__dict__.get("__annotations__", {}):
+        for name in inspect.get_annotations(cls):
             if name.startswith("_") or name == "model_fields":
                 continue
             fields[name] = cls.__dict__.get(name, ...)

@@ -377,7 +377,18 @@ class GenerateOutputs(dict[str, Any]):
 
     __slots__ = ()
     COLUMNS: ClassVar[frozenset[str]] = frozenset(
-        ["prompt", "completion", "answer", "reward", "info", "task", "example_id", "state", "stop_condition", "is_truncated"]
+        [
+            "prompt",
+            "completion",
+            "answer",
+            "reward",
+            "info",
+            "task",
+            "example_id",
+            "state",
+            "stop_condition",
+            "is_truncated",
+        ]
     )
 
     @property

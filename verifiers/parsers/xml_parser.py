@@ -1,0 +1,128 @@
+"""`XMLParser`: named fields between tags, with alternatives, and a graded reward for the format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from verifiers.parsers.parser import Parser, _identity
+
+
+class XMLParser(Parser):
+    """Reads `<field>…</field>`.
+
+    `fields`: names in their order; a tuple such as `("answer", "result")` is one field that may be written either
+    way, and the first name is the canonical one. `answer_field` is what `parse_answer` gives.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[str | tuple[str, ...]],
+        answer_field: str = "answer",
+        extract_fn: Callable[[str], Any] = _identity,
+    ) -> None:
+        super().__init__(extract_fn=extract_fn)
+        self._fields: list[tuple[str, list[str]]] = []
+        seen: set[str] = set()
+        for given in fields:
+            if isinstance(given, str):
+                names = [given]
+            elif isinstance(given, tuple | list) and all(isinstance(name, str) for name in given):
+                names = list(given)
+            else:
+                raise TypeError(f"Each field must be a string or a tuple of strings; got {given!r}.")
+            if not names:
+                raise ValueError("Field tuple cannot be empty.")
+            if names[0] in seen:
+                raise ValueError(f"Duplicate field name: {names[0]}")
+            seen.add(names[0])
+            self._fields.append((names[0], names))
+        self.answer_field = answer_field
+        self._patterns = {
+            name: re.compile(rf"<{re.escape(name)}>\s*(.*?)\s*</{re.escape(name)}>", re.DOTALL)
+            for _, names in self._fields
+            for name in names
+        }
+
+    def parse(self, text: str, strip: bool = True, last: bool = False) -> Any:
+        """A namespace with every field name: its first (or `last`) content, None where it is missing."""
+        found: dict[str, str | None] = {}
+        for name, pattern in self._patterns.items():
+            matches = pattern.findall(text)
+            content = matches[-1 if last else 0] if matches else None
+            found[name] = content.strip() if content is not None and strip else content
+        return SimpleNamespace(**found)
+
+    def parse_answer(self, completion: Any) -> Any:
+        """The last content of the answer field in the model's latest message that has one; None without.
+
+        Text is searched as a single message. `extract_fn` is applied to what is found.
+        """
+        if isinstance(completion, str):
+            texts = [completion]
+        else:
+            messages = self.get_assistant_messages(completion) or self._messages_of(completion, "text")
+            texts = [self.text_of(message) for message in reversed(messages)]
+        for text in texts:
+            parsed = self.parse(text, last=True)
+            for name in self._names(self.answer_field):
+                content = getattr(parsed, name, None)
+                if content is not None:
+                    return self.extract_fn(content)
+        return None
+
+    def _names(self, canonical: str) -> list[str]:
+        return next((names for name, names in self._fields if name == canonical), [canonical])
+
+    def get_fields(self) -> list[str]:
+        """The canonical field names, in order."""
+        return [name for name, _ in self._fields]
+
+    def get_format_str(self) -> str:
+        """The format as shown in a prompt; alternatives appear as `[ a | b ]`."""
+        parts: list[str] = []
+        for _, names in self._fields:
+            tag = names[0] if len(names) == 1 else f"[ {' | '.join(names)} ]"
+            parts.append(f"<{tag}>\n...\n</{tag}>")
+        return "\n".join(parts)
+
+    def format(self, **kwargs: Any) -> str:
+        """The fields filled in; each is given under any of its names.
+
+        Raises ValueError naming the field that has no value.
+        """
+        parts: list[str] = []
+        for canonical, names in self._fields:
+            given = next((name for name in names if name in kwargs), None)
+            if given is None:
+                allowed = f" (allowed: {names})" if len(names) > 1 else ""
+                raise ValueError(f"Missing value for field {canonical!r}{allowed}")
+            parts.append(f"<{canonical}>\n{kwargs[given]}\n</{canonical}>")
+        return "\n".join(parts)
+
+    def get_format_reward_func(self) -> Callable[..., float]:
+        """Mean over the model's messages of: 0.4 x share of fields present, + 0.2 for any text at all,
+        + 0.2 when it starts with the first field's tag, + 0.2 when it ends with the last field's.
+        """
+        total = len(self._fields)
+
+        def follows_format(text: str) -> float:
+            text = text.strip()
+            if not total:
+                return 0.0
+            present = sum(
+                any(self._patterns[name].search(text) for name in names) for _, names in self._fields
+            )
+            starts = any(text.startswith(f"<{name}>") for name in self._fields[0][1])
+            ends = any(text.endswith(f"</{name}>") for name in self._fields[-1][1])
+            return 0.4 * present / total + 0.2 + 0.2 * starts + 0.2 * ends
+
+        def format_reward_func(completion: Any, **kwargs: Any) -> float:
+            messages = self.get_assistant_messages(completion)
+            if not messages:
+                return follows_format(completion) if isinstance(completion, str) else 0.0
+            return sum(follows_format(self.text_of(m)) for m in messages) / len(messages)
+
+        return format_reward_func

@@ -1,0 +1,337 @@
+"""Dataset → rollout inputs: format a row, take rows, repeat them, know them again by their content.
+
+A source is whatever an author gives: a `datasets.Dataset`, a list of dicts, a callable that builds either, or an
+iterable that may never end. Rows are formatted when they are taken, so a run of 20 examples touches 20 rows, and a
+source is never shuffled or changed in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard, cast
+
+from verifiers.errors import DatasetError
+from verifiers.messages import from_raw_message, normalize_messages
+from verifiers.types import Messages, MessageType, SystemMessage, UserMessage
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How a dataset row becomes a rollout input."""
+
+    system_prompt: str | None = None
+    few_shot: Messages = field(default_factory=list)
+    message_type: MessageType = "chat"
+    question_key: str = "question"
+    answer_key: str = "answer"
+
+    def prompt_of(self, row: Mapping[str, Any], index: int) -> Messages | str:
+        """The prompt of a row: its own `prompt`, or system prompt + few-shot examples + its question.
+
+        Raises DatasetError when the row has neither a prompt nor a question.
+        """
+        prompt = row.get("prompt")
+        if prompt is None:
+            question = row.get(self.question_key)
+            if question is None:
+                raise DatasetError(
+                    f"Row {index} has neither 'prompt' nor {self.question_key!r}; its keys are "
+                    f"{sorted(row)}. Give every row one of them."
+                )
+            content = question if isinstance(question, str | list) else str(question)
+            asked = from_raw_message({"role": "user", "content": content})
+            return [*self._opening(), *self.few_shot, asked]
+        if isinstance(prompt, str):
+            if self.message_type == "completion":
+                return prompt
+            return [*self._opening(), UserMessage.of({"role": "user", "content": prompt})]
+        try:
+            messages = normalize_messages(prompt, field_name="prompt")
+        except (ValueError, TypeError) as error:
+            raise DatasetError(f"Row {index} has a prompt that cannot be read: {error}") from error
+        if not messages:
+            raise DatasetError(f"Row {index} has an empty prompt. Give it at least one message.")
+        if self.system_prompt is not None and messages[0]["role"] != "system":
+            return [*self._opening(), *messages]
+        return messages
+
+    def _opening(self) -> Messages:
+        if self.system_prompt is None:
+            return []
+        return [SystemMessage.of({"role": "system", "content": self.system_prompt})]
+
+    def input_of(self, row: Mapping[str, Any], index: int) -> Row:
+        """The row with a `prompt` and an integer `example_id`; an `example_id` that is no integer moves to `src_id`."""
+        if not isinstance(row, Mapping):
+            raise DatasetError(f"Row {index} is a {type(row).__name__}, not a dict: {row!r:.200}")
+        formatted = dict(row)
+        own_id = formatted.get("example_id")
+        if type(own_id) is not int:
+            if own_id is not None:
+                formatted.setdefault("src_id", own_id)
+            formatted["example_id"] = index
+        if self.answer_key != "answer" and self.answer_key in formatted:
+            formatted.setdefault("answer", formatted[self.answer_key])
+        formatted["prompt"] = self.prompt_of(row, index)
+        info = formatted.get("info")
+        if info is None:
+            formatted.pop("info", None)
+        elif isinstance(info, str):
+            formatted["info"] = _parsed_info(info)
+        return formatted
+
+
+def _parsed_info(info: str) -> Any:
+    """`info` given as JSON text of an object is that object; any other text stays text."""
+    try:
+        parsed = json.loads(info)
+    except ValueError:
+        return info
+    return parsed if isinstance(parsed, dict) else info
+
+
+class Rows(Sequence[Row]):
+    """Rows of a list source: a list that also answers to the common methods of `datasets.Dataset`.
+
+    Unlike a `Dataset` it keeps each row's own keys, so rows whose `info` differ do not clash.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A row by number, rows by slice, or a column by name."""
+        if isinstance(key, str):
+            return [row.get(key) for row in self._rows]
+        if isinstance(key, slice):
+            return Rows(self._rows[key])
+        return self._rows[key]
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} rows, columns {self.column_names})"
+
+    @property
+    def column_names(self) -> list[str]:
+        """Every key that some row has, in order of appearance."""
+        return list(dict.fromkeys(key for row in self._rows for key in row))
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self)
+
+    def to_list(self) -> list[Row]:
+        """The rows as a list."""
+        return list(self._rows)
+
+    def select(self, indices: Iterable[int]) -> Rows:
+        """The rows at these positions."""
+        return Rows([self._rows[index] for index in indices])
+
+    def select_columns(self, column_names: str | list[str]) -> Rows:
+        """The rows with only these keys."""
+        names = [column_names] if isinstance(column_names, str) else column_names
+        return Rows([{name: row.get(name) for name in names} for row in self._rows])
+
+    def shuffle(self, seed: int | None = None) -> Rows:
+        """A shuffled copy."""
+        return Rows(random.Random(seed).sample(list(self._rows), len(self)))
+
+    def map(self, function: Callable[[Row], Mapping[str, Any]], **_: Any) -> Rows:
+        """Every row updated with what the function returns for it."""
+        return Rows([{**row, **function(dict(row))} for row in self._rows])
+
+    def filter(self, function: Callable[[Row], bool], **_: Any) -> Rows:
+        """The rows for which the function is true."""
+        return Rows([row for row in self._rows if function(row)])
+
+    def take(self, n: int) -> Rows:
+        """The first `n` rows."""
+        return Rows(self._rows[:n])
+
+    def to_dataset(self) -> Any:
+        """A `datasets.Dataset`; missing keys become None, as Arrow's one schema demands."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.to_list())
+
+
+def is_arrow(source: Any) -> bool:
+    """Whether the source is a `datasets.Dataset`, without importing that package."""
+    return hasattr(source, "column_names") and hasattr(source, "select") and not isinstance(source, Rows)
+
+
+class TaskSource:
+    """A dataset as an author gave it, and the format of its rows. Built on first use."""
+
+    def __init__(self, source: Any, row_format: RowFormat, **map_kwargs: Any) -> None:
+        self._given = source
+        self._built: Any = None
+        self._endless: _Endless | None = None
+        self.row_format = row_format
+        self.map_kwargs = map_kwargs
+
+    @property
+    def raw(self) -> Any:
+        """The dataset itself: a `datasets.Dataset`, a list of rows, or an `_Endless` iterable."""
+        if self._built is None:
+            self._built = _as_source(self._given)
+        return self._built
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the number of rows is not known; then every use must say how many rows it wants."""
+        return isinstance(self.raw, _Endless)
+
+    def __len__(self) -> int:
+        if self.is_endless:
+            raise DatasetError("This dataset has no known length; say how many examples to use (-n).")
+        return len(self.raw)
+
+    def inputs(self, n: int = -1, seed: int | None = None) -> list[Row]:
+        """The first `n` rows as rollout inputs (all for n < 1), shuffled first when a seed is given.
+
+        A seed on an endless source raises DatasetError: it has no order to shuffle.
+        """
+        return [self.row_format.input_of(row, index) for index, row in self._numbered(n, seed)]
+
+    def _numbered(self, n: int, seed: int | None) -> Iterator[tuple[int, Row]]:
+        raw = self.raw
+        if isinstance(raw, _Endless):
+            if n < 1:
+                len(self)
+            if seed is not None:
+                raise DatasetError("An endless dataset cannot be shuffled; seed its generator instead.")
+            return enumerate(raw.first(n))
+        order: Iterable[int] = range(len(raw))
+        if seed is not None:
+            order = shuffled_order(raw, seed)
+        if n > 0:
+            order = itertools.islice(order, n)
+        return ((index, raw[index]) for index in order)
+
+    def dataset(self, n: int = -1, seed: int | None = None) -> Any:
+        """What `get_dataset` returns: a `datasets.Dataset` when the source is one, else `Rows`."""
+        raw = self.raw
+        if not is_arrow(raw):
+            return Rows(self.inputs(n, seed))
+        formatted = self._formatted_arrow()
+        if seed is not None:
+            formatted = formatted.shuffle(seed=seed)
+        return formatted.select(range(min(n, len(formatted)))) if n > 0 else formatted
+
+    def _formatted_arrow(self) -> Any:
+        cached = getattr(self, "_arrow", None)
+        if cached is None:
+            cached = self._arrow = format_arrow(self.raw, self.row_format, self.map_kwargs)
+        return cached
+
+
+class _Endless:
+    """Rows of an iterable, kept as they are drawn so that every use sees the same ones."""
+
+    def __init__(self, make: Callable[[], Iterable[Row]]) -> None:
+        self._iterator: Iterator[Row] | None = None
+        self._make = make
+        self._drawn: list[Row] = []
+
+    def first(self, n: int) -> list[Row]:
+        if self._iterator is None:
+            self._iterator = iter(self._make())
+        while len(self._drawn) < n:
+            try:
+                self._drawn.append(next(self._iterator))
+            except StopIteration:
+                break
+        return self._drawn[:n]
+
+
+def _as_source(given: Any) -> Any:
+    if isinstance(given, _Endless | Rows):
+        return given
+    if is_arrow(given):
+        return given
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return given
+    if isinstance(given, Mapping):
+        raise DatasetError(
+            f"A dataset is a list of rows, not a mapping with the keys {sorted(given)!r:.200}. "
+            "If these are splits, pass one of them."
+        )
+    if callable(given):
+        built = given()
+        if hasattr(built, "__next__"):
+            first = [built]
+            return _Endless(lambda: first.pop() if first else cast(Iterable[Row], given()))
+        return _as_source(built)
+    if isinstance(given, Iterable):
+        return _Endless(lambda: given)
+    raise DatasetError(f"A dataset cannot be made from {type(given).__name__}: {given!r:.200}")
+
+
+def shuffled_order(rows: Any, seed: int) -> list[int]:
+    """Positions in the order that `datasets.Dataset.shuffle(seed)` gives, whatever the source."""
+    import numpy as np
+
+    return np.random.default_rng(seed).permutation(len(rows)).tolist()
+
+
+def format_arrow(dataset: Any, row_format: RowFormat, map_kwargs: Mapping[str, Any]) -> Any:
+    """A `datasets.Dataset` with `prompt` (message keys not None-filled per row) and integer `example_id`."""
+    columns = dataset.column_names
+    if "example_id" in columns and not str(dataset.features["example_id"].dtype).startswith("int"):
+        dataset = dataset.rename_column("example_id", "src_id")
+        columns = dataset.column_names
+    if "example_id" not in columns:
+        dataset = dataset.add_column("example_id", list(range(len(dataset))))
+    needs_prompt = "prompt" not in columns or row_format.system_prompt is not None
+    if needs_prompt:
+
+        def add_prompt(row: Row, index: int) -> Row:
+            prompt = row_format.prompt_of(row, index)
+            return {"prompt": prompt if isinstance(prompt, str) else [dict(m) for m in prompt]}
+
+        dataset = dataset.map(add_prompt, with_indices=True, **map_kwargs)
+    if row_format.answer_key != "answer" and row_format.answer_key in columns and "answer" not in columns:
+        dataset = dataset.rename_column(row_format.answer_key, "answer")
+    return dataset
+
+
+def repeat(inputs: Sequence[Row], rollouts_per_example: int) -> list[Row]:
+    """Each input `rollouts_per_example` times, the repeats side by side; every repeat is its own dict."""
+    if rollouts_per_example < 1:
+        raise DatasetError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
+    return [dict(row) for row in inputs for _ in range(rollouts_per_example)]
+
+
+def group(inputs: Iterable[Row]) -> list[list[Row]]:
+    """Inputs of the same example together, in order of first appearance."""
+    groups: dict[Any, list[Row]] = {}
+    for row in inputs:
+        groups.setdefault(row["example_id"], []).append(row)
+    return list(groups.values())
+
+
+def input_key(row: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits that name a row by content: equal rows have equal keys, whatever their order or id.
+
+    SHA-256 of the row's canonical JSON without `example_id`; values JSON cannot hold count by their `repr`.
+    """
+    content = {key: value for key, value in row.items() if key != "example_id" and value is not None}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def is_rows(value: Any) -> TypeGuard[Sequence[Row]]:
+    """Whether the value is a list-like of rows rather than one row."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | Mapping)

@@ -1,0 +1,168 @@
+"""A function → the tool definition a model sees.
+
+Descriptions come from the docstring (Google, NumPy or reST style), types from the annotations. Every parameter is
+listed as required and no object takes extra properties, which is what OpenAI's strict mode asks for and what v0 sent;
+prompts, and so scores, would change otherwise.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, get_type_hints
+
+from verifiers.errors import ConfigError
+from verifiers.types import Tool
+
+VALID_TOOL_CONTENT_PART_TYPES = frozenset({"text", "image_url"})
+
+
+def convert_func_to_tool_def(func: Any, hidden: Collection[str] = ()) -> Tool:
+    """The definition of a function as a tool, without its `hidden` parameters.
+
+    Raises ConfigError when the function takes `**kwargs`, which no schema can describe, or has an annotation that
+    cannot be expressed in JSON.
+    """
+    if isinstance(func, Tool):
+        return func
+    name = getattr(func, "__name__", type(func).__name__)
+    description, arguments = _documentation(func)
+    return Tool(
+        name=name,
+        description=description,
+        parameters=_parameters_schema(func, name, arguments, frozenset(hidden)),
+    )
+
+
+def convert_func_to_oai_tool(func: Any) -> dict[str, Any]:
+    """The definition in OpenAI's shape, as generation (a) of the API gave it."""
+    return to_oai_tool(convert_func_to_tool_def(func))
+
+
+def to_oai_tool(tool: Tool) -> dict[str, Any]:
+    """`{"type": "function", "function": {...}}`."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def normalize_tool(tool: Any) -> Tool:
+    """A tool definition from a `Tool`, our dict, or OpenAI's dict."""
+    if isinstance(tool, Tool):
+        return tool
+    if not isinstance(tool, Mapping):
+        tool = tool.model_dump(exclude_none=True)
+    source = tool.get("function", tool)
+    if not isinstance(source, Mapping):
+        source = source.model_dump(exclude_none=True)
+    if not source.get("name"):
+        raise ConfigError(f"A tool definition needs a 'name': {dict(tool)!r:.200}")
+    fields: dict[str, Any] = {
+        "name": source["name"],
+        "description": source.get("description") or "",
+        "parameters": source.get("parameters") or {"type": "object", "properties": {}},
+    }
+    if source.get("strict") is not None:
+        fields["strict"] = source["strict"]
+    return Tool(**fields)
+
+
+def is_valid_tool_content_parts(value: Any) -> bool:
+    """Whether a tool's result is a list of content parts, to be passed on as it is."""
+    return isinstance(value, list) and all(
+        isinstance(part, Mapping) and part.get("type") in VALID_TOOL_CONTENT_PART_TYPES for part in value
+    )
+
+
+def _documentation(func: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The description of the function and of its parameters."""
+    text = inspect.getdoc(func)
+    if not text:
+        return "", {}
+    from docstring_parser import ParseError, parse
+
+    try:
+        parsed = parse(text)
+    except ParseError:
+        return text, {}
+    parts = [parsed.short_description, parsed.long_description]
+    between = "\n\n" if parsed.blank_after_short_description else "\n"
+    description = between.join(part for part in parts if part)
+    return description, {p.arg_name: p.description or "" for p in parsed.params}
+
+
+def _parameters_schema(
+    func: Callable[..., Any], name: str, documented: Mapping[str, str], hidden: frozenset[str]
+) -> dict[str, object]:
+    from pydantic import Field, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, create_model
+    from pydantic.fields import FieldInfo
+
+    signature = inspect.signature(func)
+    try:
+        hints = get_type_hints(func, include_extras=True)
+    except (NameError, TypeError):
+        hints = {}
+    fields: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        if parameter.name in hidden or parameter.name == "self":
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            raise ConfigError(
+                f"Tool {name!r} takes **{parameter.name}, which a model cannot see. Name its parameters."
+            )
+        annotation = hints.get(parameter.name, Any)
+        default: Any = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            annotation = list[annotation]
+        options: dict[str, Any] = {"title": parameter.name.title().replace("_", " ").strip()}
+        if isinstance(default, FieldInfo):
+            options["description"] = default.description
+            default = default.default
+        described = documented.get(parameter.name) or _annotated_text(annotation)
+        if described:
+            options["description"] = described
+        # The alias carries the name: pydantic refuses or warns of fields such as `schema` or `_x`.
+        field = Field(default, alias=parameter.name, **options)
+        fields[f"p{len(fields)}"] = (annotation, field)
+    try:
+        schema = create_model(f"{name}_args", **fields).model_json_schema()
+    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, NameError, TypeError) as error:
+        raise ConfigError(f"Tool {name!r} has a parameter that JSON cannot express: {error}") from error
+    strict = _strict(schema, schema)
+    strict.setdefault("properties", {})
+    strict.setdefault("required", [])
+    return strict
+
+
+def _annotated_text(annotation: Any) -> str | None:
+    """The plain text in `Annotated[int, "text"]`, which pydantic ignores."""
+    for extra in getattr(annotation, "__metadata__", ()):
+        if isinstance(extra, str):
+            return extra
+    return None
+
+
+def _strict(schema: Any, root: dict[str, Any]) -> Any:
+    """The schema with every property required, no extra properties, no `default: null`, described refs inlined."""
+    if isinstance(schema, list):
+        return [_strict(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema and len(schema) > 1:
+        target: Any = root
+        for step in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        own = {key: value for key, value in schema.items() if key not in ("$ref", "title")}
+        schema = {**own, **target, **own}
+    strict = {
+        key: {name: _strict(item, root) for name, item in value.items()}
+        if key in ("properties", "$defs")
+        else _strict(value, root)
+        for key, value in schema.items()
+        if not (key == "default" and value is None)
+    }
+    if strict.get("type") == "object" and "properties" in strict:
+        strict["additionalProperties"] = False
+        strict["required"] = list(strict["properties"])
+    return strict
