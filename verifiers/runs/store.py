@@ -1,0 +1,415 @@
+"""The run folder: rollouts appended durably, metadata replaced atomically, one writer at a time.
+
+    results.jsonl       one finished rollout a line
+    metadata.json       what was run, and the summary so far
+    results.jsonl.cut   what a crash left of a half-written last line (only when that happened)
+    superseded.jsonl    rollouts that were run again, with the reason (only when that happened)
+    .lock               names the process that writes; gone when none does
+
+A rollout counts as saved when `append` returns: its line is then on the disk, not only in a cache. Groups that
+finish while a write is under way share the next write and its fsync. Writing runs in a thread of its own, so neither
+the event loop nor the reward functions in the default pool wait for the disk, nor the disk for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from verifiers.errors import Error
+from verifiers.runs.encoding import decode_line, encode_document, encode_line
+from verifiers.runs.folders import METADATA_FILE, RESULTS_FILE
+from verifiers.runs.lock import FolderLock
+from verifiers.runs.saved import (
+    FORMAT_VERSION,
+    DamagedLine,
+    RunStoreError,
+    iterate_outputs,
+    load_metadata,
+)
+from verifiers.types import RolloutOutput
+
+logger = logging.getLogger(__name__)
+
+CUT_FILE = RESULTS_FILE + ".cut"
+SUPERSEDED_FILE = "superseded.jsonl"
+
+
+def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Replace `metadata.json` so that a crash leaves either the old or the new one, never a part.
+
+    `path_to_save` is left out, as in 0.1.14: a run folder may be moved. Blocks for about two fsyncs.
+    """
+    fields = {key: value for key, value in metadata.items() if key != "path_to_save"}
+    _replace_file(
+        folder / METADATA_FILE, encode_document({"format_version": FORMAT_VERSION, **fields})
+    )
+
+
+def _replace_file(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunStoreError(
+            f"{path} could not be written: {_cause(error)}. The file is as it was, and so are the saved rollouts."
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new or renamed file in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cause(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+class _Batch:
+    """Lines that will share one write and one fsync."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # one impatient waiter must not cancel it for the others
+
+
+class RunStore:
+    """A run folder that this process writes. Made by `create`, `open` or `create_or_open`."""
+
+    def __init__(
+        self, folder: Path, lock: FolderLock, descriptor: int, metadata: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.metadata = metadata
+        """The metadata last written or read."""
+        self.damaged_lines: list[DamagedLine] = []
+        """What the last reading by `outputs` could not use; the rollouts of these lines count as missing."""
+        self.saved_count = 0
+        """Rollouts appended by this store."""
+        self._lock = lock
+        self._descriptor = descriptor
+        self._size_bytes = os.fstat(descriptor).st_size
+        self._pending = _Batch()
+        self._is_writing = False
+        self._is_closed = False
+        self._guard = threading.Lock()
+        self._writer: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def create(cls, folder: str | Path, metadata: Mapping[str, Any]) -> Self:
+        """A new run at `folder`, whose parents are made as needed.
+
+        Raises RunStoreError when a run is there already or the folder cannot be written, RunLocked when another
+        process makes the same one.
+        """
+        folder = Path(folder)
+        if (folder / RESULTS_FILE).exists():
+            raise RunStoreError(
+                f"There is a run at {folder} already; open it to continue it, or name another folder."
+            )
+        with _explained(folder, "be created"):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FolderLock(folder)
+            lock.acquire()
+        try:
+            write_metadata(folder, metadata)
+            with _explained(folder, "be created"):
+                descriptor = _open_results(folder)
+                _sync_folder(folder)
+                _sync_folder(folder.parent)
+            return cls(folder, lock, descriptor, dict(metadata))
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """The run at `folder`, ready to continue; a half-written last line is cut off and kept beside it.
+
+        Raises RunNotFound when there is none, RunLocked when another process writes it.
+        """
+        folder = Path(folder)
+        metadata = load_metadata(folder)
+        with _explained(folder, "be opened for writing"):
+            lock = FolderLock(folder)
+            lock.acquire()
+        try:
+            with _explained(folder, "be opened for writing"):
+                descriptor = _open_results(folder)
+                (folder / f".{METADATA_FILE}.tmp").unlink(missing_ok=True)
+                _repair_last_line(folder, descriptor)
+            return cls(folder, lock, descriptor, metadata)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def create_or_open(cls, folder: str | Path, metadata: Mapping[str, Any]) -> Self:
+        """`open` when there is a run at `folder` already, else `create`."""
+        if (Path(folder) / METADATA_FILE).exists():
+            return cls.open(folder)
+        return cls.create(folder, metadata)
+
+    # --- appending
+
+    async def append(self, outputs: Sequence[RolloutOutput]) -> None:
+        """Save finished rollouts; when this returns they survive a crash of the machine.
+
+        One call's lines are written together. Cancelling the call does not undo the write. Raises RunStoreError when
+        the disk refuses; then nothing of this call is in the file, and what was saved before is unharmed.
+        """
+        if outputs:
+            await asyncio.wrap_future(self._enqueue(outputs))
+
+    def append_and_wait(self, outputs: Sequence[RolloutOutput]) -> None:
+        """`append` for code without an event loop; blocks until the rollouts are on the disk."""
+        if outputs:
+            self._enqueue(outputs).result()
+
+    def _enqueue(self, outputs: Sequence[RolloutOutput]) -> Future[None]:
+        lines = [encode_line(output) for output in outputs]
+        with self._guard:
+            if self._is_closed:
+                raise RunStoreError(
+                    f"The run at {self.folder} is closed; {len(lines)} rollouts were not saved."
+                )
+            batch = self._pending
+            batch.lines += lines
+            if not self._is_writing:
+                self._is_writing = True
+                if self._writer is None:
+                    self._writer = ThreadPoolExecutor(1, thread_name_prefix="run-store")
+                self._writer.submit(self._write_batches)
+            return batch.done
+
+    def _write_batches(self) -> None:
+        """In the writer's thread: write what has gathered until nothing has."""
+        while True:
+            with self._guard:
+                batch = self._pending
+                if not batch.lines:
+                    self._is_writing = False
+                    return
+                self._pending = _Batch()
+            try:
+                self._write(batch.lines)
+            except BaseException as error:  # noqa: BLE001  # every waiter must hear of it, whatever it is
+                batch.done.set_exception(error)
+            else:
+                self.saved_count += len(batch.lines)
+                batch.done.set_result(None)
+
+    def _write(self, lines: list[bytes]) -> None:
+        content = memoryview(b"".join(lines))
+        written = 0
+        try:
+            while written < len(content):  # a nearly full disk takes a part first
+                written += os.write(self._descriptor, content[written:])
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise RunStoreError(
+                f"{len(lines)} finished rollouts could not be saved in {self.folder / RESULTS_FILE}: {_cause(error)}. "
+                f"{self._took_back()} Free space or fix the permissions, then resume the run."
+            ) from error
+        self._size_bytes += len(content)
+
+    def _took_back(self) -> str:
+        """Remove what a failed write left, so that the file ends with a whole line; says how that went."""
+        try:
+            os.ftruncate(self._descriptor, self._size_bytes)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            return f"What was saved before is safe; a partial line may follow it ({_cause(error)}), resuming cuts it."
+        return "Everything saved before is safe and the file is whole."
+
+    # --- the rest
+
+    def outputs(self) -> Iterator[RolloutOutput]:
+        """The saved rollouts in the order they were saved; lines that cannot be read go to `damaged_lines`."""
+        self.damaged_lines = []
+        yield from iterate_outputs(self.folder, self.damaged_lines)
+        for number, reason in self.damaged_lines:
+            logger.warning(
+                "%s, line %d cannot be read and is left out: %s",
+                self.folder / RESULTS_FILE,
+                number,
+                reason,
+            )
+
+    def write_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata; see `write_metadata` of this module. In an event loop use `asyncio.to_thread`."""
+        write_metadata(self.folder, metadata)
+        self.metadata = dict(metadata)
+
+    def supersede(self, positions: Mapping[int, str]) -> None:
+        """Move rollouts that will be run again from `results.jsonl` to `superseded.jsonl`.
+
+        `positions` counts what `outputs` gives, from 0; the text says why. The move is made in an order in which a
+        crash duplicates a line in `superseded.jsonl` at worst. Nothing may be appended meanwhile.
+        """
+        if not positions:
+            return
+        with self._guard:
+            if self._is_writing:
+                raise RunStoreError(
+                    f"Rollouts of {self.folder} cannot be moved while others are being saved."
+                )
+            with _explained(self.folder, "be changed"):
+                self._supersede(positions)
+
+    def _supersede(self, positions: Mapping[int, str]) -> None:
+        path = self.folder / RESULTS_FILE
+        temporary = path.with_name(f".{path.name}.tmp")
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        position = -1
+        superseded_path = self.folder / SUPERSEDED_FILE
+        with (
+            path.open("rb") as old,
+            temporary.open("wb") as new,
+            superseded_path.open("ab") as moved,
+        ):
+            for line in old:
+                output = _output_or_none(line)
+                position += output is not None
+                if output is not None and position in positions:
+                    moved.write(
+                        encode_line({"reason": positions[position], "date": date, "output": output})
+                    )
+                else:
+                    new.write(line)
+            for file in (moved, new):
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(self.folder)
+        os.close(self._descriptor)
+        self._descriptor = _open_results(self.folder)
+        self._size_bytes = os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Wait until everything appended is on the disk, then let others write. Closing twice does nothing."""
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.shutdown(wait=True)
+        os.close(self._descriptor)
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+
+# ------------------------------------------------------------------------------------------------ v0's writers
+
+
+def write_outputs(folder: Path, outputs: Iterable[RolloutOutput], *, append: bool = False) -> None:
+    """Write rollouts to `results.jsonl` without a store: all at once, replacing the file or adding to it."""
+    folder = Path(folder)
+    with _explained(folder, "be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / RESULTS_FILE).open("ab" if append else "wb") as file:
+            file.writelines(encode_line(output) for output in outputs)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+class _explained:
+    """Turn an OSError of the block into a RunStoreError that names the folder; ours pass."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self.folder = folder
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, OSError) and not isinstance(error, Error):
+            raise RunStoreError(
+                f"The run at {self.folder} cannot {self.what}: {_cause(error)}."
+            ) from error
+
+
+def _open_results(folder: Path) -> int:
+    return os.open(
+        folder / RESULTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+    )
+
+
+def _output_or_none(line: bytes) -> RolloutOutput | None:
+    if line.isspace():
+        return None
+    try:
+        return decode_line(line)
+    except ValueError:
+        return None
+
+
+def _repair_last_line(folder: Path, descriptor: int) -> None:
+    """End the file with a whole line: complete one that lacks only its line break, cut off a broken one."""
+    start, tail = _last_line(descriptor)
+    if not tail or tail.endswith(b"\n"):
+        return
+    if _output_or_none(tail) is not None:
+        os.write(descriptor, b"\n")
+    else:
+        with (folder / CUT_FILE).open("ab") as file:
+            file.write(tail + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.ftruncate(descriptor, start)
+        logger.warning(
+            "%s ended in a half-written line (%d bytes); it was cut off and kept in %s. Its rollout will run again.",
+            folder / RESULTS_FILE,
+            len(tail),
+            CUT_FILE,
+        )
+    os.fsync(descriptor)
+
+
+def _last_line(descriptor: int, block_bytes: int = 1 << 16) -> tuple[int, bytes]:
+    """Where the last line starts, and its bytes, read from the end of the file."""
+    end = os.fstat(descriptor).st_size
+    start, tail = end, b""
+    while start > 0:
+        step = min(block_bytes, start)
+        start -= step
+        block_bytes *= 2  # a line of many megabytes must not be joined from thousands of pieces
+        tail = os.pread(descriptor, step, start) + tail
+        cut = tail.rfind(b"\n", 0, len(tail) - 1)
+        if cut >= 0:
+            return start + cut + 1, tail[cut + 1 :]
+    return 0, tail
