@@ -1,0 +1,197 @@
+"""Many evaluations from one TOML file.
+
+    model = "Qwen/Qwen3-4B"             # at the top: for every evaluation below
+    num_examples = 50
+
+    [[eval]]                            # one evaluation
+    env_id = "gsm8k"
+    num_examples = 100                  # over the top's
+
+    [[ablation]]                        # one evaluation for each combination
+    env_id = "my-env"
+    env_args = { split = "test" }       # the same in all
+    [ablation.sweep]
+    temperature = [0.0, 0.5, 1.0]
+    [ablation.sweep.env_args]
+    difficulty = ["easy", "hard"]       # 3 x 2 evaluations
+
+A table's value replaces the top's whole value, tables such as `env_args` and `sampling_args` included. Paths are
+relative to the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verifiers.errors import ConfigError
+from verifiers.evaluations.settings import EvalSettings, settings_of
+
+SWEPT_TABLES = ("env_args", "args")
+"""Tables whose keys can be swept one by one, under `[ablation.sweep.env_args]`."""
+_RUN_KEYS = ("heartbeat_url",)
+_MODEL_KEYS = ("model", "endpoint_id")
+
+
+class PlannedEvaluation(NamedTuple):
+    """One evaluation of a file."""
+
+    settings: EvalSettings
+    swept: dict[str, Any]
+    """What distinguishes it from the others of its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for `[[eval]]`."""
+
+
+class ConfigFile(NamedTuple):
+    """A whole file."""
+
+    evaluations: list[PlannedEvaluation]
+    heartbeat_url: str | None
+
+
+def read_config_file(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ConfigFile:
+    """The evaluations of a file, those of `[[eval]]` first, each updated with `overrides`.
+
+    Raises ConfigError that names the file and the table, with the nearest right key for a misspelt one. Overriding
+    what an `[[ablation]]` sweeps is refused: it would make its evaluations all alike.
+    """
+    path = Path(path)
+    document = _read(path)
+    top = {
+        key: value for key, value in document.items() if key not in ("eval", "ablation", *_RUN_KEYS)
+    }
+    _check_top(top, path)
+    planned: list[PlannedEvaluation] = []
+    for kind in ("eval", "ablation"):
+        for index, table in enumerate(_tables(document, kind, path), 1):
+            where = f"{path}, [[{kind}]] number {index}"
+            for values, swept in _expanded(table, where) if kind == "ablation" else [(table, {})]:
+                clash = sorted(set(swept) & set(overrides or {}))
+                if clash:
+                    raise ConfigError(
+                        f"{where} sweeps {clash[0]}, so it cannot also be set on the command line."
+                    )
+                settings_of(
+                    values, where
+                )  # a table's own mistakes, before the top's values are added
+                merged = _over(_over(top, values), overrides or {})
+                settings = settings_of(_with_paths(merged, path.parent, overrides or {}), where)
+                if not settings.env_id:
+                    raise ConfigError(f"{where} needs env_id, the environment to evaluate.")
+                planned.append(PlannedEvaluation(settings, swept))
+    if not planned:
+        raise ConfigError(
+            f"{path} has no evaluation: add an [[eval]] table with an env_id, or an [[ablation]]."
+        )
+    heartbeat_url = document.get("heartbeat_url")
+    if heartbeat_url is not None and not isinstance(heartbeat_url, str):
+        raise ConfigError(f"{path}: heartbeat_url must be a URL; got {heartbeat_url!r}.")
+    return ConfigFile(planned, heartbeat_url)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no configuration file {path}.") from None
+    except OSError as error:
+        raise ConfigError(f"The configuration file {path} cannot be read: {error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration file {path} is not valid TOML: {error}.") from error
+
+
+def _check_top(top: Mapping[str, Any], path: Path) -> None:
+    """Refuse keys and values at the top that no table may have; a misspelt section is named as such."""
+    for key in top:
+        near = get_close_matches(key, ("eval", "ablation"), n=1)
+        if key not in EvalSettings.model_fields and near and isinstance(top[key], dict | list):
+            raise ConfigError(f"{path} has no section {key!r}. Did you mean [[{near[0]}]]?")
+    for key in ("env_id", "id"):
+        if key in top:
+            raise ConfigError(f"{path}: {key} stands in a table; put it under [[eval]].")
+    settings_of(top, f"{path}, at the top")
+
+
+def _tables(document: Mapping[str, Any], kind: str, path: Path) -> list[dict[str, Any]]:
+    tables = document.get(kind, [])
+    if isinstance(tables, dict):
+        raise ConfigError(
+            f"{path}: write [[{kind}]] with double brackets, one for each evaluation."
+        )
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{path}: {kind} must be [[{kind}]] tables.")
+    return tables
+
+
+def _expanded(
+    table: Mapping[str, Any], where: str
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every combination of an `[[ablation]]`, the last key varying fastest, with what was swept to get it."""
+    fixed = {key: value for key, value in table.items() if key != "sweep"}
+    sweep = table.get("sweep")
+    if not isinstance(sweep, dict) or not sweep:
+        raise ConfigError(f"{where} needs [ablation.sweep] with the lists of values to combine.")
+    axes: list[tuple[tuple[str, ...], list[Any]]] = []
+    for key, values in sweep.items():
+        if key in SWEPT_TABLES and isinstance(values, dict):
+            axes += [
+                ((key, name), _swept_values(f"{key}.{name}", v, where))
+                for name, v in values.items()
+            ]
+        else:
+            if key not in EvalSettings.model_fields:
+                near = get_close_matches(key, EvalSettings.model_fields, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"{where} sweeps {key!r}, which is no setting.{hint}")
+            axes.append(((key,), _swept_values(key, values, where)))
+    for (key, *name), _ in axes:
+        if name and name[0] in fixed.get(key, {}):
+            raise ConfigError(f"{where} both fixes and sweeps {key}.{name[0]}; keep one of them.")
+    # Keys of a swept table come after the plain ones, whatever their order in the file.
+    axes.sort(key=lambda axis: len(axis[0]))
+    for combination in itertools.product(*(values for _, values in axes)):
+        values, swept = dict(fixed), {}
+        for (path, _), value in zip(axes, combination, strict=True):
+            swept[".".join(path)] = value
+            if len(path) == 1:
+                values[path[0]] = value
+            else:
+                values[path[0]] = {**values.get(path[0], {}), path[1]: value}
+        yield values, swept
+
+
+def _swept_values(name: str, values: Any, where: str) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"{where}: the sweep of {name} must be a list of values; got {values!r}.")
+    return values
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, key by key; naming a model in one way drops the other way from below."""
+    merged = dict(below)
+    for other, name in (
+        ("args", "env_args"),
+        ("env_args", "args"),
+        ("id", "env_id"),
+        ("env_id", "id"),
+    ):
+        if other in above:
+            merged.pop(name, None)
+    if any(key in above for key in _MODEL_KEYS):
+        for key in _MODEL_KEYS:
+            merged.pop(key, None)
+    return merged | dict(above)
+
+
+def _with_paths(
+    values: dict[str, Any], folder: Path, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Registry and resume paths of the file made relative to where the file is; the user's own stay as they are."""
+    for key in ("endpoints_path", "resume_path"):
+        value = values.get(key)
+        if isinstance(value, str) and key not in overrides and not Path(value).is_absolute():
+            values[key] = str(folder / value)
+    return values

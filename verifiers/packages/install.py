@@ -1,0 +1,235 @@
+"""Install an environment into the running interpreter: a local folder, a wheel, a repository, or from a hub."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from verifiers.errors import ConfigError, EnvironmentNotFound, Error
+from verifiers.loading import read_pyproject
+from verifiers.packages.build import last_lines, unmet_requirements, uv_command
+
+DEFAULT_PATH = "./environments"
+INSTALL_TIMEOUT_S = 1800.0
+logger = logging.getLogger(__name__)
+
+
+class InstallError(Error, RuntimeError):
+    """The installer failed; the text is what it said."""
+
+
+class HubEnvironment(NamedTuple):
+    """`owner/name@version`; version None means the newest."""
+
+    owner: str
+    name: str
+    version: str | None
+
+
+class EnvironmentSource(Protocol):
+    """Where published environments come from. The hub's client is one."""
+
+    def wheel(self, environment: HubEnvironment) -> list[str]:
+        """Installer arguments for it, e.g. `["--index-url", URL, "name==1.2"]`; EnvironmentNotFound without it."""
+        ...
+
+
+def parse_hub_id(env_id: str) -> HubEnvironment:
+    """`owner/name` or `owner/name@version`; ConfigError otherwise."""
+    match = re.fullmatch(r"([\w][\w.-]*)/([\w][\w.-]*)(?:@([\w.!+-]*))?", env_id)
+    if match is None:
+        raise ConfigError(
+            f"{env_id!r} is not an id on a hub: write owner/name or owner/name@version."
+        )
+    version = match[3]
+    return HubEnvironment(
+        match[1], match[2], version if version not in (None, "", "latest") else None
+    )
+
+
+def install(
+    env: str,
+    path: str | Path = DEFAULT_PATH,
+    *,
+    from_repo: bool = False,
+    repo: str | None = None,
+    branch: str = "main",
+    source: EnvironmentSource | None = None,
+) -> str:
+    """Install an environment and give the name of its distribution.
+
+    `env` is a name (the folder `path/<name>`), a folder, a wheel file, or `owner/name[@version]` of the hub behind
+    `source`. With `from_repo` it is `environments/<name>` in the git repository `repo`.
+    Raises EnvironmentNotFound, ConfigError, or InstallError with what the installer said.
+    """
+    if from_repo:
+        return install_repository(env, repo, branch)
+    if env.endswith(".whl") or _is_folder_path(env):
+        return install_folder(Path(env))
+    if "/" in env:
+        return install_published(parse_hub_id(env), source)
+    return install_folder(Path(path) / env.replace("-", "_"))
+
+
+def install_folder(folder: Path) -> str:
+    """Install a project folder, editable, or a wheel file."""
+    if folder.suffix == ".whl":
+        if not folder.is_file():
+            raise EnvironmentNotFound(f"There is no wheel {folder}.")
+        run_installer([str(folder)])
+        return folder.name.partition("-")[0].replace("_", "-")
+    if not folder.is_dir():
+        name = folder.name.replace("_", "-")
+        parent = folder.parent
+        there = sorted(p.parent.name.replace("_", "-") for p in parent.glob("*/pyproject.toml"))
+        listed = f" {parent} has {', '.join(there)}." if there else ""
+        raise EnvironmentNotFound(
+            f"There is no environment folder {folder}.{listed} `vf-init {name}` makes a new one; "
+            "--path says where folders are; owner/name installs from a hub."
+        )
+    pyproject = read_pyproject(folder)
+    name = pyproject.get("project", {}).get("name")
+    if not name:
+        raise ConfigError(
+            f"{folder} has no pyproject.toml with a project name, so it cannot be installed."
+        )
+    options = ["--no-build-isolation"] if _builds_here(pyproject) else []
+    run_installer([*options, "-e", str(folder.resolve())])
+    return str(name)
+
+
+def install_repository(env: str, repo: str | None, branch: str = "main") -> str:
+    """Install `environments/<name>` of a git repository."""
+    if not repo:
+        raise ConfigError(
+            f"Say which repository {env!r} is in: --repo https://host/owner/repository (its folder environments/)."
+        )
+    name = env.replace("_", "-")
+    url = repo if repo.startswith("git+") else f"git+{repo}"
+    run_installer([f"{name} @ {url}@{branch}#subdirectory=environments/{name.replace('-', '_')}"])
+    return name
+
+
+def install_published(environment: HubEnvironment, source: EnvironmentSource | None) -> str:
+    """Install a published environment from the hub behind `source`."""
+    if source is None:
+        raise ConfigError(
+            f"{environment.owner}/{environment.name} is on a hub, and no hub is configured. Set PRIME_API_BASE_URL "
+            "(and PRIME_API_KEY) to yours, or install a folder (./my_env) or a wheel file instead."
+        )
+    run_installer(source.wheel(environment))
+    return environment.name
+
+
+def run_installer(arguments: list[str]) -> None:
+    """Run `uv pip install` or `pip install` for this interpreter; InstallError with its last lines when it fails."""
+    if (uv := uv_command()) is not None:
+        command = [*uv, "pip", "install", "--python", sys.executable, *arguments]
+    elif importlib.util.find_spec("pip") is not None:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            *arguments,
+        ]
+    else:
+        raise ConfigError(
+            f"Neither uv nor pip is available for {sys.executable}; install one of them."
+        )
+    logger.debug("running %s", " ".join(command))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise InstallError(
+            f"Installing took longer than {INSTALL_TIMEOUT_S:.0f} s and was stopped."
+        ) from error
+    if done.returncode:
+        raise InstallError(
+            f"Installing failed ({' '.join(arguments)}):\n{last_lines(done.stderr or done.stdout)}"
+        )
+    importlib.invalidate_caches()
+
+
+def _is_folder_path(env: str) -> bool:
+    return env.startswith((".", "/", "~")) or (Path(env) / "pyproject.toml").is_file()
+
+
+def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
+    """Whether an editable install needs nothing that is not installed: then it works without any index."""
+    system = pyproject.get("build-system", {})
+    requires = system.get("requires")
+    if not isinstance(requires, list) or unmet_requirements(requires):
+        return False
+    if not str(system.get("build-backend", "")).startswith("hatchling"):
+        return True
+    hatch = pyproject.get("tool", {}).get("hatch", {})
+    build = hatch.get("build", {}) if isinstance(hatch, dict) else {}
+    return "dev-mode-dirs" in build or not unmet_requirements(["editables~=0.3"])
+
+
+# The names of v0's `verifiers.utils.install_utils`; they answer True or False instead of raising.
+
+
+def is_hub_env(env_id: str) -> bool:
+    """Whether the id names an environment on a hub."""
+    return "/" in env_id and not env_id.startswith((".", "/"))
+
+
+def parse_env_id(env_id: str) -> tuple[str, str, str | None]:
+    """Owner, name and version or None; ConfigError (a ValueError) for anything else."""
+    name, _, version = env_id.partition("@")
+    hub = parse_hub_id(name)
+    return hub.owner, hub.name, version if "@" in env_id else None
+
+
+def normalize_package_name(name: str) -> str:
+    """The module spelling of a package name: `My-Env` → `my_env`."""
+    return name.replace("-", "_").lower()
+
+
+def is_installed(env_name: str, version: str | None = None) -> bool:
+    """Whether a distribution of this name, and of this version when given, is installed."""
+    try:
+        found = importlib.metadata.version(env_name.replace("_", "-"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return version in (None, "latest", found)
+
+
+def check_hub_env_installed(env_id: str) -> bool:
+    """Whether the environment of a hub id is installed, in its version when the id has one."""
+    _, name, version = parse_env_id(env_id)
+    return is_installed(name, version)
+
+
+def install_from_local(env_name: str, env_dir: str = DEFAULT_PATH) -> bool:
+    """Whether the folder `env_dir/<env_name>` could be installed; the log says why not."""
+    return _succeeds(env_name, path=env_dir)
+
+
+def install_from_repo(env_name: str, branch: str = "main", repo: str | None = None) -> bool:
+    """Whether it could be installed from a git repository; the log says why not."""
+    return _succeeds(env_name, from_repo=True, branch=branch, repo=repo)
+
+
+def install_from_hub(env_id: str, source: EnvironmentSource | None = None) -> bool:
+    """Whether it could be installed from a hub; the log says why not."""
+    return _succeeds(env_id, source=source)
+
+
+def _succeeds(env: str, **options: object) -> bool:
+    try:
+        install(env, **options)  # pyright: ignore[reportArgumentType]  # the three callers pass the right types
+    except Error as error:
+        logger.error("%s", error)
+        return False
+    return True
