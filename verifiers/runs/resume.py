@@ -1,0 +1,292 @@
+"""What is missing of a run: pure functions from rows and saved rollouts to a plan.
+
+A rollout is known by its example (`example_id`), by the content of the example's row (`input_key`) and by its
+number within the example (`rollout_index`). Lines of 0.1.14 carry only the `example_id`; they are taken at their
+word and numbered in the order they were saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from verifiers.errors import RETRYABLE, ConfigError
+from verifiers.runs.encoding import jsonable
+from verifiers.runs.saved import load_metadata
+from verifiers.tasks import input_key
+
+Row = Mapping[str, Any]
+
+
+class RunMismatch(ConfigError):
+    """A saved run was made with other settings than the ones it should be continued with."""
+
+
+class DatasetChanged(RunMismatch):
+    """Rows of the dataset differ from those that the saved rollouts were made of."""
+
+
+class MissingRollout(NamedTuple):
+    """One rollout that has to be run."""
+
+    row: Row
+    rollout_index: int
+    """0 … r-1 within the example."""
+
+
+class ChangedRow(NamedTuple):
+    """An example whose row is not the one its saved rollouts were made of."""
+
+    example_id: Any
+    saved_key: str
+    current_key: str
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """What to run, and what becomes of each saved rollout. Positions count the saved rollouts from 0."""
+
+    missing: tuple[MissingRollout, ...]
+    """In the order of the rows, then by `rollout_index`."""
+    kept: tuple[int, ...]
+    """Saved rollouts that are part of the wanted run; `kept` and `missing` together are exactly the wanted ones."""
+    superseded: Mapping[int, str] = field(default_factory=dict)
+    """Saved rollouts that are run again, with the reason; pass this to `RunStore.supersede` before running."""
+    surplus: tuple[int, ...] = ()
+    """Saved rollouts that are not wanted: other examples, more rollouts than asked for, duplicates."""
+    changed: tuple[ChangedRow, ...] = ()
+    """Examples whose row changed since they were saved."""
+
+    def groups(self) -> list[tuple[Row, list[int]]]:
+        """The missing rollouts by example: each row with the rollout indices to run."""
+        groups: dict[int, tuple[Row, list[int]]] = {}
+        for row, rollout_index in self.missing:
+            groups.setdefault(id(row), (row, []))[1].append(rollout_index)
+        return list(groups.values())
+
+    def __str__(self) -> str:
+        """One line for people."""
+        parts = [f"{len(self.kept)} rollouts saved, {len(self.missing)} to run"]
+        if self.superseded:
+            parts.append(f"{len(self.superseded)} saved ones run again")
+        if self.changed:
+            parts.append(f"{len(self.changed)} examples changed")
+        if self.surplus:
+            parts.append(f"{len(self.surplus)} saved ones not part of this run")
+        return "; ".join(parts)
+
+
+class _Saved(NamedTuple):
+    position: int
+    rollout_index: int | None
+    failure: str | None
+    """Why it should run again, or None."""
+
+
+def plan(
+    rows: Sequence[Row],
+    rollouts_per_example: int,
+    saved: Iterable[Mapping[str, Any]],
+    *,
+    whole_groups: bool = False,
+    is_retryable: Callable[[Mapping[str, Any]], bool] | None = None,
+    on_changed: Literal["refuse", "rerun"] = "refuse",
+) -> ResumePlan:
+    """The rollouts that are missing to have `rollouts_per_example` of every row.
+
+    `rows` have an `example_id`, each its own; the `input_key` is taken from the row or computed. `saved` is read once
+    and may be a stream. `whole_groups`: rollouts of one example are scored together, so an example that lacks any is
+    run again as a whole. `is_retryable` picks failed rollouts to run again, e.g. `failed_by_infrastructure`.
+    `on_changed="rerun"` runs again what was made from rows that have changed since.
+
+    Raises DatasetChanged when rows changed and `on_changed` is "refuse", ConfigError when two rows share an id.
+    """
+    if rollouts_per_example < 1:
+        raise ConfigError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
+    keys = {}
+    for row in rows:
+        if row["example_id"] in keys:
+            raise ConfigError(
+                f"Two rows have the example_id {row['example_id']!r}; give every row its own."
+            )
+        keys[row["example_id"]] = row.get("input_key") or input_key(row)
+    found, superseded, surplus, changed = _sorted_by_row(keys, saved, is_retryable)
+    if changed and on_changed == "refuse":
+        raise DatasetChanged(_changed_message(changed, keys))
+    missing: list[MissingRollout] = []
+    kept: list[int] = []
+    for row in rows:
+        slots, extra = _slots(found.get(row["example_id"], ()), rollouts_per_example)
+        surplus += extra
+        rerun = {s.position: s.failure for s in slots if s is not None and s.failure is not None}
+        lacking = [i for i, s in enumerate(slots) if s is None or s.failure is not None]
+        if whole_groups and lacking:
+            for slot in slots:
+                if slot is not None:
+                    rerun.setdefault(
+                        slot.position, "its group is scored together and was not complete"
+                    )
+            lacking = list(range(rollouts_per_example))
+        superseded |= rerun
+        kept += [s.position for s in slots if s is not None and s.position not in rerun]
+        missing += [MissingRollout(row, rollout_index) for rollout_index in lacking]
+    return ResumePlan(
+        missing=tuple(missing),
+        kept=tuple(sorted(kept)),
+        superseded=dict(sorted(superseded.items())),
+        surplus=tuple(sorted(surplus)),
+        changed=changed,
+    )
+
+
+def _sorted_by_row(
+    keys: Mapping[Any, str],
+    saved: Iterable[Mapping[str, Any]],
+    is_retryable: Callable[[Mapping[str, Any]], bool] | None,
+) -> tuple[dict[Any, list[_Saved]], dict[int, str], list[int], tuple[ChangedRow, ...]]:
+    """Saved rollouts by example id; those of changed rows with the reason; those of other rows; the changed rows."""
+    found: dict[Any, list[_Saved]] = {}
+    superseded: dict[int, str] = {}
+    surplus: list[int] = []
+    changed: dict[Any, ChangedRow] = {}
+    for position, output in enumerate(saved):
+        example_id = output.get("example_id")
+        current_key = keys.get(example_id)
+        saved_key = output.get("input_key")
+        if current_key is None:
+            surplus.append(position)
+        elif saved_key is not None and saved_key != current_key:
+            changed.setdefault(example_id, ChangedRow(example_id, saved_key, current_key))
+            superseded[position] = f"the row changed: input_key {saved_key} is now {current_key}"
+        else:
+            failure = None
+            if is_retryable is not None and is_retryable(output):
+                failure = f"it failed with {_error_name(output)} and is tried again"
+            found.setdefault(example_id, []).append(
+                _Saved(position, output.get("rollout_index"), failure)
+            )
+    return found, superseded, surplus, tuple(changed.values())
+
+
+def _slots(saved: Iterable[_Saved], count: int) -> tuple[list[_Saved | None], list[int]]:
+    """The saved rollouts of one example by number, and the positions of those that have no place."""
+    slots: list[_Saved | None] = [None] * count
+    unnumbered: list[_Saved] = []
+    surplus: list[int] = []
+    for rollout in saved:
+        index = rollout.rollout_index
+        if index is None:
+            unnumbered.append(rollout)
+        elif 0 <= index < count and slots[index] is None:
+            slots[index] = rollout
+        else:
+            surplus.append(rollout.position)
+    free = iter([index for index, slot in enumerate(slots) if slot is None])
+    for rollout in unnumbered:
+        index = next(free, None)
+        if index is None:
+            surplus.append(rollout.position)
+        else:
+            slots[index] = rollout
+    return slots, surplus
+
+
+def _changed_message(changed: Sequence[ChangedRow], keys: Mapping[Any, str]) -> str:
+    ids = ", ".join(str(row.example_id) for row in changed[:5]) + (" …" if len(changed) > 5 else "")
+    still_there = set(keys.values())
+    moved = sum(row.saved_key in still_there for row in changed)
+    order = (
+        f" {moved} of the old rows now stand at another place: was the order changed?"
+        if moved
+        else ""
+    )
+    return (
+        f"{len(changed)} saved examples have other content in the dataset now (example ids {ids}).{order} "
+        "Restore the dataset, start a new run, or resume with on_changed='rerun' to run these examples again."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ failures
+
+
+def failed_by_infrastructure(output: Mapping[str, Any]) -> bool:
+    """Whether the rollout ended in an error that another try may not meet (`verifiers.errors.RETRYABLE`)."""
+    return _error_name(output) in _retryable_names()
+
+
+def _error_name(output: Mapping[str, Any]) -> str | None:
+    error = output.get("error")
+    return error.get("error") if isinstance(error, Mapping) else error
+
+
+def _retryable_names() -> set[str]:
+    return {kind.__name__ for root in RETRYABLE for kind in _with_subclasses(root)}
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from _with_subclasses(subclass)
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+class SettingDifference(NamedTuple):
+    """A setting of a saved run that is not what is wanted now."""
+
+    setting: str
+    saved: Any
+    wanted: Any
+    rule: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.setting}: saved {self.saved!r}, wanted {self.wanted!r}{self.rule}"
+
+
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[SettingDifference]:
+    """The settings in `wanted` that keep the saved run from being continued.
+
+    `num_examples` and `rollouts_per_example` may have grown (-1 means all examples); everything else, e.g. `env_id`,
+    `model`, `env_args`, `sampling_args`, must be equal as JSON. Settings that the saved run does not know are passed.
+    """
+    found: list[SettingDifference] = []
+    for setting, value in wanted.items():
+        if setting not in saved:
+            continue
+        old = saved[setting]
+        if setting in ("num_examples", "rollouts_per_example"):
+            if isinstance(old, int) and 0 <= value < old:
+                found.append(SettingDifference(setting, old, value, " (it may only grow)"))
+        elif jsonable(value) != old:
+            found.append(SettingDifference(setting, old, value))
+    return found
+
+
+def validate_resume_metadata(
+    results_path: Path,
+    env_id: str,
+    model: str,
+    num_examples: int,
+    rollouts_per_example: int,
+    **settings: Any,
+) -> None:
+    """Raise RunMismatch, which names every differing setting, unless the run at `results_path` can be continued.
+
+    `settings`: further ones to compare, e.g. `env_args` and `sampling_args`. Raises RunNotFound when there is no run.
+    """
+    wanted = {
+        "env_id": env_id,
+        "model": model,
+        "num_examples": num_examples,
+        "rollouts_per_example": rollouts_per_example,
+        **settings,
+    }
+    found = differences(load_metadata(results_path), wanted)
+    if found:
+        raise RunMismatch(
+            f"The run at {results_path} cannot be continued with these settings: "
+            f"{'; '.join(map(str, found))}. Use the saved settings or start a new run."
+        )
