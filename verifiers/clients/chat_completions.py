@@ -1,0 +1,232 @@
+"""The OpenAI chat completions API as pure functions: messages and tools to JSON, JSON to a `Response`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from verifiers.clients.response_tokens import parse_tokens
+from verifiers.errors import EmptyModelResponseError, InvalidModelResponseError
+from verifiers.types import Response, ResponseMessage, ToolCall, Usage
+
+REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details")
+"""Where endpoints put the model's reasoning, in order of preference (OpenRouter and vLLM; DeepSeek and SGLang)."""
+
+FINISH_REASONS = frozenset({"stop", "length", "tool_calls"})
+
+# What a saved assistant message knows beyond what the API accepts.
+_NOT_SENT = frozenset(
+    {"tokens", "finish_reason", "is_truncated", "thinking_blocks", "openai_responses_output"}
+)
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+def native_messages(messages: Any) -> list[Any]:
+    """Messages as the API wants them. Those that already are in its shape are not copied."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [native_message(message) for message in messages]
+
+
+def native_message(message: Any) -> Mapping[str, Any]:
+    """One message in the API's shape."""
+    if not isinstance(message, Mapping):
+        message = message.model_dump(exclude_none=True)
+    role = message["role"]
+    if role == "assistant":
+        return _native_assistant_message(message)
+    if role == "text":
+        return {"role": "user", "content": message["content"]}
+    if None in message.values():
+        return {key: value for key, value in message.items() if value is not None}
+    return message
+
+
+def _native_assistant_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if len(message) == 2 and "content" in message:
+        return message
+    native: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+    for key, value in message.items():
+        if value is None or key in _NOT_SENT:
+            continue
+        native[key] = [_native_tool_call(call) for call in value] if key == "tool_calls" else value
+    if not native.get("tool_calls"):
+        native.pop("tool_calls", None)
+        if native["content"] is None:
+            native["content"] = ""  # only a message with tool calls may have none
+    return native
+
+
+def _native_tool_call(call: Any) -> Mapping[str, Any]:
+    if not isinstance(call, Mapping):
+        call = call.model_dump(exclude_none=True)
+    if call.get("function") is not None:
+        return call
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    return {"id": call["id"], "type": "function", "function": function}
+
+
+def native_tool(tool: Any) -> dict[str, Any]:
+    """A tool definition in the API's shape; one that already is passes."""
+    if isinstance(tool, Mapping) and tool.get("function") is not None:
+        return dict(tool)
+    definition = tool if isinstance(tool, Mapping) else tool.model_dump(exclude_none=True)
+    function = {name: definition[name] for name in ("name", "description", "parameters")}
+    if definition.get("strict") is not None:
+        function["strict"] = definition["strict"]
+    return {"type": "function", "function": function}
+
+
+def has_audio(messages: Iterable[Any]) -> bool:
+    """Whether a message carries audio, for which the API wants to know that we expect text back."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list) and any(
+            isinstance(part, Mapping) and part.get("type") == "input_audio" for part in content
+        ):
+            return True
+    return False
+
+
+# ----------------------------------------------------------------------------------------------- responses
+
+
+def only_choice(payload: Any) -> dict[str, Any]:
+    """The answer's one choice.
+
+    Raises EmptyModelResponseError when there are no choices, InvalidModelResponseError when there is not exactly one.
+    """
+    if not isinstance(payload, Mapping):
+        raise InvalidModelResponseError(
+            f"The answer is no completion but {type(payload).__name__}: {payload!r:.200}"
+        )
+    choices = payload.get("choices")
+    if choices is None:
+        said = f": {payload['error']!r:.200}" if payload.get("error") else ""
+        raise EmptyModelResponseError(f"The model's answer has no choices{said}")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        count = len(choices) if isinstance(choices, list) else repr(choices)
+        raise InvalidModelResponseError(
+            f"The model's answer has {count} choices where 1 is expected (n must be 1)."
+        )
+    return choices[0]
+
+
+def check_payload(payload: Any) -> None:
+    """Raise EmptyModelResponseError when the model said, reasoned and called nothing."""
+    choice = only_choice(payload)
+    message = choice.get("message") or {}
+    if not (
+        message.get("content")
+        or message.get("tool_calls")
+        or message.get("refusal")
+        or parse_reasoning(message)
+    ):
+        raise EmptyModelResponseError(
+            "The model returned no content, no reasoning and no tool calls "
+            f"(finish_reason {choice.get('finish_reason')!r})."
+        )
+
+
+def response_of(payload: dict[str, Any]) -> Response:
+    """The answer in the library's shape; says nothing about whether it is empty."""
+    choice = only_choice(payload)
+    message = choice.get("message") or {}
+    finish_reason = choice.get("finish_reason")
+    if finish_reason not in FINISH_REASONS:
+        finish_reason = None
+    said: dict[str, Any] = {
+        "role": "assistant",
+        "content": _content(message),
+        "finish_reason": finish_reason,
+        "is_truncated": finish_reason == "length",
+    }
+    reasoning = parse_reasoning(message)
+    if reasoning is not None:
+        said["reasoning_content"] = reasoning
+    calls = message.get("tool_calls")
+    if calls:
+        said["tool_calls"] = [parse_tool_call(call, index) for index, call in enumerate(calls)]
+    tokens = parse_tokens(payload, choice)
+    if tokens is not None:
+        said["tokens"] = tokens
+    return Response.of(
+        {
+            "id": payload.get("id") or "",
+            "created": payload.get("created") or 0,
+            "model": payload.get("model") or "",
+            "usage": parse_usage(payload.get("usage")),
+            "message": ResponseMessage.of(said),
+        }
+    )
+
+
+def _content(message: Mapping[str, Any]) -> str | None:
+    content = message.get("content")
+    if isinstance(content, list):  # Mistral answers in parts
+        content = content_to_text(content)
+    return content or message.get("refusal") or content
+
+
+def content_to_text(content: Any) -> str:
+    """The text of content that may be in parts, joined without a separator."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
+
+
+def parse_reasoning(message: Mapping[str, Any]) -> str | None:
+    """The model's reasoning from the first field that has any."""
+    for name in REASONING_FIELDS:
+        value = message.get(name)
+        if isinstance(value, list):
+            value = "\n".join(
+                part.get("text") or part.get("summary") or ""
+                for part in value
+                if isinstance(part, Mapping)
+            )
+        if value and isinstance(value, str):
+            return value
+    return None
+
+
+def parse_tool_call(call: Mapping[str, Any], index: int) -> ToolCall:
+    """One tool call; a missing id becomes `call_<index>`, and arguments sent as an object become JSON text."""
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments)
+    return ToolCall.of(
+        {
+            "id": call.get("id") or f"call_{index}",
+            "name": function.get("name") or "",
+            "arguments": arguments,
+        }
+    )
+
+
+def parse_usage(usage: Any) -> Usage | None:
+    """Token counts; None unless the endpoint sent both."""
+    if not isinstance(usage, Mapping):
+        return None
+    prompt_tokens = usage.get("prompt_tokens")
+    completion_tokens = usage.get("completion_tokens")
+    if not isinstance(prompt_tokens, int) or not isinstance(completion_tokens, int):
+        return None
+    details = usage.get("completion_tokens_details")
+    reasoning_tokens = (
+        details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+    ) or 0
+    return Usage.of(
+        {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "reasoning_tokens": reasoning_tokens,
+            "total_tokens": usage.get("total_tokens") or prompt_tokens + completion_tokens,
+        }
+    )

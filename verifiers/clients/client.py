@@ -1,0 +1,137 @@
+"""`Client`: how an environment talks to a model, and the hooks by which a subclass adapts an API.
+
+    prompt ── to_native_prompt ─►┐
+    tools ─── to_native_tools ──►├► get_native_response ─► raise_from_native_response ─► from_native_response ─► Response
+    sampling_args ──────────────►┘
+
+`get_response` runs the hooks in this order, and is the one place where what they raise becomes an error of
+`verifiers.errors`. The library's own clients give the same results by a shorter way while no hook is overridden.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from verifiers.clients.sdk_errors import as_model_error
+from verifiers.configs import ClientConfig
+from verifiers.errors import Error
+
+if TYPE_CHECKING:
+    from verifiers.types import Messages, Response, SamplingArgs, Tool
+
+ClientT = TypeVar("ClientT")
+MessagesT = TypeVar("MessagesT")
+ResponseT = TypeVar("ResponseT")
+ToolT = TypeVar("ToolT")
+
+
+class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
+    """A model's API. Made from a `ClientConfig`, or around an object that already speaks the API."""
+
+    def __init__(self, client_or_config: ClientT | ClientConfig) -> None:
+        self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
+        self._config: ClientConfig | None = None
+        if isinstance(client_or_config, ClientConfig):
+            self._config = client_or_config
+            self._client: ClientT = self.setup_client(client_or_config)
+        else:
+            self._client = client_or_config
+
+    @property
+    def client(self) -> ClientT:
+        """The object that speaks the API."""
+        return self._client
+
+    @property
+    def config(self) -> ClientConfig | None:
+        """The configuration this client was made from, if it was."""
+        return self._config
+
+    @abstractmethod
+    def setup_client(self, config: ClientConfig) -> ClientT:
+        """Make the object that speaks the API."""
+
+    @abstractmethod
+    async def to_native_tool(self, tool: Tool) -> ToolT:
+        """A tool definition in the API's shape."""
+
+    @abstractmethod
+    async def to_native_prompt(self, messages: Messages) -> tuple[MessagesT, dict[str, Any]]:
+        """Messages in the API's shape, and keyword arguments to pass on to `get_native_response`."""
+
+    @abstractmethod
+    async def get_native_response(
+        self,
+        prompt: MessagesT,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[ToolT] | None = None,
+        **kwargs: Any,
+    ) -> ResponseT:
+        """Call the model. `kwargs`: what `to_native_prompt` added, `state`, `extra_headers`."""
+
+    @abstractmethod
+    async def raise_from_native_response(self, response: ResponseT) -> None:
+        """Raise when the answer is unusable: InvalidModelResponseError, EmptyModelResponseError."""
+
+    @abstractmethod
+    async def from_native_response(self, response: ResponseT) -> Response:
+        """The answer in the library's shape."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release connections of the running event loop."""
+
+    async def to_native_tools(self, tools: list[Tool] | None) -> list[ToolT] | None:
+        """Every tool in the API's shape."""
+        if tools is None:
+            return None
+        return [await self.to_native_tool(tool) for tool in tools]
+
+    def _build_state_headers(self, state: Mapping[str, Any] | None) -> dict[str, str] | None:
+        """Headers whose values come from the rollout's state (`extra_headers_from_state`); None when there are none."""
+        config = self._config
+        if config is None or state is None or not config.extra_headers_from_state:
+            return None
+        headers = {
+            name: str(value)
+            for name, key in config.extra_headers_from_state.items()
+            if (value := state.get(key)) is not None
+        }
+        return headers or None
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        tools: list[Tool] | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        """One answer of the model. `kwargs` may hold `state`, the rollout's state.
+
+        Raises ModelError and its kin, OverlongPromptError. Cancellation passes.
+        """
+        try:
+            native_prompt, extra_kwargs = await self.to_native_prompt(prompt)
+            native_tools = await self.to_native_tools(tools)
+            headers = self._build_state_headers(kwargs.get("state"))
+            if headers is not None:
+                kwargs["extra_headers"] = {**(kwargs.get("extra_headers") or {}), **headers}
+            native = await self.get_native_response(
+                native_prompt,
+                model,
+                dict(sampling_args or {}),
+                native_tools,
+                **extra_kwargs,
+                **kwargs,
+            )
+            await self.raise_from_native_response(native)
+            return await self.from_native_response(native)
+        except Error:
+            raise
+        except Exception as error:
+            raise as_model_error(error, type(self).__name__) from error

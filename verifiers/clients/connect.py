@@ -1,0 +1,323 @@
+"""Where models are and which key opens them: providers, keys, proxies, and one shared client per configuration.
+
+This is the only module of the clients that reads the environment, and it reads keys when a request is made: a key
+set after the client was built is used, and no key is ever stored in a configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import os
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from pydantic import ValidationError
+from yarl import URL
+
+from verifiers.clients.adaptive import AdaptiveLimit
+from verifiers.clients.endpoints import Channel, Endpoint
+from verifiers.clients.sdk_objects import endpoint_of, speaks_anthropic
+from verifiers.clients.transport import Transport, address
+from verifiers.configs import CLIENT_TYPES, ClientConfig, ClientType, EndpointClientConfig
+from verifiers.errors import AuthenticationError, ConfigError
+
+if TYPE_CHECKING:
+    from verifiers.clients.client import Client
+
+
+class Provider(NamedTuple):
+    """A service by its short name."""
+
+    base_url: str
+    key_var: str
+    client_type: ClientType = "openai_chat_completions"
+
+
+PROVIDERS: dict[str, Provider] = {
+    "prime": Provider("https://api.pinference.ai/api/v1", "PRIME_API_KEY"),
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "openai": Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "anthropic": Provider("https://api.anthropic.com", "ANTHROPIC_API_KEY", "anthropic_messages"),
+    "minimax": Provider("https://api.minimax.io/v1", "MINIMAX_API_KEY"),
+    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "glm": Provider("https://api.z.ai/api/paas/v4", "GLM_API_KEY"),
+    "local": Provider("http://localhost:8000/v1", "VLLM_API_KEY"),
+    "vllm": Provider("http://localhost:8000/v1", "VLLM_API_KEY"),
+}
+"""`vf-eval --provider NAME`."""
+
+CLIENT_CLASSES: dict[str, tuple[str, str]] = {
+    "openai_chat_completions": ("openai_chat_completions_client", "OpenAIChatCompletionsClient"),
+    "openai_completions": ("openai_completions_client", "OpenAICompletionsClient"),
+    "openai_responses": ("openai_responses_client", "OpenAIResponsesClient"),
+    "anthropic_messages": ("anthropic_messages_client", "AnthropicMessagesClient"),
+    "openai_chat_completions_token": (
+        "openai_chat_completions_token_client",
+        "OpenAIChatCompletionsTokenClient",
+    ),
+    "nemorl_chat_completions": ("nemorl_chat_completions_client", "NeMoRLChatCompletionsClient"),
+}
+
+KEYLESS = "EMPTY"
+"""Sent to an endpoint of this machine or its network when the key variable is not set; vLLM's own convention."""
+
+MOST_REMEMBERED_CLIENTS = 256
+
+_PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", ".svc")
+
+
+# ---------------------------------------------------------------------------------------------------- keys
+
+
+def load_prime_config() -> dict[str, Any]:
+    """What the `prime` command saved in `~/.prime/config.json`; {} when there is nothing readable."""
+    try:
+        config = orjson.loads((Path.home() / ".prime" / "config.json").read_bytes())
+    except (OSError, RuntimeError, orjson.JSONDecodeError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def api_key_of(config: EndpointClientConfig) -> str:
+    """The key for an endpoint, from the environment, as it is now.
+
+    Without one, private addresses get "EMPTY". Raises AuthenticationError naming the variable for any other.
+    """
+    key = os.environ.get(config.api_key_var, "")
+    if not key and config.api_key_var == "PRIME_API_KEY":
+        key = load_prime_config().get("api_key") or ""
+    if key:
+        return key.strip()
+    if is_private(URL(config.api_base_url).host or ""):
+        return KEYLESS
+    raise AuthenticationError(
+        f"{address(URL(config.api_base_url))} needs a key, and the environment variable {config.api_key_var} is not "
+        f"set. Set it (`export {config.api_key_var}=…`), or name another variable (api_key_var, `vf-eval -k`)."
+    )
+
+
+def is_private(host: str) -> bool:
+    """Whether a host is this machine or its private network, by address or by name."""
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        # A name without a dot is resolved by the local network only (`localhost`, a Docker service).
+        return bool(host) and (
+            "." not in host or host.lower().rstrip(".").endswith(_PRIVATE_SUFFIXES)
+        )
+    return found.is_private or found.is_loopback
+
+
+def team_headers(config: EndpointClientConfig) -> dict[str, str]:
+    """Headers that say for which team a Prime key is used."""
+    if config.api_key_var != "PRIME_API_KEY":
+        return {}
+    team = os.environ.get("PRIME_TEAM_ID") or load_prime_config().get("team_id")
+    return {"X-Prime-Team-ID": str(team)} if team else {}
+
+
+def proxy_of(base_url: str) -> str | None:
+    """The proxy the environment wants for a URL (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+
+    Raises ConfigError for a kind of proxy we cannot use.
+    """
+    url = URL(base_url)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or is_loopback(url.host or "") or urllib.request.proxy_bypass(url.host or ""):
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if URL(proxy).scheme not in ("http", "https"):
+        raise ConfigError(
+            f"The environment asks for the proxy {address(URL(proxy))}; only http and https proxies work. "
+            f"Unset it, or list {url.host} in NO_PROXY."
+        )
+    return proxy
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+# ------------------------------------------------------------------------------------------- configurations
+
+
+def resolve_client_configs(config: ClientConfig) -> list[ClientConfig]:
+    """One configuration an endpoint; an endpoint's own values win over the shared ones."""
+    if not config.endpoint_configs:
+        return [config]
+    shared = {name: getattr(config, name) for name in ClientConfig.model_fields}
+    shared |= {"endpoint_configs": [], "client_idx": 0}
+    return [
+        config.model_copy(
+            update={
+                **shared,
+                **{name: getattr(endpoint, name) for name in endpoint.model_fields_set},
+            }
+        )
+        for endpoint in config.endpoint_configs
+    ]
+
+
+def resolve_client_config(config: ClientConfig) -> ClientConfig:
+    """The configuration of the endpoint that `client_idx` points at, round robin."""
+    configs = resolve_client_configs(config)
+    if len(configs) == 1 and not config.endpoint_configs:
+        return config
+    return configs[config.client_idx % len(configs)]
+
+
+def channel_of_config(
+    config: ClientConfig,
+    *,
+    key_header: str = "Authorization",
+    headers: Mapping[str, str] | None = None,
+) -> Channel:
+    """The endpoints of a configuration, ready for requests; reads no key yet."""
+    endpoints = [
+        Endpoint(
+            one.api_base_url,
+            key=_key_reader(one),
+            key_var=f"the environment variable {one.api_key_var}",
+            key_header=key_header,
+            headers={**(headers or {}), **team_headers(one), **one.extra_headers},
+            proxy=proxy_of(one.api_base_url),
+            adaptive=AdaptiveLimit(most=one.max_connections)
+            if config.adaptive_concurrency
+            else None,
+        )
+        for one in resolve_client_configs(config)
+    ]
+    transport = Transport(
+        timeout_s=config.timeout,
+        connect_timeout_s=config.connect_timeout,
+        max_connections=config.max_connections,
+    )
+    return Channel(endpoints, transport, max_retries=config.max_retries, first=config.client_idx)
+
+
+def _key_reader(config: EndpointClientConfig) -> Callable[[], str]:
+    return lambda: api_key_of(config)
+
+
+def channel_of_sdk_object(
+    client: Any, *, headers: Mapping[str, str] | None = None
+) -> Channel | None:
+    """The endpoint of an uncustomised SDK object over our transport; None for an object that must be called itself."""
+    found = endpoint_of(client)
+    if found is None:
+        return None
+    endpoint = Endpoint(
+        found.base_url,
+        key=lambda: found.key,
+        key_var=f"the {type(client).__name__} object you passed",
+        key_header=found.key_header,
+        headers={**(headers or {}), **found.headers},
+        query=found.query,
+        proxy=proxy_of(found.base_url),
+    )
+    transport = Transport(timeout_s=found.timeout_s, connect_timeout_s=found.connect_timeout_s)
+    return Channel([endpoint], transport, max_retries=found.max_retries)
+
+
+# ------------------------------------------------------------------------------------------------- clients
+
+_by_config: OrderedDict[str, Client] = OrderedDict()
+_by_object: OrderedDict[tuple[int, str], tuple[Any, Client]] = OrderedDict()
+
+
+def client_class(client_type: str) -> type[Client]:
+    """The class that speaks an API; raises ConfigError for an unknown one."""
+    if client_type not in CLIENT_CLASSES:
+        hint = " It needs a package of its own." if client_type in CLIENT_TYPES else ""
+        raise ConfigError(
+            f"No client speaks {client_type!r}.{hint} Known: {', '.join(CLIENT_CLASSES)}."
+        )
+    module, name = CLIENT_CLASSES[client_type]
+    return getattr(importlib.import_module(f"verifiers.clients.{module}"), name)
+
+
+def resolve_client(client_or_config: Any, *, client_type: ClientType | None = None) -> Client:
+    """The client for whatever a caller gave: a `Client`, a `ClientConfig` or a dict of one, or an SDK-like object.
+
+    Equal configurations share one client, and so one pool of connections. `client_type` says which API a bare SDK
+    object is meant for; without it, chat completions, or messages for an Anthropic one.
+    Raises ConfigError for anything else.
+    """
+    from verifiers.clients.client import Client
+
+    if isinstance(client_or_config, Client):
+        return client_or_config
+    if isinstance(client_or_config, Mapping):
+        try:
+            client_or_config = ClientConfig(**client_or_config)
+        except ValidationError as error:
+            raise ConfigError(f"The client's configuration is wrong: {error}") from error
+    if isinstance(client_or_config, ClientConfig):
+        return _client_of_config(client_or_config)
+    if client_or_config is None or isinstance(client_or_config, str | bytes | int | float | type):
+        raise _unsupported(client_or_config)
+    if not any(
+        hasattr(client_or_config, name) for name in ("chat", "completions", "messages", "responses")
+    ):
+        raise _unsupported(client_or_config)
+    return _client_of_object(client_or_config, client_type)
+
+
+def _unsupported(value: Any) -> ConfigError:
+    return ConfigError(
+        f"Unsupported client type: {type(value).__name__} ({value!r:.100}). Pass a vf.ClientConfig, an AsyncOpenAI, or "
+        f"a vf.Client."
+    )
+
+
+def _client_of_config(config: ClientConfig) -> Client:
+    key = config.model_dump_json()
+    client = _by_config.get(key)
+    if client is None:
+        client = _by_config[key] = client_class(config.client_type)(config.model_copy(deep=True))
+        if len(_by_config) > MOST_REMEMBERED_CLIENTS:
+            _by_config.popitem(last=False)
+    return client
+
+
+def _client_of_object(client: Any, client_type: ClientType | None) -> Client:
+    chosen = client_type or (
+        "anthropic_messages" if speaks_anthropic(client) else "openai_chat_completions"
+    )
+    key = (id(client), chosen)
+    known = _by_object.get(key)
+    if known is None or known[0] is not client:
+        # The object is kept alive beside its client, so its id cannot come to mean another one.
+        known = _by_object[key] = (client, client_class(chosen)(client))
+        if len(_by_object) > MOST_REMEMBERED_CLIENTS:
+            _by_object.popitem(last=False)
+    return known[1]
+
+
+async def close_all_clients() -> None:
+    """Close the connections that all shared clients hold in the running event loop; they work on in later ones.
+
+    Not needed for correctness: connections end with their event loop. It ends them earlier.
+    """
+    from verifiers.clients.http_client import HttpClient
+
+    for client in [*_by_config.values(), *(client for _, client in _by_object.values())]:
+        if isinstance(client, HttpClient):
+            await client.aclose()
+
+
+def forget_clients() -> None:
+    """Drop the shared clients, so that the next `resolve_client` makes new ones (after a change of proxies, say)."""
+    _by_config.clear()
+    _by_object.clear()

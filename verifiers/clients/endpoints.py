@@ -1,0 +1,386 @@
+"""From a request body to an answer's JSON: which endpoint, when to try again, and what a refusal means.
+
+    Channel     several endpoints that serve the same model, round robin among the healthy ones, retries
+    Endpoint    one base URL with its key, headers, health and (if wanted) adaptive limit
+
+What may be repeated, and how often: a request that never left (`ConnectFailed`) or that the endpoint refused (408,
+409, 429, 5xx) up to `max_retries` times; one that the endpoint may have worked on (`AnswerLost`) once, under the same
+`Idempotency-Key`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from yarl import URL
+
+from verifiers.clients.adaptive import AdaptiveLimit
+from verifiers.clients.failures import (
+    Refusal,
+    error_of,
+    is_overlong,
+    is_retryable,
+    refusal_of,
+    refusal_of_payload,
+    shown,
+)
+from verifiers.clients.retries import (
+    LONGEST_RETRY_AFTER_S,
+    MOST_UNCERTAIN_RETRIES,
+    retry_after_s,
+    wait_s,
+)
+from verifiers.clients.transport import AnswerLost, ConnectFailed, Reply, Transport, address
+from verifiers.errors import InvalidModelResponseError, ModelError
+
+FIRST_COOLING_S = 1.0
+LONGEST_COOLING_S = 60.0
+"""An endpoint that fails is skipped for 1 s, then 2 s, 4 s … up to this."""
+
+MOST_REMEMBERED_ROLLOUTS = 65_536
+"""Rollouts whose endpoint is remembered; each keeps to one, where its earlier turns are in the prefix cache."""
+
+
+class Endpoint:
+    """One base URL with its key, headers, health and adaptive limit."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: Callable[[], str] = lambda: "",
+        key_var: str = "",
+        key_header: str = "Authorization",
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        proxy: str | None = None,
+        adaptive: AdaptiveLimit | None = None,
+    ) -> None:
+        self.base_url = URL(base_url.rstrip("/") + "/")
+        self.key_var = key_var
+        self.proxy = URL(proxy) if proxy else None
+        self.gate = Gate(adaptive) if adaptive is not None else None
+        self._query = dict(query or {})
+        self._key = key
+        self._key_header = key_header
+        self._fixed_headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            **(headers or {}),
+        }
+        self._seen_key: str | None = None
+        self._headers: dict[str, str] = {}
+        self._urls: dict[str, URL] = {}
+        self._failures = 0
+        self._cooling_until_s = float("-inf")
+
+    def url(self, path: str) -> URL:
+        """The URL of a path below the base; a path that begins with `/` is below the server's root."""
+        url = self._urls.get(path)
+        if url is None:
+            url = (
+                self.base_url.with_path(path)
+                if path.startswith("/")
+                else self.base_url.join(URL(path))
+            )
+            self._urls[path] = url = url.update_query(self._query) if self._query else url
+        return url
+
+    def headers(self) -> dict[str, str]:
+        """Headers of every request, the key among them; raises AuthenticationError when the key is missing."""
+        key = self._key()
+        if key != self._seen_key:
+            value = f"Bearer {key}" if self._key_header == "Authorization" else key
+            # Given headers win: a proxy in front of the model may want its own `Authorization`.
+            self._headers = (
+                {self._key_header: value, **self._fixed_headers} if key else self._fixed_headers
+            )
+            self._seen_key = key
+        return self._headers
+
+    def without_key(self, text: str) -> str:
+        """A text of the endpoint's without our key, which some endpoints repeat in their errors."""
+        return (
+            text.replace(self._seen_key, "[key]")
+            if self._seen_key and len(self._seen_key) > 4
+            else text
+        )
+
+    def is_cooling(self, now_s: float) -> bool:
+        """Whether it failed a moment ago and should be spared."""
+        return now_s < self._cooling_until_s
+
+    def has_failed(self, now_s: float) -> None:
+        """Spare it for a while, longer each time in a row."""
+        cooling_s = min(LONGEST_COOLING_S, FIRST_COOLING_S * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        self._cooling_until_s = now_s + cooling_s
+
+    def has_answered(self) -> None:
+        """It is well."""
+        if self._failures:
+            self._failures = 0
+            self._cooling_until_s = float("-inf")
+
+
+class Gate:
+    """Lets requests through as an `AdaptiveLimit` allows; waiting ones go in order."""
+
+    def __init__(self, limit: AdaptiveLimit) -> None:
+        self.limit = limit
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Wait for room, then count as in flight."""
+        while not self.limit.has_room:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except BaseException:
+                if turn.done() and not turn.cancelled():
+                    self.let_in()  # our turn had come: hand it on
+                raise
+        self.limit.started()
+
+    def let_in(self) -> None:
+        """Wake as many waiting requests as there is room for."""
+        room = self.limit.limit - self.limit.in_flight
+        while room > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            loop = turn.get_loop()
+            if turn.done() or loop.is_closed():
+                continue
+            loop.call_soon_threadsafe(_wake, turn)  # requests may wait in several event loops
+            room -= 1
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+class Channel:
+    """Endpoints that serve the same model, behind one `post`."""
+
+    def __init__(
+        self,
+        endpoints: list[Endpoint],
+        transport: Transport,
+        *,
+        max_retries: int = 10,
+        first: int = 0,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.endpoints = endpoints
+        self.transport = transport
+        self.max_retries = max_retries
+        self._turns = itertools.count(first)
+        self._by_rollout: dict[str, Endpoint] = {}
+        self._sleep = sleep
+        self._clock = clock
+        self._requests = itertools.count()
+        self._key_prefix = f"vf-{secrets.token_hex(8)}-"
+
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        rollout_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Send a JSON body, give the answer's JSON object.
+
+        `rollout_id`: requests that share one keep to one endpoint while it is healthy.
+        `timeout_s`: of one attempt, instead of the transport's own.
+        Raises the errors of `failures.error_of`, EndpointUnavailable, InvalidModelResponseError.
+        """
+        idempotency_key = f"{self._key_prefix}{next(self._requests)}"
+        attempts = counted = uncertain = 0
+        while True:
+            endpoint = self._pick(rollout_id)
+            sent_headers = {**endpoint.headers(), "Idempotency-Key": idempotency_key}
+            if headers:
+                sent_headers.update(headers)
+            attempts += 1
+            asked_s = None
+            try:
+                if endpoint.gate is None:
+                    reply = await self.transport.post(
+                        endpoint.url(path),
+                        body,
+                        sent_headers,
+                        proxy=endpoint.proxy,
+                        timeout_s=timeout_s,
+                    )
+                    is_forgiven = False
+                else:
+                    reply, is_forgiven = await self._post_through_gate(
+                        endpoint, endpoint.gate, path, body, sent_headers, timeout_s
+                    )
+            except (ConnectFailed, AnswerLost) as error:
+                endpoint.has_failed(self._clock())
+                counted += 1
+                uncertain += isinstance(error, AnswerLost)
+                if counted > self.max_retries or uncertain > MOST_UNCERTAIN_RETRIES:
+                    raise _with_attempts(error, attempts) from error.__cause__
+            else:
+                answer = _read_reply(reply, endpoint, path)
+                if not isinstance(answer, Refusal):
+                    endpoint.has_answered()
+                    return answer
+                counted += not is_forgiven
+                asked_s = retry_after_s(reply.headers, now_s=time.time())
+                if (
+                    not is_retryable(answer)
+                    or is_overlong(answer)
+                    or counted > self.max_retries
+                    or (asked_s or 0.0) > LONGEST_RETRY_AFTER_S
+                ):
+                    raise error_of(
+                        answer,
+                        url=address(endpoint.url(path)),
+                        key_var=endpoint.key_var,
+                        attempts=attempts,
+                    )
+                endpoint.has_failed(self._clock())
+            if self._has_a_healthy_endpoint():
+                continue  # another endpoint is well: no reason to wait
+            await self._sleep(wait_s(max(counted - 1, 0), asked_s))
+
+    async def _post_through_gate(
+        self,
+        endpoint: Endpoint,
+        gate: Gate,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float | None,
+    ) -> tuple[Reply, bool]:
+        """The reply, and whether its 429 is forgiven: brought on by the adaptive limit itself, it does not count as
+        a failed attempt."""
+        await gate.enter()
+        started_s = self._clock()
+        status: int | None = None
+        is_forgiven = False
+        asked_s: float | None = None
+        try:
+            reply = await self.transport.post(
+                endpoint.url(path), body, headers, proxy=endpoint.proxy, timeout_s=timeout_s
+            )
+            status = reply.status
+            if status == 429:
+                asked_s = retry_after_s(reply.headers, now_s=time.time())
+        finally:
+            if status == 429:
+                is_forgiven = gate.limit.rate_limited(
+                    self._clock(), started_s=started_s, retry_after_s=asked_s
+                )
+            elif status is None or status >= 500:
+                gate.limit.troubled()
+            else:
+                gate.limit.succeeded(self._clock())
+            gate.let_in()
+        return reply, is_forgiven
+
+    def _has_a_healthy_endpoint(self) -> bool:
+        now_s = self._clock()
+        return len(self.endpoints) > 1 and not all(e.is_cooling(now_s) for e in self.endpoints)
+
+    def _pick(self, rollout_id: str | None) -> Endpoint:
+        if len(self.endpoints) == 1:
+            return self.endpoints[0]
+        now_s = self._clock()
+        known = self._by_rollout.get(rollout_id) if rollout_id is not None else None
+        if known is not None and not known.is_cooling(now_s):
+            return known
+        count = len(self.endpoints)
+        start = next(self._turns)
+        chosen = self.endpoints[start % count]
+        for step in range(count):  # all of them cooling: the one whose turn it is, rather than none
+            candidate = self.endpoints[(start + step) % count]
+            if not candidate.is_cooling(now_s):
+                chosen = candidate
+                break
+        if rollout_id is not None:
+            self._by_rollout[rollout_id] = chosen
+            if len(self._by_rollout) > MOST_REMEMBERED_ROLLOUTS:
+                del self._by_rollout[next(iter(self._by_rollout))]
+        return chosen
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self.transport.aclose()
+
+
+def encoded(payload: Mapping[str, Any]) -> bytes:
+    """A request body; raises ModelError naming what cannot be written as JSON."""
+    try:
+        return orjson.dumps(
+            payload, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+        )
+    except TypeError as error:
+        raise ModelError(
+            f"The request cannot be written as JSON: {error}. Keys: {sorted(payload)}"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """JSON for what is not plain: pydantic objects, tuples inside, sets."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_none=True)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable: {value!r:.100}")
+
+
+def _read_reply(reply: Reply, endpoint: Endpoint, path: str) -> dict[str, Any] | Refusal:
+    if not 200 <= reply.status < 300:
+        return _refused(reply, endpoint)
+    try:
+        payload = orjson.loads(reply.body)
+    except orjson.JSONDecodeError as error:
+        kind = reply.headers.get("Content-Type", "no content type")
+        said = shown(endpoint.without_key(reply.body[:2000].decode("utf-8", "replace")))
+        raise InvalidModelResponseError(
+            f"{address(endpoint.url(path))} answered {reply.status} with {kind} that is not JSON: {said!r}. "
+            f"Is {address(endpoint.base_url)} the base URL of an OpenAI-compatible API?"
+        ) from error
+    if not isinstance(payload, dict):
+        raise InvalidModelResponseError(
+            f"{address(endpoint.url(path))} answered {reply.status} with a JSON {type(payload).__name__} instead of an "
+            f"object: {shown(endpoint.without_key(repr(payload)[:2000]))}"
+        )
+    error = payload.get("error")
+    if (
+        isinstance(error, dict)
+        and not payload.get("choices")
+        and isinstance(error.get("code"), int)
+    ):
+        # OpenRouter reports a provider's failure as 200 with the real status inside.
+        return refusal_of_payload(error["code"], payload)
+    return payload
+
+
+def _refused(reply: Reply, endpoint: Endpoint) -> Refusal:
+    refusal = refusal_of(reply.status, reply.body)
+    text = refusal.text
+    if 300 <= reply.status < 400 and (target := reply.headers.get("Location")):
+        text = f"redirects to {address(URL(target))}; use that as the base URL. {text}"
+    return refusal._replace(text=endpoint.without_key(text))
+
+
+def _with_attempts(error: ConnectFailed | AnswerLost, attempts: int) -> ModelError:
+    return type(error)(f"{error} (after {attempts} attempts)") if attempts > 1 else error

@@ -1,0 +1,165 @@
+"""What an endpoint's refusal means: a pure table from status and text to one of our errors.
+
+Endpoints agree on status codes but not on words, and "the prompt does not fit the context" comes as a plain 400
+almost everywhere. Only the text tells it apart, hence the phrases; each has a real message in the tests.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import orjson
+
+from verifiers.errors import (
+    AuthenticationError,
+    BadRequestError,
+    EndpointUnavailable,
+    Error,
+    ModelError,
+    OverlongPromptError,
+    RateLimitError,
+)
+
+OVERLONG_CODES = frozenset(
+    {
+        "context_length_exceeded",  # OpenAI, Azure, OpenRouter, Groq
+        "exceed_context_size_error",  # llama.cpp
+        "request_too_large",  # Anthropic, 413
+        "string_above_max_length",  # OpenAI, one message above the character limit
+        "context_window_exceeded",
+    }
+)
+
+OVERLONG_PHRASES: tuple[str, ...] = (
+    "maximum context length",  # OpenAI, vLLM, SGLang, OpenRouter, DeepSeek, Mistral, Ollama
+    "context_length_exceeded",
+    "exceeds the context window",  # OpenAI responses
+    "input tokens exceed the configured limit",  # OpenAI
+    "longer than the maximum model length",  # vLLM, decoder prompt
+    "maximum model length",  # vLLM
+    "longer than the model's context length",  # SGLang
+    "exceeds the maximum allowed length",  # SGLang
+    "exceeds the model's maximum context",
+    "prompt is too long",  # Anthropic
+    "exceed context limit",  # Anthropic, input plus max_tokens
+    "input is too long for requested model",  # Bedrock
+    "exceeds the available context size",  # llama.cpp
+    "exceeds the context length",  # Ollama
+    "exceeds the maximum number of tokens allowed",  # Gemini
+    "maximum prompt length is",  # xAI
+    "prompt length exceeds",
+    "`inputs` tokens + `max_new_tokens` must be",  # TGI, Together
+    "`inputs` must have less than",  # TGI
+    "reduce the length of the messages",  # OpenAI, Groq
+    "reduce the length of the input",  # vLLM
+    "context window exceeds limit",  # MiniMax
+    "too large for model with",  # Mistral
+    "context the overflows",  # LM Studio
+    "should not exceed max_num_tokens",  # TensorRT-LLM
+)
+
+_OVERLONG_STATUSES = frozenset({400, 413, 422, 500})
+"""llama.cpp and some proxies answer 500 for a prompt that does not fit."""
+
+_COMPLETION_AND_CONTEXT = re.compile(
+    r"(?:is too large: (?P<a>\d+).{0,120}?(?:context length|context size|model length)\D{0,12}(?P<b>\d+))"
+    r"|(?:maximum context length is (?P<c>\d+) tokens.{0,200}?(?P<d>\d+) in the completion)",
+    re.DOTALL,
+)
+
+NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "credit balance")
+"""A 429 that waiting does not cure: no money, or one request larger than a whole minute's allowance."""
+
+SHOWN_CHARACTERS = 200
+
+
+class Refusal(NamedTuple):
+    """What is known of an answer that is not a 2xx."""
+
+    status: int
+    text: str
+    """The endpoint's own words."""
+    code: str
+    """The endpoint's own code, or ''."""
+
+
+def refusal_of(status: int, body: bytes) -> Refusal:
+    """Read the error out of the shapes in use: `{"error": {"message", "code", "type"}}`, `{"message"}`, `{"detail"}`,
+    or plain text."""
+    try:
+        payload = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return Refusal(status, body[: 4 * SHOWN_CHARACTERS].decode("utf-8", "replace"), "")
+    return refusal_of_payload(status, payload)
+
+
+def refusal_of_payload(status: int, payload: Any) -> Refusal:
+    """`refusal_of` for JSON that is already decoded."""
+    error = payload.get("error", payload) if isinstance(payload, dict) else payload
+    if not isinstance(error, dict):
+        return Refusal(status, str(error), "")
+    message = error.get("message") or error.get("detail") or error.get("msg") or error
+    code = error.get("code") or error.get("type") or ""
+    if not isinstance(code, str):
+        code = str(error.get("type") or "")
+    return Refusal(status, message if isinstance(message, str) else str(message), code)
+
+
+def is_overlong(refusal: Refusal) -> bool:
+    """Whether the endpoint says that the prompt does not fit the model's context.
+
+    A `max_tokens` that alone is larger than the whole context is not: no prompt would fit, which is the caller's
+    mistake and must not look like a long conversation.
+    """
+    if refusal.status not in _OVERLONG_STATUSES:
+        return False
+    text = refusal.text.lower()
+    if refusal.code not in OVERLONG_CODES and not any(p in text for p in OVERLONG_PHRASES):
+        return False
+    found = _COMPLETION_AND_CONTEXT.search(text)
+    if found is None:
+        return True
+    completion = int(found["a"] or found["d"])
+    context = int(found["b"] or found["c"])
+    return completion < context
+
+
+def is_retryable(refusal: Refusal) -> bool:
+    """Whether the same request may succeed later."""
+    if refusal.status == 429:
+        known = f"{refusal.code} {refusal.text}".lower()
+        return not any(words in known for words in NO_USE_TO_RETRY)
+    return refusal.status in (408, 409, 425) or refusal.status >= 500
+
+
+def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> Error:
+    """The error to raise for a refusal after the last attempt; `url` must hold no secret."""
+    said = shown(refusal.text)
+    tries = f" after {attempts} attempts" if attempts > 1 else ""
+    if is_overlong(refusal):
+        return OverlongPromptError(f"{url} says the prompt is too long: {said}")
+    match refusal.status:
+        case 401 | 403:
+            return AuthenticationError(
+                f"{url} refused the credentials ({refusal.status}): {said}. "
+                f"They come from {key_var}: check its value, and that it belongs to this URL."
+            )
+        case 404 | 405:
+            return BadRequestError(
+                f"{url} answered {refusal.status}: {said}. Check the base URL and the model name."
+            )
+        case 429 | 529:
+            return RateLimitError(f"{url} limits the rate ({refusal.status}){tries}: {said}")
+        case status if status >= 500 or status == 408:
+            return EndpointUnavailable(f"{url} answered {status}{tries}: {said}")
+        case status if status < 400:
+            return ModelError(f"{url} answered {status}, which is no model's answer: {said}")
+        case status:
+            return BadRequestError(f"{url} refused the request ({status}): {said}")
+
+
+def shown(text: str) -> str:
+    """The first characters of a text on one line, for a message."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"

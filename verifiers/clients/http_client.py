@@ -1,0 +1,273 @@
+"""`HttpClient`: a `Client` over our own transport, described by a path and a few pure functions.
+
+While none of the hooks of `Client` is overridden, a call is: pure functions → `Channel.post` → pure functions. The
+hooks say the same in the SDK's objects, for subclasses that use or replace them, and for SDK-like objects that must
+be called themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from verifiers.clients.answers import native_of, payload_of
+from verifiers.clients.client import Client
+from verifiers.clients.connect import channel_of_config, channel_of_sdk_object
+from verifiers.clients.endpoints import Channel, encoded
+from verifiers.clients.sampling import Sampling, split
+from verifiers.clients.sdk_errors import as_model_error
+from verifiers.clients.sdk_objects import is_synchronous, split_arguments
+from verifiers.configs import ClientConfig
+from verifiers.errors import Error, InvalidModelResponseError
+
+if TYPE_CHECKING:
+    from verifiers.types import Messages, Response, SamplingArgs, Tool
+
+HOOKS = (
+    "to_native_prompt",
+    "to_native_tool",
+    "to_native_tools",
+    "get_native_response",
+    "raise_from_native_response",
+    "from_native_response",
+)
+
+
+class HttpClient(Client[Any, Any, Any, Any]):
+    """A client of one HTTP API; subclasses say the path and how requests and answers look."""
+
+    path: ClassVar[str]
+    """Below the base URL."""
+    length_key: ClassVar[str] = "max_tokens"
+    """What the API calls the limit of the completion, in tokens."""
+    native_type: ClassVar[tuple[str, str]]
+    """Module and name of the SDK's class for an answer, which `get_native_response` gives."""
+    key_header: ClassVar[str] = "Authorization"
+    api_headers: ClassVar[dict[str, str]] = {}
+    """Headers that the API wants with every request."""
+
+    _is_adapted: ClassVar[bool] = False
+    """Whether a class outside the library overrides a hook."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._is_adapted = any(
+            not _owner(cls, hook).__module__.startswith("verifiers.clients.") for hook in HOOKS
+        )
+
+    def __init__(self, client_or_config: Any) -> None:
+        self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
+        self._config = None
+        self._client = None
+        if isinstance(client_or_config, ClientConfig):
+            self._config = client_or_config
+            if not _owner(type(self), "setup_client").__module__.startswith("verifiers.clients."):
+                self._client = self.setup_client(client_or_config)
+        else:
+            self._client = client_or_config
+        self._channel: Channel | None = (
+            channel_of_config(self._config, key_header=self.key_header, headers=self.api_headers)
+            if self._config is not None and self._client is None
+            else channel_of_sdk_object(self._client, headers=self.api_headers)
+        )
+
+    @property
+    def client(self) -> Any:
+        """The SDK's object: the one given, or one made on first use (requests do not go through it)."""
+        if self._client is None and self._config is not None:
+            self._client = self.setup_client(self._config)
+        return self._client
+
+    # --- what a subclass describes; all of it pure ---
+
+    def native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
+        """Messages in the API's shape, and keys to add to the body."""
+        raise NotImplementedError
+
+    def native_tool(self, tool: Any) -> Any:
+        """A tool definition in the API's shape."""
+        raise NotImplementedError
+
+    def request_body(
+        self,
+        prompt: Any,
+        model: str,
+        sampling: Sampling,
+        tools: list[Any] | None,
+        extra: dict[str, Any],
+    ) -> dict[str, Any]:
+        """The JSON body of a request."""
+        raise NotImplementedError
+
+    def check_payload(self, payload: Any) -> None:
+        """Raise when an answer is unusable."""
+        raise NotImplementedError
+
+    def response_of(self, payload: Any) -> Response:
+        """An answer in the library's shape."""
+        raise NotImplementedError
+
+    def sdk_method(self, client: Any) -> Any:
+        """The method of an SDK-like object that calls this API."""
+        raise NotImplementedError
+
+    # --- a request ---
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        tools: list[Tool] | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        """One answer of the model. `kwargs` may hold `state`, the rollout's state.
+
+        Raises ModelError and its kin, OverlongPromptError. Cancellation passes.
+        """
+        if self._channel is None or self._is_adapted or not self.__dict__.keys().isdisjoint(HOOKS):
+            return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
+        try:
+            native_prompt, extra = self.native_prompt(prompt)
+            native_tools = [self.native_tool(tool) for tool in tools] if tools else None
+            state = kwargs.get("state")
+            headers = self._build_state_headers(state)
+            if given := kwargs.get("extra_headers"):
+                headers = {**given, **(headers or {})}
+            payload = await self._ask(
+                native_prompt, model, sampling_args, native_tools, extra, state, headers
+            )
+        except Error:
+            raise
+        except Exception as error:
+            raise as_model_error(error, type(self).__name__) from error
+        try:
+            self.check_payload(payload)
+            return self.response_of(payload)
+        except Error:
+            raise
+        except Exception as error:
+            raise InvalidModelResponseError(
+                f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {payload!r:.200}"
+            ) from error
+
+    async def _ask(
+        self,
+        prompt: Any,
+        model: str,
+        sampling_args: Mapping[str, Any] | None,
+        tools: list[Any] | None,
+        extra: dict[str, Any],
+        state: Any,
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        """Send one request over our transport and give the answer's JSON."""
+        sampling = split(sampling_args, length_key=self.length_key)
+        body = self.request_body(prompt, model, sampling, tools, extra)
+        return await self._post(self.path, body, sampling, state, headers)
+
+    async def _post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        sampling: Sampling,
+        state: Any,
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        channel = self._channel
+        assert channel is not None  # both ways to here have asked
+        if sampling.headers:
+            headers = {**sampling.headers, **(headers or {})}
+        rollout_id = (
+            state.get("trajectory_id") if state is not None and len(channel.endpoints) > 1 else None
+        )
+        return await channel.post(
+            path,
+            encoded(body),
+            headers=headers,
+            rollout_id=rollout_id,
+            timeout_s=sampling.timeout_s,
+        )
+
+    async def _call_sdk(
+        self,
+        prompt_arguments: dict[str, Any],
+        sampling_args: Mapping[str, Any] | None,
+        headers: Any,
+    ) -> Any:
+        """Call an SDK-like object's own method: keyword arguments as the SDK takes them."""
+        sampling = split(
+            {k: v for k, v in (sampling_args or {}).items() if k != "extra_body"},
+            length_key=self.length_key,
+        )
+        arguments = {**prompt_arguments, **sampling.body}
+        if extra_body := (sampling_args or {}).get("extra_body"):
+            arguments["extra_body"] = extra_body
+        if headers or sampling.headers:
+            arguments["extra_headers"] = {**(sampling.headers or {}), **(headers or {})}
+        if sampling.timeout_s is not None:
+            arguments["timeout"] = sampling.timeout_s
+        create = self.sdk_method(self._client)
+        arguments = split_arguments(create, arguments)
+        if is_synchronous(self._client):
+            return await asyncio.to_thread(create, **arguments)  # it blocks on the network
+        answer = create(**arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    # --- the hooks ---
+
+    async def to_native_prompt(self, messages: Messages) -> tuple[Any, dict[str, Any]]:
+        """Messages in the API's shape, and keys to add to the body."""
+        return self.native_prompt(messages)
+
+    async def to_native_tool(self, tool: Tool) -> Any:
+        """A tool definition in the API's shape."""
+        return self.native_tool(tool)
+
+    async def get_native_response(
+        self,
+        prompt: Any,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call the model; gives the SDK's object for the answer."""
+        state = kwargs.pop("state", None)
+        headers = kwargs.pop("extra_headers", None)
+        if self._channel is None:
+            sampling = split(None, length_key=self.length_key)
+            return await self._call_sdk(
+                self.request_body(prompt, model, sampling, tools, kwargs), sampling_args, headers
+            )
+        payload = await self._ask(prompt, model, sampling_args, tools, kwargs, state, headers)
+        return native_of(payload, *self.native_type)
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        """Raise InvalidModelResponseError or EmptyModelResponseError for an unusable answer."""
+        self.check_payload(payload_of(response))
+
+    async def from_native_response(self, response: Any) -> Response:
+        """The answer in the library's shape."""
+        return self.response_of(payload_of(response))
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop, and an SDK object that was passed in."""
+        await self.aclose()
+        if self._client is not None and (close := getattr(self._client, "close", None)) is not None:
+            closing = close()
+            if inspect.isawaitable(closing):
+                await closing
+
+    async def aclose(self) -> None:
+        """Close the connections that this client opened in the running event loop; it works on in a later one."""
+        if self._channel is not None:
+            await self._channel.aclose()
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class along the MRO that defines a method."""
+    return next(kind for kind in cls.__mro__ if name in vars(kind))

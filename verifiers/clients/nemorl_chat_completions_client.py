@@ -1,0 +1,79 @@
+"""Chat completions of NeMo RL: earlier answers go back with the token ids they were sampled as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
+from verifiers.types import Messages, Response, SamplingArgs, Tool
+
+
+class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
+    """Adds `prompt_token_ids`, `generation_token_ids` and `generation_log_probs` to each assistant message.
+
+    The server then continues from exactly these ids instead of tokenising the text anew. Such an endpoint tells token
+    ids in the message itself, under the same names; `prompt_token_ids` of the answer are read too.
+    """
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        tools: list[Tool] | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        """One answer of the model; `kwargs` may hold `state`, whose trajectory has the token ids."""
+        state = kwargs.get("state")
+        trajectory = (state.get("trajectory") if state is not None else None) or []
+        if trajectory and not isinstance(prompt, str):
+            prompt = with_trajectory_tokens(prompt, trajectory)
+        return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
+
+    def response_of(self, payload: Any) -> Response:
+        """An answer in the library's shape; its token ids may be in the message."""
+        return super().response_of(_with_generation_tokens(payload))
+
+
+def with_trajectory_tokens(
+    prompt: Messages, trajectory: Sequence[Mapping[str, Any]]
+) -> list[Any]:
+    """The prompt with each step's token ids on the assistant message that the step produced.
+
+    Steps and assistant messages are matched from the last backwards, so that assistant messages of the original
+    prompt (few-shot examples) get none.
+    """
+    messages: list[Any] = list(prompt)
+    steps = [step for step in trajectory]
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if not steps:
+            break
+        if message["role"] != "assistant":
+            continue
+        tokens = steps.pop().get("tokens")
+        if tokens:
+            messages[index] = {
+                **message,
+                "prompt_token_ids": list(tokens["prompt_ids"]),
+                "generation_token_ids": list(tokens["completion_ids"]),
+                "generation_log_probs": list(tokens["completion_logprobs"]),
+            }
+    return messages
+
+
+def _with_generation_tokens(payload: Any) -> Any:
+    choices = payload.get("choices") or [{}]
+    choice = choices[0]
+    message = choice.get("message") or {}
+    generated = message.get("generation_token_ids")
+    if len(choices) != 1 or not generated or choice.get("token_ids"):
+        return payload
+    logprobs = message.get("generation_log_probs")
+    told = {
+        "token_ids": [int(token) for token in generated],
+        "prompt_token_ids": [int(token) for token in message.get("prompt_token_ids") or []],
+        "logprobs": {"token_logprobs": logprobs} if logprobs else choice.get("logprobs"),
+    }
+    return {**payload, "choices": [{**choice, **told}]}

@@ -1,0 +1,144 @@
+"""SDK objects that callers pass: which kind they are, and what our transport may take over from them.
+
+An `AsyncOpenAI` that nobody customised is only an address with a key, and our transport does its work at a fraction
+of the cost. Anything else (a subclass, a fake, an own `http_client`, a replaced method) is called through its own
+method: whoever made it wanted that method to run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+_DEFAULT_HTTP_CLIENTS = frozenset({"AsyncHttpxClientWrapper", "SyncHttpxClientWrapper"})
+_GENUINE = {
+    "AsyncOpenAI": "openai",
+    "OpenAI": "openai",
+    "AsyncAnthropic": "anthropic",
+    "Anthropic": "anthropic",
+}
+_SDK_DEFAULT_CONNECT_S = 5.0
+OUR_CONNECT_S = 60.0
+_SDK_HEADERS = (
+    "x-stainless-",
+    "user-agent",
+    "accept",
+    "content-type",
+    "authorization",
+    "x-api-key",
+)
+
+
+class SdkEndpoint(NamedTuple):
+    """What an uncustomised SDK object says about its endpoint."""
+
+    base_url: str
+    key: str
+    key_header: str
+    headers: dict[str, str]
+    query: dict[str, str]
+    timeout_s: float | None
+    connect_timeout_s: float | None
+    max_retries: int
+
+
+def speaks_anthropic(client: Any) -> bool:
+    """Whether an object has the messages API rather than chat completions."""
+    module = type(client).__module__.partition(".")[0]
+    if module in ("openai", "anthropic"):
+        return module == "anthropic"
+    return (
+        hasattr(client, "messages")
+        and not hasattr(client, "chat")
+        and not hasattr(client, "completions")
+    )
+
+
+def is_synchronous(client: Any) -> bool:
+    """Whether its methods block (`OpenAI`, `Anthropic`)."""
+    return any(kind.__name__ == "SyncAPIClient" for kind in type(client).__mro__)
+
+
+def endpoint_of(client: Any) -> SdkEndpoint | None:
+    """The endpoint of an uncustomised SDK object; None for everything else."""
+    kind = type(client)
+    sdk = _GENUINE.get(kind.__name__)
+    if sdk is None or kind.__module__.partition(".")[0] != sdk:
+        return None
+    http_client = getattr(client, "_client", None)
+    if type(http_client).__name__ not in _DEFAULT_HTTP_CLIENTS or _is_patched(client, sdk):
+        return None
+    key = getattr(client, "api_key", None)
+    if not isinstance(key, str) or getattr(client, "_api_key_provider", None) is not None:
+        return None  # a key that is fetched anew for each request, or a token: the SDK knows how
+    timeout_s, connect_timeout_s = _timeouts(client.timeout)
+    return SdkEndpoint(
+        base_url=str(client.base_url),
+        key=key,
+        key_header="Authorization" if sdk == "openai" else "x-api-key",
+        headers=_own_headers(client),
+        query={
+            name: str(value)
+            for name, value in (getattr(client, "_custom_query", None) or {}).items()
+        },
+        timeout_s=timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        max_retries=int(client.max_retries),
+    )
+
+
+def _is_patched(client: Any, sdk: str) -> bool:
+    """Whether somebody put an own object or method on the path to the API call."""
+    for path in (
+        ("chat", "completions", "create"),
+        ("completions", "create"),
+        ("responses", "create"),
+        ("messages", "create"),
+        ("post",),
+    ):
+        here = client
+        for name in path[:-1]:
+            here = vars(here).get(name)  # resources appear here on first use, or when replaced
+            if here is None:
+                break
+            if type(here).__module__.partition(".")[0] != sdk:
+                return True
+        if here is not None and path[-1] in vars(here):
+            return True
+    return False
+
+
+def _own_headers(client: Any) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in client.default_headers.items()
+        if isinstance(value, str) and not name.lower().startswith(_SDK_HEADERS)
+    } | {name: value for name, value in client._custom_headers.items() if isinstance(value, str)}
+
+
+def _timeouts(timeout: Any) -> tuple[float | None, float | None]:
+    """(whole request, connection) in seconds from a number or an `httpx.Timeout`."""
+    if timeout is None:
+        return None, None
+    if isinstance(timeout, int | float):
+        return float(timeout), min(float(timeout), OUR_CONNECT_S)
+    connect_s = getattr(timeout, "connect", None)
+    if connect_s == _SDK_DEFAULT_CONNECT_S:
+        # The SDK's default, not a person's choice; thousands of connections at once take longer.
+        connect_s = OUR_CONNECT_S
+    return getattr(timeout, "read", None), connect_s
+
+
+def split_arguments(create: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments an SDK method accepts; those it does not know move to `extra_body`, where it lets them through."""
+    try:
+        parameters = inspect.signature(create).parameters
+    except (TypeError, ValueError):
+        return arguments
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) or "extra_body" not in parameters:
+        return arguments
+    known = {key: value for key, value in arguments.items() if key in parameters}
+    unknown = {key: value for key, value in arguments.items() if key not in parameters}
+    if unknown:
+        known["extra_body"] = {**unknown, **(known.get("extra_body") or {})}
+    return known

@@ -1,0 +1,237 @@
+"""HTTP for model calls: one aiohttp session per event loop, POST in, status and bytes out.
+
+Nothing here knows about models, retries or keys. It promises three things: thousands of requests can start at once
+(connections are opened at most `MOST_DIALS` at a time), a failure says whether the endpoint may have worked on the
+request (`AnswerLost`) or not (`ConnectFailed`), and sessions end with their event loop, whoever ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from yarl import URL
+
+from verifiers.clients.failures import SHOWN_CHARACTERS, shown
+from verifiers.errors import EndpointUnavailable, InvalidModelResponseError
+
+MOST_DIALS = 512
+"""Connections being opened at the same time. A listening socket's backlog is finite (uvicorn 2048, nginx 511), and a
+SYN that it drops costs a second."""
+
+KEEPALIVE_S = 4.0
+"""Idle connections are dropped after this: below the 5 s after which uvicorn closes its side, so that a request is
+not sent into a closing connection."""
+
+MOST_RESPONSE_BYTES = 256 * 1024 * 1024
+"""A larger answer is refused: no completion is that long, whatever it is would fill the memory."""
+
+SPARE_FILES = 256
+"""File descriptors left to the rest of the process when connections are limited by `ulimit -n`."""
+
+_SKIPPED_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+
+
+class ConnectFailed(EndpointUnavailable):
+    """No connection was made, so the endpoint cannot have seen the request."""
+
+
+class AnswerLost(EndpointUnavailable):
+    """The request was sent, and no complete answer came: the endpoint may have worked on it."""
+
+
+class Reply(NamedTuple):
+    """One HTTP answer, read to its end."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Opens at most `MOST_DIALS` connections at a time, however many requests start at once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._dials = asyncio.Semaphore(MOST_DIALS)
+
+    async def _create_connection(self, *args: Any, **options: Any) -> Any:
+        async with self._dials:  # waiting here is not yet part of the connection's own time limit
+            return await super()._create_connection(*args, **options)
+
+
+class Transport:
+    """POST requests over keep-alive connections, in whatever event loop the caller runs."""
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float | None = 3600.0,
+        connect_timeout_s: float | None = 60.0,
+        max_connections: int = 28000,
+    ) -> None:
+        # One object for all requests: aiohttp only reads it.
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        self._max_connections = max_connections
+        self._sessions: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]
+        ] = WeakKeyDictionary()
+        self._latest: tuple[asyncio.AbstractEventLoop | None, aiohttp.ClientSession | None] = (
+            None,
+            None,
+        )
+
+    async def post(
+        self,
+        url: URL,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        proxy: URL | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Send one request and read its answer, of any status; `timeout_s` replaces the transport's own.
+
+        Raises ConnectFailed, AnswerLost, or InvalidModelResponseError for an answer above `MOST_RESPONSE_BYTES`.
+        """
+        loop, session = self._latest
+        if session is None or session.closed or loop is not asyncio.get_running_loop():
+            session = await self._session()
+        timeout = self._timeout if timeout_s is None else self._timeout_of(timeout_s)
+        try:
+            async with session.post(
+                url, data=body, headers=headers, proxy=proxy, allow_redirects=False, timeout=timeout
+            ) as response:
+                return Reply(response.status, await _read(response, url), response.headers)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise ConnectFailed(
+                f"No connection to {address(url)} within {self._timeout.sock_connect} s"
+            ) from error
+        except aiohttp.ClientConnectorError as error:  # refused, unknown host, TLS, proxy
+            raise ConnectFailed(f"Cannot connect to {address(url)}: {error.os_error}") from error
+        except (aiohttp.ClientHttpProxyError, aiohttp.InvalidURL) as error:
+            raise ConnectFailed(f"Cannot connect to {address(url)}: {error}") from error
+        except TimeoutError as error:
+            raise AnswerLost(f"{address(url)} did not answer within {timeout.total} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            what = shown(str(error)) or type(error).__name__
+            raise AnswerLost(
+                f"{address(url)} closed the connection before its answer was complete: {what}"
+            ) from error
+
+    def _timeout_of(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._timeout.sock_connect)
+
+    async def aclose(self) -> None:
+        """Close the connections that belong to the running event loop; the next request opens new ones."""
+        found = self._sessions.get(asyncio.get_running_loop())
+        if found is not None:
+            await found[1].aclose()
+
+    async def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        found = self._sessions.get(loop)
+        if found is None or found[0].closed:
+            session = aiohttp.ClientSession(
+                connector=_Connector(
+                    limit=connection_limit(self._max_connections),
+                    keepalive_timeout=KEEPALIVE_S,
+                    resolver=aiohttp.ThreadedResolver(),
+                    ttl_dns_cache=60,
+                    ssl=_tls_context(),
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=self._timeout,
+                skip_auto_headers=_SKIPPED_HEADERS,
+            )
+            # An event loop that ends, by `asyncio.run` or otherwise, first finishes its asynchronous generators; that
+            # is the one hook by which a session can close before its loop does, without the caller's help.
+            guard = self._closed_with_the_loop(session)
+            await anext(guard)
+            self._sessions[loop] = found = (session, guard)
+        self._latest = (loop, found[0])
+        return found[0]
+
+    async def _closed_with_the_loop(self, session: aiohttp.ClientSession) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            self._sessions.pop(loop, None)
+            if self._latest[0] is loop:
+                self._latest = (None, None)
+            await session.close()
+            await asyncio.sleep(
+                0
+            )  # the loop's next step is when transports really close their sockets
+
+
+async def _read(response: aiohttp.ClientResponse, url: URL) -> bytes:
+    length = response.content_length
+    if length is not None and length <= MOST_RESPONSE_BYTES:
+        return await response.read()
+    chunks: list[bytes] = []
+    size = length or 0
+    if size <= MOST_RESPONSE_BYTES:
+        async for chunk in response.content.iter_any():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MOST_RESPONSE_BYTES:
+                break
+    if size > MOST_RESPONSE_BYTES:
+        response.close()  # the rest is not worth reading, and the connection not worth keeping
+        raise InvalidModelResponseError(
+            f"{address(url)} answered with more than {MOST_RESPONSE_BYTES} bytes; the answer was refused."
+        )
+    return b"".join(chunks)
+
+
+def connection_limit(wanted: int) -> int:
+    """`wanted`, or what the process's limit of open files leaves."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, max(soft - SPARE_FILES, soft // 2)))
+
+
+def address(url: URL) -> str:
+    """A URL as it may be shown: without user, password and query, which may hold secrets."""
+    return str(url.with_user(None).with_query(None).with_fragment(None))
+
+
+_tls: ssl.SSLContext | None = None
+
+
+def _tls_context() -> ssl.SSLContext:
+    """The system's certificates, or certifi's where the system has none (slim containers)."""
+    global _tls  # loading certificates takes 20 ms, once a process is enough
+    if _tls is None:
+        paths = ssl.get_default_verify_paths()
+        has_own = paths.cafile is not None or (
+            paths.capath is not None and any(os.scandir(paths.capath))
+        )
+        if has_own:
+            _tls = ssl.create_default_context()
+        else:
+            import certifi
+
+            _tls = ssl.create_default_context(cafile=certifi.where())
+    return _tls
+
+
+__all__ = [
+    "MOST_RESPONSE_BYTES",
+    "SHOWN_CHARACTERS",
+    "AnswerLost",
+    "ConnectFailed",
+    "Reply",
+    "Transport",
+    "address",
+    "connection_limit",
+]
