@@ -1,0 +1,116 @@
+"""The wire format between host and agent: `u32 length | u8 kind | u32 channel | payload`, big-endian.
+
+Channel 0 is the sandbox itself; every other channel is one job, numbered by the host. The host treats everything
+the agent sends as hostile: `FrameReader` is the only parser and raises nothing but `ProtocolViolation`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_PAYLOAD_BYTES = 1 << 20
+STREAM_WINDOW_BYTES = 256 << 10
+"""What a streaming job may send before the host grants more."""
+STDIN_CHUNK_BYTES = 64 << 10
+
+# host → agent
+START = 1
+"""JSON: see `jobs.JobRequest`."""
+STDIN = 2
+"""Bytes for stdin; an empty payload closes it."""
+SIGNAL = 3
+"""One byte: the signal number, for the job's process group; KILL_TREE stops all that the job started."""
+CREDIT = 4
+"""u32: the host has taken so many bytes of a streaming job."""
+CONTROL = 5
+"""Bytes for a session's control stream (nested frames)."""
+PING = 6
+
+# agent → host
+READY = 16
+"""JSON: the agent can take jobs."""
+STDOUT = 17
+STDERR = 18
+STDOUT_TAIL = 19
+"""The last bytes of a capped stream, after its dropped middle."""
+STDERR_TAIL = 20
+STDIN_TAKEN = 21
+"""u32: bytes that went into the command's stdin; 2**32 - 1 when nobody reads it any more."""
+EXIT = 22
+"""JSON: how the job ended. The last frame of its channel."""
+CONTROL_OUT = 23
+"""Bytes from a session's control stream."""
+PONG = 24
+FAILED = 25
+"""UTF-8 text on channel 0: the sandbox could not be set up."""
+
+HOST_KINDS = frozenset((START, STDIN, SIGNAL, CREDIT, CONTROL, PING))
+AGENT_KINDS = frozenset(range(READY, FAILED + 1))
+
+KILL_TREE = 255
+STDIN_CLOSED = 0xFFFFFFFF
+
+_HEADER = struct.Struct("!IBI")
+_U32 = struct.Struct("!I")
+
+
+class ProtocolViolation(ValueError):
+    """The other side sent bytes that are no frames of this protocol."""
+
+
+class Frame(NamedTuple):
+    """One message."""
+
+    kind: int
+    channel: int
+    payload: bytes
+
+
+def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
+    """One frame. Raises ProtocolViolation for a payload over `MAX_PAYLOAD_BYTES`."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ProtocolViolation(f"payload of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES}")
+    return _HEADER.pack(len(payload), kind, channel) + payload
+
+
+def encode_count(kind: int, channel: int, count: int) -> bytes:
+    """A frame whose payload is one number."""
+    return encode(kind, channel, _U32.pack(count))
+
+
+def count_of(payload: bytes) -> int:
+    """The number in a frame of `encode_count`."""
+    if len(payload) != 4:
+        raise ProtocolViolation(f"a count of {len(payload)} bytes instead of 4")
+    return int(_U32.unpack(payload)[0])
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. After a ProtocolViolation the stream is beyond repair."""
+
+    def __init__(self, kinds: frozenset[int]) -> None:
+        self._kinds = kinds
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Frames completed by these bytes. Holds at most one incomplete frame plus the last `data`."""
+        buffer = self._buffer
+        buffer += data
+        position = 0
+        try:
+            while len(buffer) - position >= _HEADER.size:
+                length, kind, channel = _HEADER.unpack_from(buffer, position)
+                if length > MAX_PAYLOAD_BYTES:
+                    raise ProtocolViolation(f"a frame of {length} bytes")
+                if kind not in self._kinds:
+                    raise ProtocolViolation(f"a frame of unknown kind {kind}")
+                end = position + _HEADER.size + length
+                if len(buffer) < end:
+                    break
+                payload = bytes(memoryview(buffer)[position + _HEADER.size : end])
+                position = end
+                yield Frame(kind, channel, payload)
+        finally:
+            del buffer[:position]

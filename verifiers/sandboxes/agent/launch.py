@@ -1,0 +1,156 @@
+"""Starting a process: a program by `posix_spawn`, or a function in a fork of this very interpreter."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import resource
+import signal
+import stat
+import sys
+from collections.abc import Callable, Sequence
+
+CANNOT_START = 126
+NOT_FOUND = 127
+
+_DEFAULTED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
+
+
+class CannotStart(Exception):
+    """The command could not be started: (exit code as a shell would give, reason)."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(exit_code, reason)
+        self.exit_code = exit_code
+        self.reason = reason
+
+
+def find_program(name: str, path: str, cwd: str) -> str:
+    """The file to execute. Raises CannotStart with 127 (no such file) or 126 (not executable)."""
+    if "/" in name:
+        candidates = [os.path.join(cwd, name)]
+    else:
+        candidates = [os.path.join(cwd, folder, name) for folder in path.split(":")]
+    denied = None
+    for candidate in candidates:
+        try:
+            status = os.stat(candidate)
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode) and os.access(candidate, os.X_OK):
+            return candidate
+        denied = candidate
+    if denied is not None:
+        raise CannotStart(CANNOT_START, f"{denied}: not an executable file")
+    raise CannotStart(NOT_FOUND, f"{name}: command not found")
+
+
+def spawn_program(
+    argv: Sequence[str], env: dict[str, str], cwd: str, home: str, stdio: tuple[int, int, int]
+) -> int:
+    """Start a program in a session of its own; returns its pid. `home` is where this process goes back to."""
+    program = find_program(argv[0], env.get("PATH", ""), cwd)
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise CannotStart(CANNOT_START, f"cannot enter {cwd}: {error.strerror}") from None
+    try:
+        return os.posix_spawn(
+            program,
+            list(argv),
+            env,
+            file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(stdio)],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=_DEFAULTED_SIGNALS,
+        )
+    except OSError as error:
+        if error.errno == 8:  # ENOEXEC: a script without '#!', which shells run themselves
+            return spawn_program(["/bin/sh", program, *argv[1:]], env, cwd, home, stdio)
+        raise CannotStart(CANNOT_START, f"{argv[0]}: {error.strerror}") from None
+    finally:
+        os.chdir(home)
+
+
+def fork_function(
+    run: Callable[[], int],
+    env: dict[str, str],
+    cwd: str,
+    stdio: tuple[int, int, int],
+    keep: int | None,
+    prepare: Callable[[], None],
+) -> int:
+    """Run a function in a fork of this interpreter, with stdio and at most one more descriptor; returns the pid."""
+    try:
+        pid = os.fork()
+    except OSError as error:
+        raise CannotStart(CANNOT_START, f"cannot fork: {error.strerror}") from None
+    if pid:
+        return pid
+    code = 1
+    try:
+        _become_ordinary(env, cwd, stdio, keep)
+        prepare()
+        code = run()
+    except BaseException:  # noqa: BLE001 - the last stop of a forked process; nothing above it may run
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code & 0xFF)
+
+
+def _become_ordinary(
+    env: dict[str, str], cwd: str, stdio: tuple[int, int, int], keep: int | None
+) -> None:
+    """Undo what makes the agent special: its signals, descriptors, environment and disabled collector."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in _DEFAULTED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, descriptor in enumerate(stdio):
+        os.dup2(descriptor, number)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if keep is not None:
+        os.dup2(keep, 3, inheritable=False)
+    os.closerange(3 if keep is None else 4, min(limit, 65536))
+    os.environ.clear()
+    os.environ.update(env)
+    sys.stdin = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape"
+    )
+    sys.stdout = _text_writer(1)
+    sys.stderr = _text_writer(2, line_buffering=True)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    gc.enable()
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        sys.stderr.write(f"cannot enter {cwd}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(CANNOT_START)
+
+
+def _text_writer(descriptor: int, *, line_buffering: bool = False) -> io.TextIOWrapper:
+    raw = io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=line_buffering)
+
+
+def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) -> None:
+    """Lower the limits of a process that has just been started (0 = this one)."""
+    wanted = []
+    if memory_bytes is not None:
+        wanted.append((resource.RLIMIT_AS, memory_bytes))
+    if cpu_time_s is not None:
+        wanted.append((resource.RLIMIT_CPU, max(1, int(-(-cpu_time_s // 1)))))
+    for which, amount in wanted:
+        try:
+            hard = resource.prlimit(pid, which)[1]
+            amount = amount if hard == resource.RLIM_INFINITY else min(hard, amount)
+            resource.prlimit(pid, which, (amount, amount))
+        except (ProcessLookupError, PermissionError):
+            return  # it has ended already

@@ -1,0 +1,417 @@
+"""The agent: one thread, one epoll, one framed stream to the host.
+
+It trusts the host and nothing else. As the first process of a pid namespace it reaps orphans, and its end ends all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from . import frames, launch, processes
+from .jobs import SESSION, Job, JobRequest
+
+READ_BYTES = 64 << 10
+MAX_DRAIN_BYTES = 1 << 20
+"""A pipe holds at most this much when its writer has ended (Linux caps F_SETPIPE_SZ here)."""
+OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
+MAX_JOBS = 96
+WATCH_INTERVAL_S = 0.05
+
+
+class Settings(NamedTuple):
+    """What the agent has to know about the sandbox it is in."""
+
+    workdir: str
+    env: dict[str, str]
+    is_init: bool
+    """Whether this is the first process of a pid namespace of its own."""
+    watched_memory_bytes: int | None = None
+    """Memory of all jobs together that the agent itself has to enforce, where no cgroup does."""
+    oom_kills: Callable[[], int] = lambda: 0
+    """How often the kernel has killed something here for want of memory."""
+    set_oom_score: Callable[[int], None] = lambda score: None
+    """Set this process's own badness: children start with it."""
+    prepare_fork: Callable[[], None] = lambda: None
+    """Runs first in every forked child."""
+
+
+class Agent:
+    """Serves one host connection until it ends."""
+
+    def __init__(self, stream: socket.socket, settings: Settings) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._jobs: dict[int, Job] = {}
+        self._by_pid: dict[int, Job] = {}
+        self._reader = frames.FrameReader(frames.HOST_KINDS)
+        self._outbox = bytearray()
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._is_choked = False
+        self._paused_pipes: dict[int, Job] = {}
+        self._oom_kills_seen = 0
+
+    def run(self) -> None:
+        """Serve; returns when the host has hung up."""
+        self._stream.setblocking(False)
+        wakeup_out, wakeup_in = os.pipe()
+        os.set_blocking(wakeup_out, False)
+        os.set_blocking(wakeup_in, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_in, warn_on_full_buffer=False)
+        self._watch(wakeup_out, select.EPOLLIN, self._on_child)
+        self._watch(self._stream.fileno(), select.EPOLLIN, self._on_stream)
+        version = ".".join(map(str, sys.version_info[:3]))
+        self._send(frames.READY, 0, json.dumps({"python": version, "pid": os.getpid()}).encode())
+        try:
+            while True:
+                for descriptor, events in self._epoll.poll(self._poll_timeout_s()):
+                    # An earlier event of the same round may have closed it.
+                    if descriptor in self._handlers:
+                        self._handlers[descriptor](events)
+                self._enforce()
+        except (EOFError, ConnectionError):
+            pass
+        finally:
+            self._end_everything()
+
+    # --- epoll
+
+    def _watch(self, descriptor: int, events: int, handler: Callable[[int], None]) -> None:
+        self._epoll.register(descriptor, events)
+        self._handlers[descriptor] = handler
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+        self._paused_pipes.pop(descriptor, None)
+
+    def _poll_timeout_s(self) -> float:
+        if not self._jobs:
+            return -1
+        nearest_s = min(job.deadline_s for job in self._jobs.values())
+        if self._settings.watched_memory_bytes is not None:
+            nearest_s = min(nearest_s, time.monotonic() + WATCH_INTERVAL_S)
+        return -1 if nearest_s == float("inf") else max(0.0, nearest_s - time.monotonic())
+
+    # --- to the host
+
+    def _send(self, kind: int, channel: int, payload: bytes = b"") -> None:
+        self._outbox += frames.encode(kind, channel, payload)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            try:
+                sent = self._stream.send(self._outbox)
+            except BlockingIOError:
+                break
+            del self._outbox[:sent]
+        events = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
+        self._epoll.modify(self._stream.fileno(), events)
+        if len(self._outbox) > OUTBOX_HIGH_BYTES:
+            self._is_choked = True
+        elif self._is_choked and len(self._outbox) < OUTBOX_LOW_BYTES:
+            self._is_choked = False
+            self._resume_pipes()
+
+    # --- from the host
+
+    def _on_stream(self, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self._flush()
+        if not events & ~select.EPOLLOUT:
+            return
+        try:
+            data = self._stream.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            raise EOFError
+        for frame in self._reader.feed(data):
+            self._handle(frame)
+
+    def _handle(self, frame: frames.Frame) -> None:
+        kind, channel, payload = frame
+        if kind == frames.START:
+            self._start(channel, payload)
+            return
+        if kind == frames.PING:
+            self._send(frames.PONG, 0)
+            return
+        job = self._jobs.get(channel)
+        if job is None:
+            return  # it has just ended
+        if kind == frames.STDIN:
+            if payload:
+                job.stdin_pending += payload
+            else:
+                job.stdin_ends = True
+            self._feed_stdin(job)
+        elif kind == frames.CONTROL:
+            job.control_pending += payload
+            self._feed_control(job)
+        elif kind == frames.CREDIT:
+            job.window_bytes += frames.count_of(payload)
+            self._resume_pipes()
+        elif kind == frames.SIGNAL:
+            if payload[0] == frames.KILL_TREE:
+                self._kill_tree(job)
+            else:
+                _signal_group(job.pid, payload[0])
+
+    def _start(self, channel: int, payload: bytes) -> None:
+        job = Job(channel, JobRequest.parse(payload))
+        self._oom_kills_seen = max(self._oom_kills_seen, self._settings.oom_kills())
+        try:
+            if len(self._jobs) >= MAX_JOBS:
+                raise launch.CannotStart(launch.CANNOT_START, f"{MAX_JOBS} jobs run already")
+            self._settings.set_oom_score(1000)
+            try:
+                job.start(self._settings.env, self._settings.workdir, self._prepare_fork)
+            finally:
+                self._settings.set_oom_score(0)
+        except (launch.CannotStart, OSError) as error:
+            code = getattr(error, "exit_code", launch.CANNOT_START)
+            reason = getattr(error, "reason", str(error))
+            job.exit_code = code
+            self._send(frames.STDERR, channel, f"sandbox: {reason}\n".encode("utf-8", "replace"))
+            self._send(frames.EXIT, channel, job.report())
+            return
+        self._jobs[channel] = job
+        self._by_pid[job.pid] = job
+        for descriptor in job.pipes:
+            self._watch_pipe(descriptor, job)
+        if job.control is not None:
+            control = job.control
+            self._watch(control.fileno(), select.EPOLLIN, lambda ev: self._on_control(job, ev))
+
+    def _prepare_fork(self) -> None:
+        self._stream.detach()  # the descriptor itself has been closed with all others
+        self._settings.prepare_fork()
+
+    # --- stdin and control of a job
+
+    def _feed_stdin(self, job: Job) -> None:
+        if job.stdin is None:
+            if job.stdin_pending:
+                job.stdin_pending.clear()
+                self._send_count(frames.STDIN_TAKEN, job, frames.STDIN_CLOSED)
+            return
+        taken = 0
+        is_gone = False
+        while job.stdin_pending:
+            try:
+                written = os.write(job.stdin, memoryview(job.stdin_pending)[:READ_BYTES])
+            except BlockingIOError:
+                break
+            except OSError:
+                is_gone = True
+                break
+            taken += written
+            del job.stdin_pending[:written]
+        if taken:
+            self._send_count(frames.STDIN_TAKEN, job, taken)
+        if is_gone:
+            job.stdin_pending.clear()
+            self._send_count(frames.STDIN_TAKEN, job, frames.STDIN_CLOSED)
+        if is_gone or (job.stdin_ends and not job.stdin_pending):
+            self._unwatch(job.stdin)
+            os.close(job.stdin)
+            job.stdin = None
+        elif job.stdin_pending and job.stdin not in self._handlers:
+            self._watch(job.stdin, select.EPOLLOUT, lambda _: self._feed_stdin(job))
+        elif not job.stdin_pending:
+            self._unwatch(job.stdin)
+
+    def _send_count(self, kind: int, job: Job, count: int) -> None:
+        self._outbox += frames.encode_count(kind, job.channel, count)
+        self._flush()
+
+    def _feed_control(self, job: Job) -> None:
+        if job.control is None:
+            return
+        try:
+            while job.control_pending:
+                sent = job.control.send(job.control_pending)
+                del job.control_pending[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            job.control_pending.clear()
+        events = select.EPOLLIN | (select.EPOLLOUT if job.control_pending else 0)
+        if job.control.fileno() in self._handlers:
+            self._epoll.modify(job.control.fileno(), events)
+
+    def _on_control(self, job: Job, events: int) -> None:
+        if job.control is None:
+            return
+        if events & select.EPOLLOUT:
+            self._feed_control(job)
+        if not events & ~select.EPOLLOUT:
+            return
+        try:
+            data = job.control.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        # What the cell printed was flushed before it reported, so it is in the pipes by now and must go first.
+        self._drain(job)
+        if data:
+            self._send(frames.CONTROL_OUT, job.channel, data)
+        else:
+            self._unwatch(job.control.fileno())
+
+    # --- output of a job
+
+    def _watch_pipe(self, descriptor: int, job: Job) -> None:
+        if self._is_choked or not job.may_send:
+            self._paused_pipes[descriptor] = job
+        else:
+            self._watch(descriptor, select.EPOLLIN, lambda _: self._pump(job, descriptor))
+
+    def _resume_pipes(self) -> None:
+        for descriptor, job in list(self._paused_pipes.items()):
+            if job.may_send and not self._is_choked:
+                del self._paused_pipes[descriptor]
+                self._watch_pipe(descriptor, job)
+
+    def _pump(self, job: Job, descriptor: int) -> None:
+        self._read_pipe(job, descriptor)
+        if descriptor in job.pipes and (self._is_choked or not job.may_send):
+            self._unwatch(descriptor)
+            self._paused_pipes[descriptor] = job
+
+    def _read_pipe(self, job: Job, descriptor: int) -> int:
+        """Pass on what one read gives; returns its length, 0 if there is nothing now."""
+        which = job.pipes[descriptor]
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._unwatch(descriptor)
+            os.close(descriptor)
+            del job.pipes[descriptor]
+            return 0
+        was_overflowed = job.overflowed
+        head = job.take_output(which, data)
+        if head:
+            self._send(frames.STDERR if which else frames.STDOUT, job.channel, head)
+        if job.overflowed and not was_overflowed:
+            self._kill_tree(job)
+        return len(data)
+
+    def _drain(self, job: Job) -> None:
+        for descriptor in list(job.pipes):
+            left_bytes = MAX_DRAIN_BYTES
+            while left_bytes > 0 and (count := self._read_pipe(job, descriptor)):
+                left_bytes -= count
+
+    # --- ends
+
+    def _on_child(self, events: int) -> None:
+        for descriptor, handler in self._handlers.items():
+            if handler == self._on_child:
+                try:
+                    os.read(descriptor, 4096)
+                except BlockingIOError:
+                    pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            job = self._by_pid.pop(pid, None)
+            if job is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._finish(job, 128 - code if code < 0 else code)
+
+    def _finish(self, job: Job, exit_code: int) -> None:
+        self._drain(job)
+        for descriptor in (*job.pipes, job.stdin):
+            if descriptor is not None:
+                self._unwatch(descriptor)
+        if job.control is not None:
+            self._unwatch(job.control.fileno())
+        job.close()
+        del self._jobs[job.channel]
+        kills = self._settings.oom_kills()
+        if kills > self._oom_kills_seen:
+            job.oom = True
+        job.exit_code = None if job.timed_out or job.overflowed else exit_code
+        for which, kind in ((0, frames.STDOUT_TAIL), (1, frames.STDERR_TAIL)):
+            tail = job.kept[which].tail()
+            for start in range(0, len(tail), frames.MAX_PAYLOAD_BYTES):
+                piece = tail[start : start + frames.MAX_PAYLOAD_BYTES]
+                self._send(kind, job.channel, piece)
+        self._send(frames.EXIT, job.channel, job.report())
+
+    def _kill_tree(self, job: Job) -> None:
+        others = [other for other in self._jobs.values() if other is not job]
+        if self._settings.is_init:
+            leaders = {other.pid for other in others}
+            processes.kill_all_but(leaders, {other.mark for other in others}, True)
+        else:
+            processes.kill_family(job.pid, job.mark)
+
+    def _enforce(self) -> None:
+        """Time limits, and memory where no cgroup limits it."""
+        now_s = time.monotonic()
+        for job in list(self._jobs.values()):
+            if now_s >= job.deadline_s:
+                job.timed_out = True
+                job.deadline_s = float("inf")
+                self._kill_tree(job)
+        if self._settings.watched_memory_bytes is not None and self._jobs:
+            self._enforce_memory(self._settings.watched_memory_bytes)
+
+    def _enforce_memory(self, limit_bytes: int) -> None:
+        running = processes.running_processes()
+        running.pop(os.getpid(), None)
+        if not self._settings.is_init:
+            jobs = self._jobs.values()
+            ours = processes.family([j.pid for j in jobs], [j.mark for j in jobs], running)
+            running = {pid: facts for pid, facts in running.items() if pid in ours}
+        sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
+        while sizes and sum(sizes.values()) > limit_bytes:
+            largest = max(sizes, key=lambda pid: sizes[pid])
+            del sizes[largest]
+            for job in self._jobs.values():
+                if largest in processes.family({job.pid}, {job.mark}, running):
+                    job.oom = True
+            try:
+                os.kill(largest, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _end_everything(self) -> None:
+        if not self._settings.is_init:
+            for job in self._jobs.values():
+                processes.kill_family(job.pid, job.mark)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError, OSError):
+        pass
+
+
+def serve(stream: socket.socket, settings: Settings) -> Any:
+    """Run an agent to its end."""
+    Agent(stream, settings).run()
+
+
+__all__ = ["SESSION", "Agent", "Settings", "serve"]

@@ -1,0 +1,95 @@
+"""A Python program in a fork of the prepared interpreter, as if `python3 -c` had run it."""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import sys
+import threading
+import traceback
+import types
+
+from . import launch
+
+FILE_NAME = "<program>"
+
+
+def run_program(
+    code: str, argv: list[str], memory_bytes: int | None, cpu_time_s: float | None
+) -> int:
+    """Run source as `__main__`; returns the exit code. Errors go to stderr with a traceback."""
+    if memory_bytes is not None:
+        memory_bytes += address_space_bytes()
+    launch.limit_process(0, memory_bytes, cpu_time_s)
+    reseed()
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    sys.argv = ["-c", *argv]
+    sys.path.insert(0, "")
+    remember_source(FILE_NAME, code)
+    try:
+        exec(compile(code, FILE_NAME, "exec"), main.__dict__)
+        exit_code = 0
+    except SystemExit as exit_request:
+        exit_code = exit_code_of(exit_request)
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises, as the interpreter would
+        print_error(error, FILE_NAME)
+        exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    return finish(exit_code)
+
+
+def finish(exit_code: int) -> int:
+    """What an interpreter does at its end: wait for threads, run exit functions, flush."""
+    import atexit
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined] # the interpreter's own step, without public name
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        exit_code = exit_code or 120
+    return exit_code
+
+
+def exit_code_of(exit_request: SystemExit) -> int:
+    """The code that `sys.exit(…)` means; a text goes to stderr."""
+    code = exit_request.code
+    if code is None or isinstance(code, int):
+        return int(code or 0) & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def remember_source(name: str, code: str) -> None:
+    """Let tracebacks quote lines of source that has no file."""
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+
+
+def print_error(error: BaseException, file_name: str) -> None:
+    """A traceback on stderr, beginning in the program itself."""
+    sys.stderr.write(format_error(error, file_name))
+
+
+def format_error(error: BaseException, file_name: str) -> str:
+    """The traceback without the frames of this agent."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != file_name:
+        frames = frames.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except BaseException:  # noqa: BLE001 - a program's exception class can fail in its own __str__
+        return f"{type(error).__name__}: (its text cannot be shown)\n"
+
+
+def address_space_bytes() -> int:
+    """What this process has mapped already."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * 4096
+
+
+def reseed() -> None:
+    """Forks would all draw the same random numbers; `random` looks after itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.seed()

@@ -1,0 +1,475 @@
+"""`Sandbox` over an agent connection: the part that is the same for every back end with an agent inside.
+
+A back end gives it a `Machine`, which knows how to bring the agent up and how to kill it; this class does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from verifiers.sandboxes import file_copy
+from verifiers.sandboxes.admission import Admission
+from verifiers.sandboxes.agent import frames
+from verifiers.sandboxes.agent import jobs as wire
+from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.errors import (
+    SandboxCreationError,
+    SandboxDead,
+    SandboxFileError,
+    SandboxFileTooLarge,
+    SandboxUnresponsive,
+)
+from verifiers.sandboxes.jobs import AgentProcess, Collected, JobEnd
+from verifiers.sandboxes.python_session import AgentPythonSession, Interpreter
+from verifiers.sandboxes.results import ExecResult, SandboxInfo, Snapshot
+from verifiers.sandboxes.sandbox import (
+    DEFAULT_MAX_FILE_BYTES,
+    DEFAULT_MAX_OUTPUT_BYTES,
+    TIMEOUT_FROM_SPEC,
+    Command,
+    Overflow,
+    Timeout,
+)
+from verifiers.sandboxes.spec import SandboxSpec
+
+ANSWER_GRACE_S = 20.0
+"""Beyond a command's own limit: a sandbox that has not reported by then is taken for hung."""
+FILE_TIMEOUT_S = 120.0
+_NO_LIMIT_BYTES = 1 << 50
+
+
+class Started(NamedTuple):
+    """A sandbox whose agent is being waited for."""
+
+    connection: AgentConnection
+    info: SandboxInfo
+
+
+class Machine(Protocol):
+    """What a back end does for one sandbox."""
+
+    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
+        """Bring the agent up, up to its READY. Cancelled or failing, it leaves nothing behind."""
+        ...
+
+    def kill_now(self) -> None:
+        """Begin to end it, without waiting or an event loop. Idempotent, also before or during `start`."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait until nothing of it is left."""
+        ...
+
+    def why_dead(self, error: Exception) -> Exception:
+        """A better error than a connection's, if it is known why it ended."""
+        ...
+
+
+class AgentSandbox:
+    """See `Sandbox`."""
+
+    def __init__(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        machine: Machine,
+        info: SandboxInfo,
+        admission: Admission,
+        on_gone: Callable[[AgentSandbox], None],
+    ) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.info = info
+        self._machine = machine
+        self._admission = admission
+        self._on_gone = on_gone
+        self._connection: AgentConnection | None = None
+        self._death: Exception | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._ttl: asyncio.TimerHandle | None = None
+
+    def begin(self, snapshot: Snapshot | None) -> AgentSandbox:
+        """Start coming up, in the background."""
+        self._starting = asyncio.get_running_loop().create_task(
+            self._start(snapshot), name=f"start sandbox {self.id}"
+        )
+        # Whoever uses the sandbox gets the error; if nobody does, it is not worth a warning.
+        self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self
+
+    # --- life
+
+    async def _start(self, snapshot: Snapshot | None) -> None:
+        try:
+            started = await self._machine.start(self._on_closed)
+            self._connection, self.info = started
+            if self.spec.ttl_s is not None:
+                loop = asyncio.get_running_loop()
+                self._ttl = loop.call_later(self.spec.ttl_s, self._die_of_age)
+            connection, info = started
+            if snapshot is not None:
+                archive = snapshot.archive
+                await self._copy(connection, "unpack", info.workdir, stdin=archive)
+            for path, data in self.spec.files.items():
+                await self._copy(connection, "write", path, stdin=data, mode=0o644)
+        except BaseException as error:
+            self._end(error if isinstance(error, Exception) else _terminated(self.id))
+            if isinstance(error, SandboxFileError):
+                raise SandboxCreationError(f"The files could not be put in: {error}") from error
+            if isinstance(error, Exception):
+                raise self._machine.why_dead(error) from error
+            raise
+
+    def _on_closed(self, error: Exception) -> None:
+        self._end(self._machine.why_dead(error))
+
+    def _die_of_age(self) -> None:
+        message = f"Sandbox {self.id} was ended after its ttl_s={self.spec.ttl_s:g}."
+        self._end(SandboxDead(message, "ttl"))
+
+    def _end(self, error: Exception) -> None:
+        """Mark it dead and kill it. Only the first reason counts."""
+        if self._death is not None:
+            return
+        self._death = error
+        if self._ttl is not None:
+            self._ttl.cancel()
+        self._machine.kill_now()
+        if self._connection is not None:
+            self._connection.fail(error)
+        self._on_gone(self)
+
+    async def ready(self) -> float:
+        """See Sandbox."""
+        started_s = time.monotonic()
+        await self._up()
+        return time.monotonic() - started_s
+
+    async def _up(self) -> AgentConnection:
+        if self._starting is None:
+            raise RuntimeError(
+                "This sandbox was never started; get one from a back end's create()."
+            )
+        if not self._starting.done():
+            await asyncio.wait([self._starting])
+        if self._starting.cancelled():
+            raise self._death or _terminated(self.id)
+        if (error := self._starting.exception()) is not None:
+            raise error
+        if self._death is not None:
+            raise self._death
+        assert self._connection is not None
+        return self._connection
+
+    async def terminate(self) -> None:
+        """See Sandbox."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(
+                self._terminate(), name=f"end sandbox {self.id}"
+            )
+        await asyncio.shield(self._ending)
+
+    async def _terminate(self) -> None:
+        self._end(_terminated(self.id))
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self._machine.gone()
+
+    def kill_sync(self) -> None:
+        """See Sandbox."""
+        self._machine.kill_now()
+
+    async def __aenter__(self) -> AgentSandbox:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.terminate()
+
+    # --- commands
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        on_overflow: Overflow = "truncate_middle",
+        memory_mb: int | None = None,
+        cpu_time_s: float | None = None,
+    ) -> ExecResult:
+        """See Sandbox."""
+        self._check_user(user)
+        request = self._request(
+            wire.COMMAND,
+            argv=_argv(command),
+            env=env,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            on_overflow=on_overflow,
+            memory_mb=memory_mb,
+            cpu_time_s=cpu_time_s,
+        )
+        return await self._run(request, stdin)
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        argv: Sequence[str] = (),
+        stdin: bytes | None = None,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        on_overflow: Overflow = "truncate_middle",
+        memory_mb: int | None = None,
+        cpu_time_s: float | None = None,
+    ) -> ExecResult:
+        """See Sandbox."""
+        request = self._request(
+            wire.PROGRAM,
+            argv=_checked_argv(argv),
+            code=code,
+            timeout_s=timeout_s,
+            max_output_bytes=max_output_bytes,
+            on_overflow=on_overflow,
+            memory_mb=memory_mb,
+            cpu_time_s=cpu_time_s,
+        )
+        return await self._run(request, stdin)
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        stdin: bool = False,
+        discard_output: bool = False,
+    ) -> AgentProcess:
+        """See Sandbox."""
+        self._check_user(user)
+        request = self._request(
+            wire.COMMAND,
+            argv=_argv(command),
+            env=env,
+            cwd=cwd,
+            timeout_s=timeout_s,
+            stdin=stdin,
+            output=wire.DISCARD if discard_output else wire.STREAM,
+        )
+        asked_s = time.monotonic()
+        connection = await self._up()
+        slot = await self._admission.enter()
+        process = AgentProcess(connection, has_stdin=stdin)
+        process.queued_s = time.monotonic() - asked_s
+        process.ended.add_done_callback(lambda _: slot.release())
+        process.channel = connection.open(request.encode(), process)
+        return process
+
+    async def python(self) -> AgentPythonSession:
+        """See Sandbox."""
+        return await AgentPythonSession(self._start_interpreter, self.spec.command_timeout_s).open()
+
+    async def _start_interpreter(self) -> Interpreter:
+        connection = await self._up()
+        interpreter = Interpreter(connection)
+        request = self._request(wire.SESSION, timeout_s=None, output=wire.STREAM)
+        interpreter.channel = connection.open(request.encode(), interpreter)
+        return interpreter
+
+    def _check_user(self, user: str | None) -> None:
+        if user not in (None, "sandbox"):
+            raise ValueError(
+                f"This sandbox has no user {user!r}: everything inside runs as 'sandbox'."
+            )
+
+    def _request(
+        self,
+        kind: str,
+        *,
+        argv: list[str] | None = None,
+        code: str = "",
+        operation: dict[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: Timeout = None,
+        stdin: bool = False,
+        output: str = wire.CAPTURE,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        on_overflow: Overflow = "truncate_middle",
+        memory_mb: int | None = None,
+        cpu_time_s: float | None = None,
+    ) -> wire.JobRequest:
+        limit_s = self.spec.command_timeout_s if timeout_s is TIMEOUT_FROM_SPEC else timeout_s
+        if limit_s is not None and not limit_s > 0:
+            raise ValueError(f"timeout_s must be above 0 (or None for no limit), got {limit_s!r}.")
+        if max_output_bytes < 0:
+            raise ValueError(f"max_output_bytes must not be negative, got {max_output_bytes}.")
+        variables = dict(env or {})
+        for name, value in variables.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"environment variable {name!r} cannot be set: empty, '=' or NUL.")
+        if "\0" in (cwd or ""):
+            raise ValueError("cwd contains a zero byte.")
+        return wire.JobRequest(
+            kind=kind,
+            argv=argv or [],
+            code=code,
+            operation=operation or {},
+            env=variables,
+            cwd=cwd or "",
+            timeout_s=limit_s,
+            stdin=stdin,
+            output=output,
+            max_output_bytes=max_output_bytes,
+            kill_on_overflow=on_overflow == "kill",
+            memory_bytes=None if memory_mb is None else memory_mb << 20,
+            cpu_time_s=cpu_time_s,
+        )
+
+    async def _run(self, request: wire.JobRequest, stdin: bytes | None) -> ExecResult:
+        asked_s = time.monotonic()
+        connection = await self._up()
+        slot = await self._admission.enter()
+        try:
+            queued_s = time.monotonic() - asked_s
+            job = Collected(request.max_output_bytes)
+            report = await self._finish(connection, job, request, stdin)
+            return job.result(report, queued_s)
+        finally:
+            slot.release()
+
+    async def _finish(
+        self,
+        connection: AgentConnection,
+        job: JobEnd,
+        request: wire.JobRequest,
+        stdin: bytes | AsyncIterator[bytes] | None,
+    ) -> JobReport:
+        """Run a job to its end; on cancellation have it killed."""
+        request = request._replace(stdin=stdin is not None)
+        job.channel = connection.open(request.encode(), job)
+        limit_s = request.timeout_s
+        try:
+            async with asyncio.timeout(None if limit_s is None else limit_s + ANSWER_GRACE_S):
+                if isinstance(stdin, bytes) and len(stdin) <= frames.STDIN_CHUNK_BYTES:
+                    if stdin:
+                        connection.send(frames.STDIN, job.channel, stdin)
+                    connection.send(frames.STDIN, job.channel)
+                elif stdin is not None:
+                    await job.feed_all(connection, stdin)
+                await asyncio.wait([job.ended])
+        except TimeoutError:
+            error = SandboxUnresponsive(
+                f"Sandbox {self.id} gave no result {ANSWER_GRACE_S:g} s after the time limit of "
+                f"{limit_s or 0:g} s; it was killed."
+            )
+            self._end(error)
+            raise error from None
+        finally:
+            if not job.ended.done():
+                connection.send(frames.SIGNAL, job.channel, bytes([frames.KILL_TREE]))
+                connection.forget(job.channel)
+        return job.ended.result()
+
+    # --- files
+
+    async def read(self, path: str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> bytes:
+        """See Sandbox."""
+        connection = await self._up()
+        return await self._copy(connection, "read", path, max_answer_bytes=max_bytes)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """See Sandbox."""
+        connection = await self._up()
+        await self._copy(connection, "write", path, stdin=bytes(data), mode=mode)
+
+    async def upload(self, local: Path | str, remote: str) -> None:
+        """See Sandbox."""
+        if not await asyncio.to_thread(os.path.exists, local):
+            raise FileNotFoundError(errno.ENOENT, "nothing to upload", str(local))
+        connection = await self._up()
+        chunks = file_copy.archive_chunks(str(local))
+        await self._copy(connection, "unpack", remote, stdin=chunks)
+
+    async def download(
+        self, remote: str, local: Path | str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES
+    ) -> None:
+        """See Sandbox."""
+        connection = await self._up()
+        # Headers may take as much again as the smallest files.
+        room_bytes = 2 * max_bytes + (1 << 20)
+        packed = await self._copy(connection, "pack", remote, max_answer_bytes=room_bytes)
+        # Writing files blocks, and this may be many.
+        await asyncio.to_thread(file_copy.unpack_download, packed, str(local), remote, max_bytes)
+
+    async def snapshot(self) -> Snapshot:
+        """See Sandbox."""
+        connection = await self._up()
+        room_bytes = 2 * (self.spec.disk_mb << 20) + (1 << 20)
+        workdir = self.info.workdir
+        return Snapshot(await self._copy(connection, "pack", workdir, max_answer_bytes=room_bytes))
+
+    async def _copy(
+        self,
+        connection: AgentConnection,
+        name: str,
+        path: str,
+        *,
+        stdin: bytes | AsyncIterator[bytes] | None = None,
+        max_answer_bytes: int = 0,
+        **options: object,
+    ) -> bytes:
+        if not path or "\0" in path:
+            raise ValueError(f"{path!r} is no path.")
+        limit_bytes = max_answer_bytes if name == "read" else _NO_LIMIT_BYTES
+        operation = {"name": name, "path": path, "max_bytes": limit_bytes, **options}
+        request = self._request(
+            wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
+        )
+        job = Collected(max_answer_bytes)
+        report = await self._finish(connection, job, request, stdin)
+        result = job.result(report, 0.0)
+        file_copy.raise_trouble(path, result)
+        if len(result.stdout) > max_answer_bytes:
+            raise SandboxFileTooLarge(
+                errno.EFBIG, f"larger than the {max_answer_bytes} bytes allowed", path
+            )
+        return result.stdout
+
+
+def _terminated(sandbox_id: str) -> SandboxDead:
+    return SandboxDead(f"Sandbox {sandbox_id} was terminated.", "terminated")
+
+
+def _argv(command: Command) -> list[str]:
+    if isinstance(command, str):
+        if not command.strip():
+            raise ValueError("The command is empty.")
+        return [wire.SHELL, *_checked_argv([command])]
+    if not command:
+        raise ValueError("The command is empty.")
+    return _checked_argv(command)
+
+
+def _checked_argv(argv: Sequence[str]) -> list[str]:
+    if isinstance(argv, str):
+        raise TypeError("argv must be a sequence of texts, not one text.")
+    for argument in argv:
+        if "\0" in argument:
+            raise ValueError(f"The argument {argument[:80]!r} contains a zero byte.")
+    return list(argv)

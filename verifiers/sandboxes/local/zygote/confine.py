@@ -1,0 +1,206 @@
+"""From a freshly cloned child to the locked-up first process of a sandbox. Order matters; each step says why."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ...agent.loop import Settings
+from . import cgroups, linux, rootfs
+
+CONTAINER_NAMESPACES = (
+    linux.CLONE_NEWUSER
+    | linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+)
+PROXY_PORT = 3128
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+_MAX_OPEN_FILES = 1024
+
+
+class BoxRequest(NamedTuple):
+    """One sandbox to make: the JSON of a create request."""
+
+    box: int
+    host_uid: int | None
+    """The user of the host that the sandbox's user is; None = the zygote's own."""
+    memory_bytes: int
+    disk_bytes: int
+    max_files: int
+    max_processes: int
+    cpu_cores: float | None
+    env: dict[str, str]
+    workdir: str
+    proxy: bool
+    """Listen for proxy clients inside and hand the listening socket to the host."""
+
+
+class SetupError(Exception):
+    """A step of the confinement failed."""
+
+
+def step(name: str, action: Callable[..., Any], *arguments: Any) -> Any:
+    """Run one step; an OSError then says which step it was."""
+    try:
+        return action(*arguments)
+    except OSError as error:
+        raise SetupError(f"{name}: {error}") from error
+
+
+def write_id_maps(pid: int, inside: int, uid: int, gid: int) -> None:
+    """Map one user and one group into the user namespace of a child that waits."""
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inside} {uid} 1"),
+        ("gid_map", f"{inside} {gid} 1"),
+    ):
+        descriptor = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+
+def confine_container(
+    request: BoxRequest,
+    template: rootfs.Template,
+    filters: linux.SystemCallFilter,
+    oom_counter: int | None,
+    proxy_channel: socket.socket | None,
+) -> Settings:
+    """Lock this process, the first of its namespaces, up for good; what the agent needs to know comes back."""
+    inside = rootfs.USER_ID
+    linux.prctl(linux.PR_SET_KEEPCAPS, 1)
+    step("set group", os.setresgid, inside, inside, inside)
+    step("set user", os.setresuid, inside, inside, inside)
+    # After the change of user, which clears it.
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A new view of the groups, now that this process is in its own: /proc/self/cgroup then shows "/".
+    step("cgroup namespace", linux.unshare, linux.CLONE_NEWCGROUP)
+    disk = (request.disk_bytes, request.max_files, request.workdir)
+    step("writable file system", rootfs.add_writable, template, *disk)
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    step("proc", linux.mount, "proc", "/proc", "proc", flags)
+    step("loopback", _loopback_up)
+    if request.proxy and proxy_channel is not None:
+        step("proxy listener", _listen_for_proxy, proxy_channel)
+    step("hostname", linux.set_hostname, "sandbox")
+    step("user namespace limit", _forbid_user_namespaces)
+    # The change of user made this process non-dumpable, and its files in /proc root's.
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)
+    oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    os.chdir(request.workdir)
+    os.umask(0o022)
+    step("limits", set_limits, request, oom_counter is not None)
+    # Commands run as the same user: they must not trace this process or read its memory.
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    step("capabilities", linux.drop_capabilities)
+    step("system call filter", filters.install)
+    env = {
+        "PATH": template.path_variable,
+        "HOME": request.workdir,
+        "USER": rootfs.USER_NAME,
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(_proxy_env() if request.proxy else {}),
+        **request.env,
+    }
+    return agent_settings(request, env, oom_counter, oom_score)
+
+
+def agent_settings(
+    request: BoxRequest, env: dict[str, str], oom_counter: int | None, oom_score: int | None
+) -> Settings:
+    """The agent's view of a locked-up process."""
+
+    def set_oom_score(score: int) -> None:
+        if oom_score is not None:
+            os.write(oom_score, str(score).encode())
+
+    def oom_kills() -> int:
+        return 0 if oom_counter is None else cgroups.count_oom_kills(oom_counter)
+
+    def prepare_fork() -> None:
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+
+    return Settings(
+        workdir=request.workdir,
+        env=env,
+        is_init=True,
+        watched_memory_bytes=request.memory_bytes if oom_counter is None else None,
+        oom_kills=oom_kills,
+        set_oom_score=set_oom_score,
+        prepare_fork=prepare_fork,
+    )
+
+
+def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
+    """Resource limits of every process; without a memory group also the address space of each."""
+    limits = {
+        resource.RLIMIT_NPROC: request.max_processes,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
+        resource.RLIMIT_FSIZE: request.disk_bytes,
+        resource.RLIMIT_MEMLOCK: 64 << 10,
+        resource.RLIMIT_MSGQUEUE: 64 << 10,
+        resource.RLIMIT_SIGPENDING: 1024,
+        resource.RLIMIT_NICE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+    }
+    if not has_cgroup:
+        # The prepared interpreter is in it already, so it does not count against the program.
+        limits[resource.RLIMIT_AS] = request.memory_bytes + _own_address_space_bytes()
+    for which, amount in limits.items():
+        hard = resource.getrlimit(which)[1]
+        if hard != resource.RLIM_INFINITY:
+            amount = min(amount, hard)
+        resource.setrlimit(which, (amount, amount))
+
+
+def _own_address_space_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        request = struct.pack("16sH14s", b"lo", _IFF_UP | _IFF_RUNNING, b"")
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, request)
+
+
+def _listen_for_proxy(channel: socket.socket) -> None:
+    # A socket belongs to the network namespace it was made in: the host accepts on this one from outside, and no
+    # byte of the traffic passes through this process.
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", PROXY_PORT))
+    listener.listen(128)
+    socket.send_fds(channel, [b"L"], [listener.fileno()])
+    listener.close()
+    channel.close()
+
+
+def _proxy_env() -> dict[str, str]:
+    address = f"http://127.0.0.1:{PROXY_PORT}"
+    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    return dict.fromkeys(names, address) | {"no_proxy": "localhost,127.0.0.1"}
+
+
+def _forbid_user_namespaces() -> None:
+    try:
+        with open("/proc/sys/user/max_user_namespaces", "w") as file:
+            file.write("0")
+    except OSError as error:
+        # A host that mounts /proc/sys read-only: the system call filter forbids them all the same.
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise

@@ -1,0 +1,216 @@
+"""What is visible inside: an allow-listed, read-only view of the host, built once and shared by all sandboxes.
+
+`build_template` runs in the zygote, as the real user: a path such as /root/.pyenv (mode 0700 above) could not be
+reached any more after giving up root. Each sandbox then only adds its own writable, size-capped file system.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from typing import NamedTuple
+
+from . import linux
+from .linux import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    mount,
+)
+
+USER_NAME, USER_ID = "sandbox", 1000
+WRITABLE = ("/box", "/tmp", "/dev/shm")
+_TOOLS = "/opt/sandbox/bin"
+_AGAIN = "/.again"
+_EMPTY = "/.empty"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SYSTEM_FILES = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/mime.types",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ca-certificates",
+)
+_WRITTEN_FILES = {
+    "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\n{USER_NAME}:x:{USER_ID}:{USER_ID}::/box:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/bin/false\n",
+    "/etc/group": f"root:x:0:\n{USER_NAME}:x:{USER_ID}:\nnogroup:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/hostname": "sandbox\n",
+}
+_READ_ONLY = MS_RDONLY | MS_NOSUID | MS_NODEV
+
+
+class Template(NamedTuple):
+    """The finished view, as far as a sandbox has to know it."""
+
+    path_variable: str
+    rebind: tuple[tuple[str, str], ...]
+    """(hidden place, real place) of directories that a sandbox's own file systems would cover."""
+
+
+def interpreter_prefixes(extra: tuple[str, ...]) -> list[str]:
+    """Directories this interpreter needs, outermost first, none inside another or inside /usr."""
+    wanted = [os.path.realpath(sys.base_prefix), os.path.abspath(sys.prefix), *extra]
+    # A virtual environment's `bin/python` may lead over several links to the real one.
+    executable = sys.executable
+    for _ in range(8):
+        if not os.path.islink(executable):
+            break
+        target = os.path.join(os.path.dirname(executable), os.readlink(executable))
+        executable = os.path.normpath(target)
+        wanted.append(os.path.dirname(os.path.dirname(executable)))
+    kept: list[str] = []
+    for prefix in sorted(set(wanted), key=len):
+        if not any(_is_within(prefix, outer) for outer in ("/usr", *kept)):
+            kept.append(prefix)
+    return kept
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def host_packages_to_hide(visible: list[str]) -> list[str]:
+    """Installed-package folders below the visible prefixes that this interpreter itself does not import from."""
+    hidden = []
+    for prefix in ["/usr", "/usr/local", *visible]:
+        for kind in ("site-packages", "dist-packages"):
+            hidden += glob.glob(os.path.join(prefix, "lib*", "python3*", kind))
+    imported = {os.path.realpath(entry) for entry in sys.path}
+    return sorted({path for path in hidden if os.path.realpath(path) not in imported})
+
+
+def build_template() -> Template:
+    """Replace this process's root by the read-only view. Needs CAP_SYS_ADMIN over the mount namespace."""
+    prefixes = interpreter_prefixes(())
+    hidden = host_packages_to_hide(prefixes)
+    mount("none", "/", None, MS_PRIVATE | MS_REC)
+    # The new root is made on top of a directory that exists everywhere. After the pivot the old one is whole again
+    # below /old, what the new root had covered included.
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
+    os.umask(0o022)
+    os.mkdir("/tmp/old")
+    linux.pivot_root("/tmp", "/tmp/old")
+    os.chdir("/")
+    for folder in ("/proc", "/dev", "/tmp", "/box", "/home", "/run", "/var", "/etc", "/rw", "/opt"):
+        os.mkdir(folder, 0o755)
+    os.symlink("../tmp", "/var/tmp")
+    _bind_system()
+    rebind = []
+    for prefix in prefixes:
+        _bind(prefix)
+        if any(_is_within(prefix, own) for own in WRITABLE):
+            place = f"{_AGAIN}/{len(rebind)}"
+            _bind(prefix, place)
+            rebind.append((place, prefix))
+    _hide(hidden)
+    _make_devices()
+    for path, text in _WRITTEN_FILES.items():
+        with open(path, "w") as file:
+            file.write(text)
+    # Recursive: a new proc may only be mounted in a sandbox while a complete one is visible here.
+    mount("/old/proc", "/proc", None, MS_BIND | MS_REC)
+    path_variable = _path_variable(prefixes)
+    linux.unmount("/old")
+    os.rmdir("/old")
+    mount("none", "/", None, MS_REMOUNT | MS_BIND | _READ_ONLY)
+    return Template(path_variable, tuple(rebind))
+
+
+def _bind_system() -> None:
+    _bind("/usr")
+    for name in ("bin", "sbin", "lib", "lib64", "lib32"):
+        old = f"/old/{name}"
+        if os.path.islink(old):
+            os.symlink(os.readlink(old), f"/{name}")
+        elif os.path.isdir(old):
+            _bind(f"/{name}")
+    for path in _SYSTEM_FILES:
+        _bind(path)
+
+
+def _bind(path: str, place: str | None = None) -> None:
+    """Show a path of the old root read-only at the same (or another) place; nothing if it does not exist."""
+    source, target = "/old" + path, place or path
+    if os.path.islink(source) and not os.path.isdir(source):
+        # Absolute links would lead out of /old: follow them by hand, once.
+        linked = os.path.join(os.path.dirname(path), os.readlink(source))
+        source = "/old" + os.path.normpath(linked)
+    if os.path.isdir(source):
+        os.makedirs(target, 0o755, exist_ok=True)
+    elif os.path.isfile(source):
+        os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+        with open(target, "w"):
+            pass
+    else:
+        return
+    # Not recursive: file systems mounted below (network shares, secrets) stay outside.
+    mount(source, target, None, MS_BIND)
+    mount("none", target, None, MS_REMOUNT | MS_BIND | _READ_ONLY)
+
+
+def _hide(folders: list[str]) -> None:
+    os.mkdir(_EMPTY, 0o755)
+    for folder in folders:
+        if os.path.isdir(folder):
+            mount(_EMPTY, folder, None, MS_BIND)
+            mount("none", folder, None, MS_REMOUNT | MS_BIND | _READ_ONLY)
+
+
+def _make_devices() -> None:
+    for name in _DEVICES:
+        with open(f"/dev/{name}", "w"):
+            pass
+        mount(f"/old/dev/{name}", f"/dev/{name}", None, MS_BIND)
+        mount("none", f"/dev/{name}", None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NOEXEC)
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ):
+        os.symlink(target, f"/dev/{name}")
+    os.mkdir("/dev/shm", 0o1777)
+
+
+def _path_variable(prefixes: list[str]) -> str:
+    """PATH of the sandbox, with this interpreter first, under the names `python` and `python3`."""
+    folders = [os.path.dirname(sys.executable), os.path.join(sys.base_prefix, "bin")]
+    if not os.path.exists(os.path.join(folders[0], "python")):
+        os.makedirs(_TOOLS, 0o755)
+        os.symlink(sys.executable, os.path.join(_TOOLS, "python"))
+        folders.insert(0, _TOOLS)
+    folders += ["/usr/local/bin", "/usr/bin", "/bin"]
+    return ":".join(dict.fromkeys(os.path.normpath(folder) for folder in folders))
+
+
+def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: str) -> None:
+    """Inside a sandbox: its own file system, one size and file count for all writable places together."""
+    data = f"mode=755,size={disk_bytes},nr_inodes={max_files}"
+    mount("tmpfs", "/rw", "tmpfs", MS_NOSUID | MS_NODEV, data)
+    for place, mode in (("/box", 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)):
+        folder = "/rw/" + place.rpartition("/")[2]
+        os.mkdir(folder)
+        os.chmod(folder, mode)
+        mount(folder, place, None, MS_BIND)
+    for hidden_place, place in template.rebind:
+        os.makedirs(place, 0o755)
+        mount(hidden_place, place, None, MS_BIND)
+    if workdir != "/box":
+        os.makedirs(workdir, 0o755, exist_ok=True)

@@ -1,0 +1,220 @@
+"""The system call filter, assembled by hand into classic BPF: no libseccomp needed.
+
+Default: allow, except what is listed, and except everything newer than `NEWEST_KNOWN`, which answers ENOSYS as an
+older kernel would. Only the low 32 bits of arguments are compared where the kernel itself looks at 32 bits only
+(CVE-2019-10063 was a 64-bit compare of an ioctl number).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
+ALLOW, KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+NEWEST_KNOWN = 462  # mseal, Linux 6.10; the numbers are the same on all architectures since 424
+
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_JUMP_EQUAL, _JUMP_GREATER, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT = 0x15, 0x25, 0x35, 0x45
+_AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
+_X32_BIT = 0x40000000
+
+AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+DENIED: dict[str, tuple[int | None, int | None]] = {
+    # name: (x86-64, aarch64); None where the architecture has no such call
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    # mounts and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "unshare": (272, 97),
+    "move_mount": (429, 429),
+    "open_tree": (428, 428),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    # large kernel surfaces nobody needs here
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "memfd_secret": (447, 447),
+    # the machine
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "syslog": (103, 116),
+    "acct": (163, 89),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "vhangup": (153, 58),
+    "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+    "mbind": (237, 235),
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
+    "personality": (135, 92),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    "ustat": (136, None),
+    "sysfs": (139, None),
+    "_sysctl": (156, None),
+}
+UNBOUNDED_MEMORY: dict[str, tuple[int | None, int | None]] = {
+    # memory that no process limit counts; denied where no cgroup does
+    "memfd_create": (319, 279),
+    "shmget": (29, 194),
+}
+_CHECKED = {
+    # name: (x86-64, aarch64)
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "socket": (41, 198),
+    "ioctl": (16, 29),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+}
+_NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FILE_TYPE, _CHARACTER_DEVICE, _BLOCK_DEVICE = 0xF000, 0x2000, 0x6000
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
+
+
+class Instruction(NamedTuple):
+    """One instruction of classic BPF."""
+
+    code: int
+    if_true: int
+    if_false: int
+    operand: int
+
+
+def _fail(errno: int) -> Instruction:
+    return Instruction(_RETURN, 0, 0, _ERRNO | errno)
+
+
+def _argument(index: int) -> Instruction:
+    return Instruction(_LOAD, 0, 0, _AT_ARGUMENTS + 8 * index)  # the low half: little-endian
+
+
+_ALLOWED = Instruction(_RETURN, 0, 0, ALLOW)
+
+
+def _on_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
+    """`body` for one system call; it must end in a return on every way."""
+    if number is None:
+        return []
+    return [Instruction(_JUMP_EQUAL, 0, len(body), number), *body]
+
+
+def _unless_argument(index: int, values: tuple[int, ...], errno: int) -> list[Instruction]:
+    """Allow if the argument is one of the values, else fail."""
+    tests = [
+        Instruction(_JUMP_EQUAL, len(values) - position, 0, value)
+        for position, value in enumerate(values)
+    ]
+    return [_argument(index), *tests, _fail(errno), _ALLOWED]
+
+
+def _if_argument(index: int, values: tuple[int, ...], errno: int, mask: int) -> list[Instruction]:
+    """Fail if the masked argument is one of the values, else allow."""
+    tests = [
+        Instruction(_JUMP_EQUAL, len(values) - position, 0, value)
+        for position, value in enumerate(values)
+    ]
+    return [_argument(index), Instruction(_AND, 0, 0, mask), *tests, _ALLOWED, _fail(errno)]
+
+
+def instructions(
+    machine: str, *, deny_unbounded_memory: bool, allow_ip: bool = True
+) -> list[Instruction]:
+    """The filter for one architecture.
+
+    `allow_ip=False` also refuses every socket family but AF_UNIX, for sandboxes without a network namespace.
+    """
+    column = list(AUDIT_ARCHITECTURE).index(machine)
+    program = [
+        Instruction(_LOAD, 0, 0, _AT_ARCHITECTURE),
+        Instruction(_JUMP_EQUAL, 1, 0, AUDIT_ARCHITECTURE[machine]),
+        Instruction(_RETURN, 0, 0, KILL_PROCESS),
+        Instruction(_LOAD, 0, 0, _AT_NUMBER),
+        Instruction(_JUMP_GREATER_EQUAL, 0, 1, _X32_BIT),
+        _fail(EPERM),
+        Instruction(_JUMP_GREATER, 0, 1, NEWEST_KNOWN),
+        _fail(ENOSYS),
+    ]
+    denied = {**DENIED, **(UNBOUNDED_MEMORY if deny_unbounded_memory else {})}
+    for numbers in denied.values():
+        program += _on_call(numbers[column], [_fail(EPERM)])
+
+    def number(name: str) -> int | None:
+        return _CHECKED[name][column]
+
+    # ENOSYS, not EPERM: glibc then falls back to clone, whose flags can be seen from here.
+    program += _on_call(number("clone3"), [_fail(ENOSYS)])
+    namespace_test = Instruction(_JUMP_ANY_BIT, 0, 1, _NAMESPACE_FLAGS)
+    program += _on_call(number("clone"), [_argument(0), namespace_test, _fail(EPERM), _ALLOWED])
+    netlink_or_fail = [
+        Instruction(_JUMP_EQUAL, 1, 0, AF_NETLINK),
+        _fail(EAFNOSUPPORT),
+        *_unless_argument(2, (NETLINK_ROUTE,), EAFNOSUPPORT),
+    ]
+    families = (AF_UNIX, AF_INET, AF_INET6)
+    if allow_ip:
+        body = [_argument(0)]
+        for position, family in enumerate(families):
+            skip = len(families) - 1 - position + len(netlink_or_fail)
+            body.append(Instruction(_JUMP_EQUAL, skip, 0, family))
+        body += [*netlink_or_fail, _ALLOWED]
+    else:
+        body = _unless_argument(0, (AF_UNIX,), EAFNOSUPPORT)
+    program += _on_call(number("socket"), body)
+    program += _on_call(number("ioctl"), _if_argument(1, (_TIOCSTI, _TIOCLINUX), EPERM, 0xFFFFFFFF))
+    devices = (_CHARACTER_DEVICE, _BLOCK_DEVICE)
+    program += _on_call(number("mknod"), _if_argument(1, devices, EPERM, _FILE_TYPE))
+    program += _on_call(number("mknodat"), _if_argument(2, devices, EPERM, _FILE_TYPE))
+    program.append(_ALLOWED)
+    return program
+
+
+def assemble(program: list[Instruction]) -> bytes:
+    """As the kernel wants it: an array of `struct sock_filter`."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

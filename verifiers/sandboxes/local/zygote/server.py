@@ -1,0 +1,297 @@
+"""The zygote's loop: takes requests from the host program, makes children, reports their ends.
+
+Host → zygote, one JSON datagram each: first `Settings`, then `{"op": "create", …BoxRequest}` with the sandbox's stream
+(and, for a proxy, a channel for the listening socket) attached, `{"op": "kill", "box"}`. Zygote → host: `{"event":
+"ready"|"failed"}`, then `{"event": "exited", "box", "status", "oom"}`. It ends when the host hangs up or dies.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NamedTuple
+
+from ...agent import archive, cells, files, frames, loop, programs  # noqa: F401 - imported before any fork
+from . import cgroups, confine, linux, rootfs, seccomp
+
+MAX_MESSAGE_BYTES = 128 << 10
+_TIDY_INTERVAL_S = 0.02
+
+
+class Settings(NamedTuple):
+    """What all sandboxes of one zygote share."""
+
+    preload: list[str]
+    run_as: int | None
+    """Give up root for this user first; None stays what it is."""
+    use_cgroups: bool
+    host_pid: int
+
+
+class Zygote:
+    """Makes sandboxes for one host program."""
+
+    def __init__(self, control: socket.socket, settings: Settings) -> None:
+        self._control = control
+        self._settings = settings
+        self._groups = cgroups.ControlGroups()
+        self._boxes: dict[int, int] = {}  # pid → number of the sandbox
+        self._pids: dict[int, int] = {}  # the other way round
+        self._has_leftovers = False
+
+    def prepare(self) -> dict[str, Any]:
+        """Everything that is done once. Raises SetupError, ImportError."""
+        for module in self._settings.preload:
+            importlib.import_module(module)
+        self._host = os.pidfd_open(self._settings.host_pid)
+        if self._settings.use_cgroups and self._settings.run_as is None:
+            self._groups.open()
+        self._is_root = self._become_user()
+        unbounded = not self._groups
+        program = seccomp.instructions(linux.MACHINE, deny_unbounded_memory=unbounded)
+        self._filters = linux.SystemCallFilter(seccomp.assemble(program))
+        namespaces = linux.CLONE_NEWNS if self._is_root else linux.CLONE_NEWNS | linux.CLONE_NEWUSER
+        uid, gid = os.getuid(), os.getgid()
+        confine.step("new mount namespace", linux.unshare, namespaces)
+        if not self._is_root:
+            confine.step("map the own user", confine.write_id_maps, os.getpid(), uid, uid, gid)
+        self._template = confine.step("read-only view of the host", rootfs.build_template)
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            modules = ", ".join(self._settings.preload)
+            raise confine.SetupError(
+                f"the preloaded modules ({modules}) started {threads - 1} threads; forking would be unsafe"
+            )
+        self._uid, self._gid = uid, gid
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        return {
+            "is_root": self._is_root,
+            "cgroups": self._groups.describe() if self._groups else {},
+            "cgroup_problems": self._groups.problems,
+            "swept_cgroups": self._groups.swept,
+        }
+
+    def _become_user(self) -> bool:
+        """Whether this process can give each sandbox a user id of its own."""
+        run_as = self._settings.run_as
+        if os.getuid() == 0:
+            try:
+                os.setgroups([])
+            except PermissionError:
+                pass  # root of a namespace that has setgroups denied: it has no foreign groups either
+        if run_as is not None and run_as != os.getuid():
+            os.setresgid(run_as, run_as, run_as)
+            os.setresuid(run_as, run_as, run_as)
+            # Our own files in /proc must stay ours to write, for the maps.
+            linux.prctl(linux.PR_SET_DUMPABLE, 1)
+        if os.getuid() != 0:
+            return False
+        with open("/proc/self/uid_map") as file:
+            return any(int(line.split()[2]) > 1 << 16 for line in file)
+
+    def serve(self) -> None:
+        """Take requests until the host is gone."""
+        wakeup_out, wakeup_in = os.pipe()
+        for descriptor in (wakeup_out, wakeup_in):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup_in, warn_on_full_buffer=False)
+        poll = select.epoll()
+        for descriptor in (self._control.fileno(), self._host, wakeup_out):
+            poll.register(descriptor, select.EPOLLIN)
+        while True:
+            events = dict(poll.poll(_TIDY_INTERVAL_S if self._has_leftovers else -1))
+            if self._host in events:
+                return
+            if wakeup_out in events:
+                os.read(wakeup_out, 4096)
+            self._reap()
+            if self._control.fileno() in events and not self._take_request():
+                return
+            if self._has_leftovers:
+                self._has_leftovers = self._groups.tidy()
+
+    def _take_request(self) -> bool:
+        """Serve one message; False when the host has hung up."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 2)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        request = json.loads(data)
+        operation = request.pop("op")
+        if operation == "create":
+            box = confine.BoxRequest(**request)
+            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            try:
+                self._create(box, sockets[0], sockets[1] if len(sockets) > 1 else None)
+            finally:
+                for each in sockets:
+                    each.close()
+        elif operation == "kill":
+            pid = self._pids.get(request["box"])
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _create(
+        self, request: confine.BoxRequest, stream: socket.socket, proxy: socket.socket | None
+    ) -> None:
+        go_out, go_in = os.pipe()
+        try:
+            pid = linux.clone(confine.CONTAINER_NAMESPACES)
+        except OSError as error:
+            _say_failed(stream, f"new namespaces: {error}")
+            os.close(go_out)
+            os.close(go_in)
+            return
+        if pid == 0:
+            os.close(go_in)
+            self._be_sandbox(request, stream, proxy, go_out)
+        os.close(go_out)
+        self._boxes[pid] = request.box
+        self._pids[request.box] = pid
+        try:
+            uid, gid = self._uid, self._gid
+            if self._is_root and request.host_uid is not None:
+                uid = gid = request.host_uid
+            confine.write_id_maps(pid, rootfs.USER_ID, uid, gid)
+            if self._groups:
+                # One more than the commands may have: the agent itself.
+                processes = request.max_processes + 1
+                limits = cgroups.Limits(request.memory_bytes, processes, request.cpu_cores)
+                self._groups.confine(str(request.box), pid, limits)
+            os.write(go_in, b"1")
+        except OSError as error:
+            _say_failed(stream, f"prepare the child from outside: {error}")
+        finally:
+            os.close(go_in)
+
+    def _be_sandbox(
+        self,
+        request: confine.BoxRequest,
+        stream: socket.socket,
+        proxy: socket.socket | None,
+        go: int,
+    ) -> None:
+        """In the child: wait for the parent's part, lock up, serve. Never returns."""
+        try:
+            if os.read(go, 1) != b"1":
+                os._exit(1)
+            counter = None
+            if self._groups:
+                counter = self._groups.open_oom_counter(str(request.box))
+            _forget_parent([stream.fileno(), proxy and proxy.fileno(), counter])
+            settings = confine.confine_container(
+                request, self._template, self._filters, counter, proxy
+            )
+            loop.serve(stream, settings)
+        except confine.SetupError as error:
+            _say_failed(stream, str(error))
+        except BaseException:  # noqa: BLE001 - nothing of the zygote may run on in a child
+            _say_failed(stream, traceback.format_exc())
+        finally:
+            os._exit(0)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            box = self._boxes.pop(pid, None)
+            if box is None:
+                continue
+            del self._pids[box]
+            oom = False
+            if self._groups:
+                oom = self._count_oom_kills(str(box)) > 0
+                self._groups.release(str(box))
+                self._has_leftovers = True
+            code = os.waitstatus_to_exitcode(status)
+            self._tell({"event": "exited", "box": box, "exit_code": code, "oom": oom})
+
+    def _count_oom_kills(self, box: str) -> int:
+        try:
+            counter = self._groups.open_oom_counter(box)
+        except OSError:
+            return 0  # it never got as far as having a group
+        try:
+            return cgroups.count_oom_kills(counter)
+        finally:
+            os.close(counter)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except (BrokenPipeError, ConnectionError):
+            pass  # the host is gone, which the next round notices
+
+    def close(self) -> None:
+        """End every sandbox and leave no groups behind."""
+        for pid in self._boxes:
+            os.kill(pid, signal.SIGKILL)
+        for pid in list(self._boxes):
+            os.waitpid(pid, 0)
+            self._groups.release(str(self._boxes.pop(pid)))
+        for _ in range(50):
+            if not self._groups.tidy():
+                break
+            time.sleep(0.01)
+        self._groups.close()
+
+
+def _forget_parent(keep: list[int | None]) -> None:
+    """Close all that was inherited but what is kept; standard streams lead nowhere."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        # The first process of a pid namespace only gets signals it has handlers for: leave none.
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open("/dev/null", os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    kept = sorted({2, *(each for each in keep if each is not None)})
+    for lower, upper in itertools.pairwise([*kept, 1 << 20]):
+        os.closerange(lower + 1, upper)
+
+
+def _say_failed(stream: socket.socket, reason: str) -> None:
+    try:
+        stream.setblocking(True)
+        stream.sendall(frames.encode(frames.FAILED, 0, reason.encode("utf-8", "replace")))
+    except OSError:
+        pass  # nobody listens any more
+
+
+def main(descriptor: int) -> None:
+    """Serve the host program on an inherited socket until it hangs up."""
+    control = socket.socket(fileno=descriptor)
+    settings = Settings(**json.loads(control.recv(MAX_MESSAGE_BYTES)))
+    os.environ.clear()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host program's to handle
+    zygote = Zygote(control, settings)
+    try:
+        facts = zygote.prepare()
+    except Exception as error:  # noqa: BLE001 - the host must learn of it whatever it is
+        reason = str(error) if isinstance(error, confine.SetupError) else repr(error)
+        control.send(json.dumps({"event": "failed", "reason": reason}).encode())
+        sys.exit(1)
+    control.send(json.dumps({"event": "ready", **facts}).encode())
+    try:
+        zygote.serve()
+    finally:
+        zygote.close()

@@ -1,0 +1,267 @@
+"""The host program's handle on one zygote: start it, ask it for sandboxes, hear of their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from verifiers.sandboxes.errors import (
+    IsolationUnavailable,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxImageError,
+)
+
+START_TIMEOUT_S = 60.0
+"""Importing large preloaded modules on a busy machine takes its time."""
+MAX_STARTING = 32
+"""Sandboxes that come up at once; more would only make each of them slower."""
+MAX_MESSAGE_BYTES = 64 << 10
+_SCRIPT = Path(__file__).parent / "zygote" / "start.py"
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    # Numerical libraries start a thread per core when imported, and a process with threads cannot be forked.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+
+
+class ZygoteKind(NamedTuple):
+    """What distinguishes one zygote from another."""
+
+    python: str
+    with_packages: bool
+    preload: tuple[str, ...]
+    run_as: int | None
+    use_cgroups: bool
+
+
+class Exit(NamedTuple):
+    """How a sandbox's first process ended."""
+
+    exit_code: int
+    oom: bool
+
+
+class ZygoteFacts(NamedTuple):
+    """What a zygote found out about this machine."""
+
+    is_root: bool
+    cgroups: dict[str, str]
+    cgroup_problems: list[str]
+
+
+class ZygoteProcess:
+    """One running zygote. `start` makes it; after its death it makes nothing any more."""
+
+    def __init__(self, kind: ZygoteKind, on_death: Callable[[ZygoteProcess], None]) -> None:
+        self.kind = kind
+        self.starting = asyncio.Semaphore(MAX_STARTING)
+        self._on_death = on_death
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._exits: dict[int, asyncio.Future[Exit]] = {}
+        self._facts: asyncio.Future[ZygoteFacts] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is of no use any more."""
+        return self._facts.done() and self._control is None
+
+    async def start(self) -> None:
+        """Execute it and wait until it can make sandboxes. Raises SandboxCreationError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._control = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_message)
+        settings = {
+            "preload": list(self.kind.preload),
+            "run_as": self.kind.run_as,
+            "use_cgroups": self.kind.use_cgroups,
+            "host_pid": os.getpid(),
+        }
+        self._send(settings, [])
+        try:
+            # Popen blocks until the new program has been executed.
+            self._process = await asyncio.to_thread(self._execute, theirs.fileno())
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.shield(self._facts)
+        except TimeoutError:
+            self._die(
+                SandboxCreationError(f"The zygote was not ready after {START_TIMEOUT_S:g} s.")
+            )
+            raise self._facts.exception() or AssertionError from None
+        except OSError as error:
+            self._die(SandboxImageError(f"Cannot execute {self.kind.python!r}: {error}"))
+        except BaseException:
+            self._die(SandboxCreationError("The zygote was given up before it was ready."))
+            raise
+        finally:
+            theirs.close()
+        self._facts.result()
+
+    @property
+    def facts(self) -> ZygoteFacts:
+        """What it reported when it was ready."""
+        return self._facts.result()
+
+    def _execute(self, descriptor: int) -> subprocess.Popen[bytes]:
+        flags = ["-I", "-B"] if self.kind.with_packages else ["-I", "-B", "-S"]
+        return subprocess.Popen(
+            [self.kind.python, *flags, str(_SCRIPT), str(descriptor)],
+            env=_ENVIRONMENT,
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            # Ctrl-C in a terminal goes to the whole process group.
+            start_new_session=True,
+        )
+
+    # --- requests
+
+    def create(self, request: dict[str, object], sockets: list[socket.socket]) -> None:
+        """Ask for a sandbox. The sockets stay the caller's to close, at once: duplicates are sent."""
+        number = request["box"]
+        assert isinstance(number, int)
+        self._exits[number] = asyncio.get_running_loop().create_future()
+        message = {"op": "create", **request}
+        if len(json.dumps(message)) > MAX_MESSAGE_BYTES:
+            del self._exits[number]
+            raise SandboxCreationError(
+                f"The specification is too long: its variables must fit into {MAX_MESSAGE_BYTES} bytes."
+            )
+        self._send(message, [os.dup(each.fileno()) for each in sockets])
+
+    def kill(self, number: int) -> None:
+        """Have a sandbox killed at once. Safe from any thread or signal handler; harmless when it is gone."""
+        if number in self._exits and self._control is not None:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"op": "kill", "box": number}).encode())
+
+    async def exited(self, number: int) -> Exit:
+        """Wait for the end of a sandbox; at once if it has ended or never was."""
+        future = self._exits.get(number)
+        return Exit(0, False) if future is None else await asyncio.shield(future)
+
+    def exit_of(self, number: int) -> Exit | None:
+        """How a sandbox ended, if that is known."""
+        future = self._exits.get(number)
+        done = future is not None and future.done() and not future.cancelled()
+        return future.result() if done and future is not None else None
+
+    def forget(self, number: int) -> None:
+        """Its end has been dealt with."""
+        self._exits.pop(number, None)
+
+    def _send(self, message: dict[str, object], descriptors: list[int]) -> None:
+        self._outbox.append((json.dumps(message).encode(), descriptors))
+        self._flush()
+
+    def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._outbox and self._control is not None:
+            data, descriptors = self._outbox[0]
+            try:
+                socket.send_fds(self._control, [data], descriptors)
+            except BlockingIOError:
+                loop.add_writer(self._control.fileno(), self._flush)
+                return
+            except OSError as error:
+                self._die(SandboxDead(f"The zygote cannot be reached: {error}"))
+                return
+            self._outbox.popleft()
+            _close_all(descriptors)
+        if self._control is not None:
+            loop.remove_writer(self._control.fileno())
+
+    # --- reports
+
+    def _on_message(self) -> None:
+        while self._control is not None:
+            try:
+                data = self._control.recv(MAX_MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._die(SandboxDead("The zygote has died, and all its sandboxes with it."))
+                return
+            self._handle(json.loads(data))
+
+    def _handle(self, message: dict[str, object]) -> None:
+        event = message.pop("event")
+        if event == "ready" and not self._facts.done():
+            fields = {name: message[name] for name in ZygoteFacts._fields}
+            self._facts.set_result(ZygoteFacts(**fields))  # pyright: ignore[reportArgumentType] # our own JSON
+        elif event == "failed":
+            self._die(explain_failure(str(message["reason"]), self.kind))
+        elif event == "exited":
+            number, code = message["box"], message["exit_code"]
+            assert isinstance(number, int)
+            assert isinstance(code, int)
+            future = self._exits.get(number)
+            if future is not None and not future.done():
+                future.set_result(Exit(code, message["oom"] is True))
+
+    def _die(self, error: Exception) -> None:
+        if self._control is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        asyncio.get_running_loop().remove_writer(self._control.fileno())
+        self._control.close()
+        self._control = None
+        for _, descriptors in self._outbox:
+            _close_all(descriptors)
+        self._outbox.clear()
+        if not self._facts.done():
+            self._facts.set_exception(error)
+            self._facts.exception()
+        for future in self._exits.values():
+            if not future.done():
+                future.set_result(Exit(-9, False))
+        self._on_death(self)
+
+    async def aclose(self) -> None:
+        """End it and everything it made; returns when it is gone. Idempotent."""
+        self._die(SandboxDead("The back end was closed.", "terminated"))
+        if self._process is not None:
+            # Hanging up ends it; waiting blocks.
+            try:
+                await asyncio.to_thread(self._process.wait, 10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def explain_failure(reason: str, kind: ZygoteKind) -> SandboxCreationError:
+    """Why a zygote could not prepare: the machine forbids it, or a preloaded module cannot be imported."""
+    if "ModuleNotFoundError" in reason or "ImportError" in reason:
+        where = (
+            "" if kind.with_packages else " Without `packages` only the standard library is there."
+        )
+        return SandboxImageError(f"Cannot preload {list(kind.preload)}: {reason}.{where}")
+    if "new mount namespace" in reason or "new namespaces" in reason:
+        from verifiers.sandboxes.local.probe import explain_refusal
+
+        return IsolationUnavailable(explain_refusal(reason))
+    return SandboxCreationError(f"The zygote could not prepare ({sys.platform}): {reason}")

@@ -1,0 +1,43 @@
+"""The short way to one sandbox: `async with open_sandbox(spec) as sandbox`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Literal
+
+from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
+from verifiers.sandboxes.spec import SandboxSpec
+
+BackendName = Literal["local", "unsafe-local"]
+
+
+def backend_by_name(name: BackendName) -> SandboxBackend:
+    """A back end with its default configuration; nothing is started yet. Raises ValueError for an unknown name."""
+    # Imported where it is used: each back end brings its own machinery.
+    if name == "local":
+        from verifiers.sandboxes.local import LocalBackend
+
+        return LocalBackend()
+    if name == "unsafe-local":
+        from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
+
+        return UnsafeLocalBackend()
+    raise ValueError(
+        f"There is no sandbox back end {name!r}; there are 'local' and 'unsafe-local'."
+    )
+
+
+@asynccontextmanager
+async def open_sandbox(
+    spec: SandboxSpec | None = None, *, backend: SandboxBackend | BackendName = "local"
+) -> AsyncIterator[Sandbox]:
+    """A sandbox that is terminated at the end of the block. It comes up while the block already runs.
+
+    Pass a back end to share its machinery among many sandboxes; a name opens one for this block alone.
+    """
+    async with AsyncExitStack() as stack:
+        if isinstance(backend, str):
+            backend = await stack.enter_async_context(backend_by_name(backend))
+        sandbox = await backend.create(spec or SandboxSpec())
+        yield await stack.enter_async_context(sandbox)

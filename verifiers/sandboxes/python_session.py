@@ -1,0 +1,225 @@
+"""`PythonSession` over an agent connection: an interpreter that keeps its variables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from verifiers.sandboxes.agent import cells, frames, output
+from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.jobs import JobEnd
+from verifiers.sandboxes.results import CellError, CellResult
+from verifiers.sandboxes.sandbox import DEFAULT_MAX_OUTPUT_BYTES, TIMEOUT_FROM_SPEC, Timeout
+
+INTERRUPT_GRACE_S = 0.5
+
+
+class Interpreter(JobEnd):
+    """One interpreter process, as long as it lives."""
+
+    def __init__(self, connection: AgentConnection) -> None:
+        super().__init__()
+        self.connection = connection
+        self._reader = frames.FrameReader(cells.KINDS)
+        self._cell_number = 0
+        self._answer: asyncio.Future[dict[str, object]] | None = None
+        self._kept = (output.HeadTail(0), output.HeadTail(0))
+        self._heads = (bytearray(), bytearray())
+        self.overflowed = False
+
+    def begin(self, source: str, max_output_bytes: int) -> asyncio.Future[dict[str, object]]:
+        """Send a cell; the future gives the interpreter's report, or fails when the interpreter ends."""
+        self._cell_number += 1
+        self._kept = (output.HeadTail(max_output_bytes), output.HeadTail(max_output_bytes))
+        self._heads = (bytearray(), bytearray())
+        self.overflowed = False
+        self._answer = asyncio.get_running_loop().create_future()
+        data = source.encode("utf-8", "surrogateescape")
+        size = frames.MAX_PAYLOAD_BYTES
+        # A piece of full size says that another one follows, if only an empty one.
+        nested = b"".join(
+            frames.encode(cells.CELL, self._cell_number, data[start : start + size])
+            for start in range(0, len(data) + 1, size)
+        )
+        for start in range(0, len(nested), size):
+            self.connection.send(frames.CONTROL, self.channel, nested[start : start + size])
+        return self._answer
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt in the cell that runs, if one does."""
+        if self._answer is not None and not self._answer.done():
+            self.connection.send(frames.SIGNAL, self.channel, bytes([signal.SIGINT]))
+
+    def kill(self) -> None:
+        """End it with all that it has started."""
+        self.connection.send(frames.SIGNAL, self.channel, bytes([frames.KILL_TREE]))
+
+    def printed(self) -> tuple[bytes, bytes, int]:
+        """(stdout, stderr, dropped bytes) of the cell."""
+        texts = []
+        for head, kept in zip(self._heads, self._kept, strict=True):
+            texts.append(output.joined(bytes(head), kept.tail(), kept.dropped_bytes))
+        return texts[0], texts[1], sum(kept.dropped_bytes for kept in self._kept)
+
+    def on_output(self, kind: int, data: bytes) -> None:
+        """See JobSink."""
+        which = 0 if kind == frames.STDOUT else 1
+        self._heads[which].extend(self._kept[which].feed(data))
+        if self._kept[which].seen_bytes > output.HARD_LIMIT_BYTES and not self.overflowed:
+            self.overflowed = True
+            self.kill()
+
+    def on_control(self, data: bytes) -> None:
+        """See JobSink. The bytes come from the very process that runs the cells."""
+        try:
+            for frame in self._reader.feed(data):
+                if frame.kind == cells.RESULT and frame.channel == self._cell_number:
+                    self._set_answer(json.loads(frame.payload))
+        except (ValueError, RecursionError):
+            self.kill()
+
+    def _set_answer(self, report: object) -> None:
+        if self._answer is not None and not self._answer.done() and isinstance(report, dict):
+            self._answer.set_result(report)
+
+    def on_exit(self, report: JobReport) -> None:
+        """See JobSink."""
+        super().on_exit(report)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(EOFError())
+            self._answer.exception()
+
+    def on_lost(self, error: Exception) -> None:
+        """See JobSink."""
+        super().on_lost(error)
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+            self._answer.exception()
+
+
+class AgentPythonSession:
+    """See `PythonSession`. Cells wait for one another in the order of the calls."""
+
+    def __init__(
+        self, start: Callable[[], Awaitable[Interpreter]], default_timeout_s: float
+    ) -> None:
+        self._start = start
+        self._default_timeout_s = default_timeout_s
+        self._interpreter: Interpreter | None = None
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    async def open(self) -> AgentPythonSession:
+        """Start the interpreter."""
+        self._interpreter = await self._start()
+        return self
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> CellResult:
+        """See PythonSession."""
+        limit_s = self._default_timeout_s if timeout_s is TIMEOUT_FROM_SPEC else timeout_s
+        asked_s = time.monotonic()
+        async with self._turn:
+            if self._is_closed:
+                raise RuntimeError("This Python session is closed.")
+            if self._interpreter is None or self._interpreter.ended.done():
+                self._interpreter = await self._start()
+            interpreter = self._interpreter
+            started_s = time.monotonic()
+            try:
+                return await self._run_in(
+                    interpreter, code, limit_s, max_output_bytes, started_s - asked_s
+                )
+            except asyncio.CancelledError:
+                # Nobody waits for this cell any more; the next one must not meet it still running.
+                interpreter.kill()
+                self._interpreter = None
+                raise
+
+    async def _run_in(
+        self,
+        interpreter: Interpreter,
+        code: str,
+        limit_s: float | None,
+        max_output_bytes: int,
+        queued_s: float,
+    ) -> CellResult:
+        answer = interpreter.begin(code, max_output_bytes)
+        started_s = time.monotonic()
+        timed_out = False
+        await asyncio.wait([answer], timeout=limit_s)
+        if not answer.done():
+            timed_out = True
+            interpreter.interrupt()
+            await asyncio.wait([answer], timeout=INTERRUPT_GRACE_S)
+        if not answer.done():
+            interpreter.kill()
+            await asyncio.wait([answer])
+        restarted = False
+        report: dict[str, object] = {}
+        try:
+            report = answer.result()
+        except EOFError:
+            restarted = True
+            self._interpreter = None
+        stdout, stderr, dropped_bytes = interpreter.printed()
+        return CellResult(
+            stdout=stdout,
+            stderr=stderr,
+            value=_text_or_none(report.get("value")),
+            error=_error_of(report.get("error")),
+            timed_out=timed_out,
+            restarted=restarted,
+            oom=restarted and interpreter.ended.result().oom,
+            dropped_bytes=dropped_bytes,
+            output_limit_hit=interpreter.overflowed,
+            queued_s=queued_s,
+            run_s=time.monotonic() - started_s,
+        )
+
+    async def interrupt(self) -> None:
+        """See PythonSession."""
+        if self._interpreter is not None:
+            self._interpreter.interrupt()
+
+    async def reset(self) -> None:
+        """See PythonSession."""
+        if self._interpreter is not None:
+            self._interpreter.kill()  # a running cell ends, which lets us have the turn
+        async with self._turn:
+            if self._interpreter is not None:
+                self._interpreter.kill()
+            if not self._is_closed:
+                self._interpreter = await self._start()
+
+    async def close(self) -> None:
+        """See PythonSession."""
+        self._is_closed = True
+        if self._interpreter is not None:
+            self._interpreter.kill()
+            self._interpreter = None
+
+    async def __aenter__(self) -> AgentPythonSession:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _error_of(fields: object) -> CellError | None:
+    if not isinstance(fields, dict):
+        return None
+    texts = [str(fields.get(key, "")) for key in ("type", "message", "traceback")]
+    return CellError(*texts)

@@ -1,0 +1,266 @@
+"""The one interface of all sandboxes. These docstrings are the contract; `tests/conformance/sandbox` checks it.
+
+    spec = SandboxSpec(memory_mb=256)
+    async with LocalBackend() as backend:
+        sandbox = await backend.create(spec)        # returns at once; the sandbox comes up meanwhile
+        result = await sandbox.exec("python3 solve.py", stdin=b"3 4", timeout_s=5)
+        await sandbox.terminate()
+
+Every operation waits for readiness by itself. Every coroutine here may be cancelled at any point: what it had
+started inside is killed, and the sandbox stays usable. Paths are paths *inside* the sandbox; relative ones begin
+at `info.workdir`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal, Protocol, runtime_checkable
+
+from verifiers.sandboxes.results import CellResult, ExecResult, SandboxInfo, Snapshot, StreamName
+from verifiers.sandboxes.spec import SandboxSpec
+
+Command = str | Sequence[str]
+"""A shell line (run by `bash -c`, else `sh -c`; never a login shell) or an argument vector (run as it is)."""
+
+Overflow = Literal["truncate_middle", "kill"]
+Capability = Literal[
+    "snapshot", "fork_python", "per_command_limits", "network_proxy", "network_full"
+]
+
+DEFAULT_MAX_OUTPUT_BYTES = 1 << 20
+DEFAULT_MAX_FILE_BYTES = 100 << 20
+
+
+class _FromSpec(Enum):
+    TIMEOUT = "command_timeout_s of the specification"
+
+
+TIMEOUT_FROM_SPEC: Final = _FromSpec.TIMEOUT
+"""Default of every `timeout_s`: the specification's `command_timeout_s`. None means no limit."""
+
+Timeout = float | None | Literal[_FromSpec.TIMEOUT]
+
+
+@runtime_checkable
+class Process(Protocol):
+    """A command that runs while the caller goes on. Also an async context manager that kills it on exit."""
+
+    async def write(self, data: bytes) -> None:
+        """Give bytes to stdin; returns when the command's pipe has taken them.
+
+        Raises BrokenPipeError if the command has ended or closed its stdin.
+        """
+        ...
+
+    async def close_stdin(self) -> None:
+        """End of input. Doing it twice is harmless."""
+        ...
+
+    def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
+        """What it prints, as it comes, until it has ended. One reader at a time.
+
+        A reader who stops reading stops the command after about 256 KiB, and never another command.
+        """
+        ...
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the command and its process group. Harmless after its end."""
+        ...
+
+    async def kill(self) -> None:
+        """End it and everything it has started, also what has detached itself; returns when it has ended."""
+        ...
+
+    async def wait(self) -> ExecResult:
+        """How it ended; the result's `stdout` and `stderr` are empty. Output that nobody reads is dropped."""
+        ...
+
+    async def __aenter__(self) -> Process: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class PythonSession(Protocol):
+    """An interpreter that keeps its variables from cell to cell. Also an async context manager that closes it."""
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> CellResult:
+        """Run one cell; cells of one session run one after another.
+
+        At the time limit the cell gets KeyboardInterrupt and half a second; variables then survive. Code that
+        ignores it costs the interpreter: it is replaced (`restarted=True`). The session always stays usable.
+        """
+        ...
+
+    async def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the running cell; without one, nothing happens."""
+        ...
+
+    async def reset(self) -> None:
+        """Start over with a fresh interpreter; a running cell ends with `restarted=True`."""
+        ...
+
+    async def close(self) -> None:
+        """End the interpreter. Idempotent."""
+        ...
+
+    async def __aenter__(self) -> PythonSession: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One isolated machine for untrusted code. Also an async context manager that terminates it.
+
+    Any method may raise `SandboxCreationError` (it did not come up), `SandboxDead` (it is gone, `reason` says why)
+    or `SandboxUnresponsive`; no method turns such trouble into a result.
+    """
+
+    id: str
+    """Unique among all sandboxes of this process; made of letters, digits and `-`."""
+    spec: SandboxSpec
+    info: SandboxInfo
+    """What is really enforced. Complete once ready."""
+
+    async def ready(self) -> float:
+        """Wait until commands can run. Returns the seconds that *this call* waited."""
+        ...
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        on_overflow: Overflow = "truncate_middle",
+        memory_mb: int | None = None,
+        cpu_time_s: float | None = None,
+    ) -> ExecResult:
+        """Run a command to its end.
+
+        It sees the specification's variables plus `env`, and an empty stdin unless given. The result comes when the
+        command itself has ended, even if a background child still holds its pipes; such children live on. At the
+        time limit everything it started is killed, detached children included, and other running commands are not.
+
+        Of each stream at most `max_output_bytes` are kept: the first and the last half, with a line between them that
+        counts what was dropped; or with `on_overflow="kill"` the first part, and the command is stopped. More than
+        256 MiB always stops it. `memory_mb` (address space of each process) and `cpu_time_s` limit this command further
+        (capability "per_command_limits").
+
+        A program or `cwd` that does not exist is a result with code 127 or 126 and the reason in `stderr`.
+        Raises ValueError for an empty command, a zero byte, or a `user` that the sandbox does not have.
+        """
+        ...
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        stdin: bool = False,
+        discard_output: bool = False,
+    ) -> Process:
+        """Start a command and return while it runs. `stdin=False` gives it an empty one.
+
+        `discard_output=True` suits background servers: what they print goes nowhere and never blocks them.
+        """
+        ...
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        argv: Sequence[str] = (),
+        stdin: bytes | None = None,
+        timeout_s: Timeout = TIMEOUT_FROM_SPEC,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+        on_overflow: Overflow = "truncate_middle",
+        memory_mb: int | None = None,
+        cpu_time_s: float | None = None,
+    ) -> ExecResult:
+        """Run a program in a fresh process of the prepared interpreter; like `exec(["python3", "-c", code])`.
+
+        With capability "fork_python" it is a fork with the `preload` modules imported already: milliseconds.
+        `memory_mb` then counts on top of what the prepared interpreter takes.
+        """
+        ...
+
+    async def python(self) -> PythonSession:
+        """Start an interpreter that keeps its variables between cells."""
+        ...
+
+    async def read(self, path: str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> bytes:
+        """Content of a regular file. Raises `SandboxFileNotFound`, `SandboxFileTooLarge`, `SandboxFileError`."""
+        ...
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Create or replace a regular file, with missing parent directories. Raises `SandboxFileError`."""
+        ...
+
+    async def upload(self, local: Path | str, remote: str) -> None:
+        """Copy a file or a directory of this machine to the path `remote` inside. Links are copied as links.
+
+        Raises FileNotFoundError for a missing local path, `SandboxFileError` for trouble inside.
+        """
+        ...
+
+    async def download(
+        self, remote: str, local: Path | str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES
+    ) -> None:
+        """Copy a file or a directory from inside to the path `local`.
+
+        Nothing is ever written outside `local`, whatever the sandbox sends; links that point outside the copied
+        tree, devices, sockets and fifos are left out.
+        """
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """The files below the work directory (capability "snapshot"), else `SandboxCapabilityMissing`."""
+        ...
+
+    async def terminate(self) -> None:
+        """Kill everything and free what it used; returns when that is done. Idempotent, and goes on if cancelled."""
+        ...
+
+    def kill_sync(self) -> None:
+        """Start killing everything at once, without an event loop: for atexit and signal handlers. Idempotent."""
+        ...
+
+    async def __aenter__(self) -> Sandbox: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@runtime_checkable
+class SandboxBackend(Protocol):
+    """Makes sandboxes. Building one costs nothing and starts nothing; an async context manager that closes it."""
+
+    name: str
+    capabilities: frozenset[Capability]
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A handle, at once; the sandbox comes up meanwhile and whoever awaits it gets the failure, if any.
+
+        Raises `IsolationUnavailable` or `SandboxCapabilityMissing` at once where the specification alone decides.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Terminate every sandbox it made and whatever helps to make them. Idempotent."""
+        ...
+
+    async def __aenter__(self) -> SandboxBackend: ...
+    async def __aexit__(self, *exc: object) -> None: ...
