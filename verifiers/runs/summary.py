@@ -1,0 +1,412 @@
+"""What a run says: rewards with their error, pass@k, metrics, errors, truncations, tokens, speed, cost.
+
+A failed rollout counts with its saved reward, 0.0: leaving failures out would flatter a model that fails on hard
+examples. The mean over the rollouts in which nothing failed stands beside it; when the two differ much, fix the
+failures before believing either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from verifiers.runs.prices import EvalCost, ModelPrice
+from verifiers.runs.statistics import (
+    NAN,
+    Estimate,
+    Interval,
+    estimate_from_sums,
+    pass_all_k,
+    pass_at_k,
+    powers_of_two,
+    wilson_interval,
+)
+from verifiers.types import TokenUsage
+
+MAX_EXAMPLES = 3
+"""Example messages kept for each type of error."""
+
+
+@dataclass(frozen=True)
+class MetricSummary:
+    """One metric over the rollouts that have it."""
+
+    estimate: Estimate
+    """Mean, standard error clustered by example, 95 % interval."""
+    deviation: float
+    """Sample standard deviation of the single values."""
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+
+
+@dataclass(frozen=True)
+class ErrorCount:
+    """How often something failed, with examples of the message."""
+
+    count: int
+    messages: tuple[str, ...]
+    """Up to three different messages."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens over all rollouts that report them."""
+
+    rollouts: int
+    """Rollouts that report their tokens."""
+    input_tokens: float
+    output_tokens: float
+    per_rollout: TokenUsage | None
+    """Means over those rollouts, in the shape of `metadata.json`; None when none reports."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of a run, or of the part of it that is finished."""
+
+    rollouts: int
+    examples: int
+    rollouts_per_example: int
+    """The largest number of rollouts any example has."""
+    reward: Estimate
+    """Mean reward over all rollouts, failed ones included; error and 95 % interval clustered by example."""
+    reward_naive_stderr: float
+    """The standard error if all rollouts were independent, for comparison; too small when examples differ."""
+    reward_error_free: Estimate
+    """The same over rollouts without an error and without a reward function that raised."""
+    reward_low: float
+    """Smallest reward."""
+    reward_high: float
+    """Largest reward."""
+    unscored: int
+    """Rollouts whose reward is missing, NaN or infinite; they count 0.0."""
+    pass_threshold: float
+    """A rollout passes with a reward of at least this."""
+    pass_at_k: Mapping[int, Estimate]
+    """k → probability that at least one of k rollouts passes, over the examples that have k rollouts; k = 1, 2, 4 …"""
+    pass_all_k: Mapping[int, Estimate]
+    """k → probability that all of k rollouts pass."""
+    metrics: Mapping[str, MetricSummary]
+    error_count: int
+    """Rollouts that ended in an error."""
+    error_interval: Interval
+    """95 % interval of the share of failed rollouts (Wilson)."""
+    errors: Mapping[str, ErrorCount]
+    """By type of error."""
+    reward_errors: Mapping[str, ErrorCount]
+    """Reward functions that raised, by function; each counted 0.0 for that rollout."""
+    reward_error_rollouts: int
+    """Rollouts in which a reward function raised."""
+    truncated: int
+    stop_conditions: Mapping[str, int]
+    tokens: Tokens
+    wall_time_s: float
+    """From the first start to the last end, or as the caller measured it."""
+    cost: EvalCost | None
+    """None without a price."""
+
+    @property
+    def error_rate(self) -> float:
+        """Share of rollouts that ended in an error."""
+        return self.error_count / self.rollouts if self.rollouts else 0.0
+
+    @property
+    def rollouts_per_s(self) -> float:
+        """Finished rollouts a second."""
+        return self.rollouts / self.wall_time_s if self.wall_time_s > 0 else NAN
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens the model wrote a second, over all rollouts together."""
+        return self.tokens.output_tokens / self.wall_time_s if self.wall_time_s > 0 else NAN
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as JSON values; what is not a number is None."""
+        derived = ("error_rate", "rollouts_per_s", "output_tokens_per_s")
+        return _json({**_fields(self), **{name: getattr(self, name) for name in derived}})
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return _json(_fields(value))
+    if isinstance(value, Estimate | Interval):
+        return _json(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    return value
+
+
+def summarize(
+    outputs: Iterable[Mapping[str, Any]],
+    pass_threshold: float = 0.5,
+    *,
+    price: ModelPrice | None = None,
+    wall_time_s: float | None = None,
+) -> Summary:
+    """The summary of these rollouts, which may be a stream."""
+    running = RunningSummary(pass_threshold, price=price)
+    running.add(outputs)
+    return running.summary(wall_time_s=wall_time_s)
+
+
+class _Clusters:
+    """Values by example: enough to give mean and clustered error at any time."""
+
+    __slots__ = ("count", "counts", "high", "low", "mean", "squares", "sums")
+
+    def __init__(self) -> None:
+        self.sums: dict[Hashable, float] = {}
+        self.counts: dict[Hashable, int] = {}
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0  # sum of squared deviations, kept up by Welford's method
+        self.low, self.high = math.inf, -math.inf
+
+    def add(self, example: Hashable, value: float) -> None:
+        self.sums[example] = self.sums.get(example, 0.0) + value
+        self.counts[example] = self.counts.get(example, 0) + 1
+        self.count += 1
+        off = value - self.mean
+        self.mean += off / self.count
+        self.squares += off * (value - self.mean)
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    def estimate(self) -> Estimate:
+        return estimate_from_sums(list(self.sums.values()), list(self.counts.values()))
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else NAN
+
+    def summary(self) -> MetricSummary:
+        return MetricSummary(self.estimate(), self.deviation, self.low, self.high)
+
+
+@dataclass
+class _Failures:
+    """Counts by name, with a few messages each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    messages: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, name: str, message: str) -> None:
+        self.counts[name] += 1
+        kept = self.messages.setdefault(name, [])
+        if len(kept) < MAX_EXAMPLES and message not in kept:
+            kept.append(message)
+
+    def summary(self) -> dict[str, ErrorCount]:
+        return {
+            name: ErrorCount(n, tuple(self.messages[name])) for name, n in self.counts.most_common()
+        }
+
+
+class RunningSummary:
+    """A summary that grows with the run: adding is O(1) a rollout, `summary` O(examples)."""
+
+    def __init__(self, pass_threshold: float = 0.5, *, price: ModelPrice | None = None) -> None:
+        self.pass_threshold = pass_threshold
+        self.price = price
+        self.rollouts = 0
+        self.error_count = 0
+        self.truncated = 0
+        self.unscored = 0
+        self.reward_error_rollouts = 0
+        self.tools: list[Any] | None = None
+        """The tools that every rollout had; None when rollouts differ."""
+        self._tools_differ = False
+        self._rewards = _Clusters()
+        self._clean_rewards = _Clusters()
+        self._passes: dict[Hashable, int] = {}
+        self._metrics: dict[str, _Clusters] = {}
+        self._errors = _Failures()
+        self._reward_errors = _Failures()
+        self._stops: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._token_counts: Counter[str] = Counter()
+        self._start_s, self._end_s = math.inf, -math.inf
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward so far, 0.0 before the first rollout."""
+        return self._rewards.mean
+
+    @property
+    def input_tokens(self) -> float:
+        """Tokens sent to the model so far."""
+        return self._tokens["input_tokens"]
+
+    @property
+    def output_tokens(self) -> float:
+        """Tokens written by the model so far."""
+        return self._tokens["output_tokens"]
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Cost so far, or None without a price."""
+        cost = self.cost
+        return None if cost is None else cost["total_usd"]
+
+    @property
+    def cost(self) -> EvalCost | None:
+        """Cost so far by input and output, or None without a price."""
+        return (
+            None if self.price is None else self.price.cost(self.input_tokens, self.output_tokens)
+        )
+
+    def mean_metrics(self) -> dict[str, float]:
+        """Mean of every metric so far, over the rollouts that have it."""
+        return {name: values.mean for name, values in self._metrics.items()}
+
+    def add(self, outputs: Iterable[Mapping[str, Any]]) -> None:
+        """Count further finished rollouts."""
+        for output in outputs:
+            self._add(output)
+
+    def _add(self, output: Mapping[str, Any]) -> None:
+        example = output.get("example_id")
+        if example is None:
+            example = ("no example_id", self.rollouts)
+        self._take_tools(output.get("tool_defs"))
+        self.rollouts += 1
+        reward = _finite(output.get("reward"))
+        failed = self._add_failures(output, unscored=reward is None)
+        if reward is None:
+            reward = 0.0
+        self._rewards.add(example, reward)
+        if not failed:
+            self._clean_rewards.add(example, reward)
+        self._passes[example] = self._passes.get(example, 0) + (reward >= self.pass_threshold)
+        for name, value in (output.get("metrics") or {}).items():
+            number = _finite(value)
+            if number is not None:
+                if name not in self._metrics:
+                    self._metrics[name] = _Clusters()
+                self._metrics[name].add(example, number)
+        self.truncated += bool(output.get("is_truncated"))
+        if (stop := output.get("stop_condition")) is not None:
+            self._stops[str(stop)] += 1
+        for name, value in (output.get("token_usage") or {}).items():
+            self._tokens[name] += value
+            self._token_counts[name] += 1
+        self._add_timing(output.get("timing"))
+
+    def _add_failures(self, output: Mapping[str, Any], *, unscored: bool) -> bool:
+        """Count what failed in a rollout; whether anything did."""
+        error = output.get("error")
+        if error is not None:
+            self.error_count += 1
+            name = error.get("error") if isinstance(error, Mapping) else error
+            message = error.get("error_chain_str") if isinstance(error, Mapping) else error
+            self._errors.add(str(name), str(message))
+        reward_errors = output.get("errors") or ()
+        for entry in reward_errors:
+            name = (
+                entry.get("function") or entry.get("name") or entry.get("type") or "reward function"
+            )
+            self._reward_errors.add(
+                str(name), str(entry.get("message") or entry.get("error") or entry)
+            )
+        self.reward_error_rollouts += bool(reward_errors)
+        self.unscored += unscored
+        return error is not None or bool(reward_errors) or unscored
+
+    def _take_tools(self, tools: list[Any] | None) -> None:
+        if self._tools_differ:
+            return
+        if self.rollouts == 0:
+            self.tools = tools
+        elif tools is not self.tools and tools != self.tools:
+            self.tools = None
+            self._tools_differ = True
+
+    def _add_timing(self, timing: Mapping[str, Any] | None) -> None:
+        if timing and (start := timing.get("start_time")):
+            self._start_s = min(self._start_s, start)
+            self._end_s = max(self._end_s, start + (timing.get("total") or 0.0))
+
+    def summary(self, *, wall_time_s: float | None = None) -> Summary:
+        """The numbers so far. Without a measured `wall_time_s` it is taken from the rollouts' own times."""
+        rewards = self._rewards
+        counts_E = rewards.counts
+        passes_at, passes_all = self._passing()
+        spanned_s = self._end_s - self._start_s if self._end_s > self._start_s else 0.0
+        return Summary(
+            rollouts=self.rollouts,
+            examples=len(counts_E),
+            rollouts_per_example=max(counts_E.values(), default=0),
+            reward=rewards.estimate(),
+            reward_naive_stderr=rewards.deviation / math.sqrt(rewards.count)
+            if rewards.count
+            else NAN,
+            reward_error_free=self._clean_rewards.estimate(),
+            reward_low=rewards.low if rewards.count else NAN,
+            reward_high=rewards.high if rewards.count else NAN,
+            unscored=self.unscored,
+            pass_threshold=self.pass_threshold,
+            pass_at_k=passes_at,
+            pass_all_k=passes_all,
+            metrics={name: values.summary() for name, values in self._metrics.items()},
+            error_count=self.error_count,
+            error_interval=wilson_interval(self.error_count, self.rollouts),
+            errors=self._errors.summary(),
+            reward_errors=self._reward_errors.summary(),
+            reward_error_rollouts=self.reward_error_rollouts,
+            truncated=self.truncated,
+            stop_conditions=dict(self._stops.most_common()),
+            tokens=Tokens(
+                rollouts=self._token_counts["input_tokens"],
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                per_rollout=self._tokens_per_rollout(),
+            ),
+            wall_time_s=spanned_s if wall_time_s is None else wall_time_s,
+            cost=self.cost,
+        )
+
+    def _tokens_per_rollout(self) -> TokenUsage | None:
+        if not self._token_counts:
+            return None
+        means = {name: self._tokens[name] / count for name, count in self._token_counts.items()}
+        return cast(TokenUsage, means)  # the names are those of the outputs' `token_usage`
+
+    def _passing(self) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
+        """pass@k and pass^k: the mean over examples of the unbiased estimate of each."""
+        kinds = Counter((n, self._passes[example]) for example, n in self._rewards.counts.items())
+        most = max((n for n, _ in kinds), default=0)
+        at: dict[int, Estimate] = {}
+        every: dict[int, Estimate] = {}
+        for k in powers_of_two(most):
+            enough = {kind: number for kind, number in kinds.items() if kind[0] >= k}
+            repeats = list(enough.values())
+            for into, chance in ((at, pass_at_k), (every, pass_all_k)):
+                values_E = np.repeat([chance(n, c, k) for n, c in enough], repeats)
+                into[k] = estimate_from_sums(values_E, np.ones_like(values_E))
+        return at, every
+
+
+def _finite(value: Any) -> float | None:
+    """The value as a float, or None when it is no finite number."""
+    if value is None or isinstance(value, str):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
