@@ -10,7 +10,10 @@ import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verifiers.configs import EvalConfig
 
 RESULTS_FILE = "results.jsonl"
 METADATA_FILE = "metadata.json"
@@ -54,6 +57,11 @@ def new_run_folder(
         folder = named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir))
         if not folder.exists():
             return folder
+
+
+def folder_for(config: EvalConfig) -> Path:
+    """A new name for the run that `config` describes."""
+    return new_run_folder(config.env_id, config.model, config.env_dir_path, config.output_dir)
 
 
 def is_run_folder(path: Path) -> bool:

@@ -196,3 +196,8 @@ def reported_tokens(response: Any) -> tuple[int, int] | None:
     if isinstance(usage, dict):
         return usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     return getattr(usage, "prompt_tokens", 0) or 0, getattr(usage, "completion_tokens", 0) or 0
+
+
+def extract_usage_tokens(response: Any) -> tuple[int, int]:
+    """`reported_tokens`, with (0, 0) for a response that reports none."""
+    return (None if response is None else reported_tokens(response)) or (0, 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.runs.encoding import encode_line, jsonable
@@ -29,9 +29,7 @@ def make_dataset(results: GenerateOutputs) -> Dataset:
     table = {name: [row.get(name) for row in rows] for name in columns}
     as_text = [name for name, values in table.items() if not _fits_one_type(values)]
     for name in as_text:
-        table[name] = [
-            None if v is None else encode_line({"value": v})[9:-2].decode() for v in table[name]
-        ]
+        table[name] = [None if value is None else json.dumps(value) for value in table[name]]
     if as_text:
         logger.info("Columns whose values differ in type are JSON text: %s", ", ".join(as_text))
     return Dataset.from_dict(table)
@@ -76,6 +74,4 @@ def push_results_to_hf_hub(results: GenerateOutputs, dataset_name: str | None = 
 
 def sanitize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata as it is saved: JSON values, without the path of the run on this machine."""
-    return jsonable(
-        {k: v for k, v in metadata.items() if not isinstance(v, Path) and k != "path_to_save"}
-    )
+    return jsonable({key: value for key, value in metadata.items() if key != "path_to_save"})

@@ -332,15 +332,28 @@ class RunStore:
 # ------------------------------------------------------------------------------------------------ v0's writers
 
 
-def write_outputs(folder: Path, outputs: Iterable[RolloutOutput], *, append: bool = False) -> None:
-    """Write rollouts to `results.jsonl` without a store: all at once, replacing the file or adding to it."""
-    folder = Path(folder)
+def save_outputs(outputs: Iterable[RolloutOutput], results_path: Path, mode: str = "w") -> None:
+    """Write rollouts to the run folder `results_path` without a store: replace the file ("w") or add to it ("a")."""
+    folder = Path(results_path)
     with _explained(folder, "be written"):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / RESULTS_FILE).open("ab" if append else "wb") as file:
+        with (folder / RESULTS_FILE).open("ab" if mode == "a" else "wb") as file:
             file.writelines(encode_line(output) for output in outputs)
             file.flush()
             os.fsync(file.fileno())
+
+
+def save_new_outputs(new_outputs: Iterable[RolloutOutput], results_path: Path) -> None:
+    """Add rollouts to the run folder `results_path`."""
+    save_outputs(new_outputs, results_path, mode="a")
+
+
+def save_metadata(metadata: Mapping[str, Any], result_path: Path) -> None:
+    """Write the metadata of the run folder `result_path`, which is made if needed."""
+    folder = Path(result_path)
+    with _explained(folder, "be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_metadata(folder, metadata)
 
 
 # ------------------------------------------------------------------------------------------------ parts

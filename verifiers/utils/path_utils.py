@@ -1,0 +1,17 @@
+"""v0 import path; see `verifiers.runs.folders`."""
+
+from verifiers.runs.folders import (
+    find_latest_incomplete as find_latest_incomplete_eval_results_path,
+)
+from verifiers.runs.folders import folder_for as get_eval_results_path
+from verifiers.runs.folders import is_run_folder as is_valid_eval_results_path
+from verifiers.runs.folders import named_folder as get_results_path
+from verifiers.runs.folders import runs_folder as get_eval_runs_dir
+
+__all__ = [
+    "find_latest_incomplete_eval_results_path",
+    "get_eval_results_path",
+    "get_eval_runs_dir",
+    "get_results_path",
+    "is_valid_eval_results_path",
+]

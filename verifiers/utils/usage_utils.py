@@ -1,0 +1,14 @@
+"""v0 import path; see `verifiers.timing` and `verifiers.runs.output`."""
+
+from verifiers.runs.output import context_tokens as compute_context_token_metrics
+from verifiers.runs.output import extract_usage_tokens as extract_usage_tokens
+from verifiers.timing import StateUsageTracker as StateUsageTracker
+
+response_usage_tokens = extract_usage_tokens
+
+__all__ = [
+    "StateUsageTracker",
+    "compute_context_token_metrics",
+    "extract_usage_tokens",
+    "response_usage_tokens",
+]
