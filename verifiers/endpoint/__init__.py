@@ -1,0 +1,79 @@
+"""A tiny language model of our own behind an OpenAI-compatible server, so that nothing else is needed to begin.
+
+    from verifiers.endpoint import EmbeddedEndpoint, endpoint_process
+
+    async with EmbeddedEndpoint() as endpoint:      # in this event loop
+        ...endpoint.base_url...
+
+    with endpoint_process() as endpoint:            # in a process of its own
+        ...endpoint.base_url...
+
+It samples for real: seeds, temperatures, log-probabilities and failures included. See docs/endpoint.md.
+Nothing heavier than the standard library is imported until a name is used, so that a process can choose
+the number of BLAS threads before numpy loads.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verifiers.endpoint.embedded import EmbeddedEndpoint as EmbeddedEndpoint
+    from verifiers.endpoint.engine import Engine as Engine
+    from verifiers.endpoint.engine import FinishReason as FinishReason
+    from verifiers.endpoint.engine import Generation as Generation
+    from verifiers.endpoint.engine import PauseMode as PauseMode
+    from verifiers.endpoint.errors import EndpointError as EndpointError
+    from verifiers.endpoint.errors import EndpointStartError as EndpointStartError
+    from verifiers.endpoint.errors import RequestError as RequestError
+    from verifiers.endpoint.errors import WeightsError as WeightsError
+    from verifiers.endpoint.model import load_model as load_model
+    from verifiers.endpoint.process import EndpointProcess as EndpointProcess
+    from verifiers.endpoint.process import endpoint_process as endpoint_process
+    from verifiers.endpoint.process import start_endpoint_process as start_endpoint_process
+    from verifiers.endpoint.sampling import Sampling as Sampling
+    from verifiers.endpoint.server import EndpointConfig as EndpointConfig
+
+_HOMES = {
+    "EmbeddedEndpoint": "embedded",
+    "EndpointConfig": "server",
+    "EndpointError": "errors",
+    "EndpointProcess": "process",
+    "EndpointStartError": "errors",
+    "Engine": "engine",
+    "FinishReason": "engine",
+    "Generation": "engine",
+    "PauseMode": "engine",
+    "RequestError": "errors",
+    "Sampling": "sampling",
+    "WeightsError": "errors",
+    "endpoint_process": "process",
+    "load_model": "model",
+    "start_endpoint_process": "process",
+}
+
+__all__ = [
+    "EmbeddedEndpoint",
+    "EndpointConfig",
+    "EndpointError",
+    "EndpointProcess",
+    "EndpointStartError",
+    "Engine",
+    "FinishReason",
+    "Generation",
+    "PauseMode",
+    "RequestError",
+    "Sampling",
+    "WeightsError",
+    "endpoint_process",
+    "load_model",
+    "start_endpoint_process",
+]
+
+
+def __getattr__(name: str) -> Any:  # Any: the type depends on the name
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,157 @@
+"""The problems the shipped model was trained on: prompts and right answers, drawn from a seed.
+
+The prompt formats here are the ones the bundled environments use. The training script draws from this
+module, and so do the tests that measure the shipped weights on fresh problems.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from typing import Any
+
+REVERSE_SYSTEM_PROMPT = (
+    "Reverse the text character-by-character. Put your answer in <reversed_text> tags."
+)
+ADDITION_SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_COMMON_LETTERS = "eeeeeettttaaaaooooiiinnnssshhhrrrdddlllccuummwwffggyyppbbvkjxqz"
+_TOOL_NAMES = (
+    "add",
+    "calculator",
+    "calculate",
+    "sum",
+    "plus",
+    "add_numbers",
+    "evaluate",
+    "compute",
+)
+_TWO_NUMBER_PARAMETERS = (("a", "b"), ("x", "y"), ("left", "right"), ("first", "second"))
+_EXPRESSION_PARAMETERS = ("expression", "expr", "input", "query", "formula")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """A conversation up to the model's turn, and the turn wanted."""
+
+    messages: list[dict[str, Any]]
+    completion: str
+    """What the model should write, without the end token."""
+    answer: str
+    """The part a reward function compares: the reversed text, the sum, or the tool call."""
+    tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+
+def reverse_problem(rng: random.Random, *, length: int, system_prompt: bool = True) -> Problem:
+    """A text of `length` lower-case letters and single inner spaces, to be reversed."""
+    text = random_text(rng, length)
+    answer = text[::-1]
+    return Problem(
+        _messages(REVERSE_SYSTEM_PROMPT if system_prompt else None, text),
+        f"<reversed_text>{answer}</reversed_text>",
+        answer,
+    )
+
+
+def random_text(rng: random.Random, length: int) -> str:
+    """Letters in words; half of the texts use letters as often as English does."""
+    letters = _COMMON_LETTERS if rng.random() < 0.5 else _LETTERS
+    characters = rng.choices(letters, k=length)
+    position = rng.randint(2, 8)
+    while position < length - 1:
+        characters[position] = " "
+        position += rng.randint(2, 8)
+    return "".join(characters)
+
+
+def addition_problem(
+    rng: random.Random, *, digits: tuple[int, int], system_prompt: bool = True
+) -> Problem:
+    """`What is A + B?` with A and B of the given numbers of digits, solved digit by digit."""
+    left, right = (random_number(rng, count) for count in digits)
+    return Problem(
+        _messages(ADDITION_SYSTEM_PROMPT if system_prompt else None, f"What is {left} + {right}?"),
+        f"{addition_steps(left, right)} \\boxed{{{left + right}}}",
+        str(left + right),
+    )
+
+
+def random_number(rng: random.Random, digits: int) -> int:
+    """A number with exactly so many digits (0-9 for one)."""
+    return rng.randint(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)
+
+
+def addition_steps(left: int, right: int) -> str:
+    """The column sums from the right, each with its carry: 47 and 85 give "7+5=12, 4+8+1=13."."""
+    width = max(len(str(left)), len(str(right)))
+    pairs = zip(reversed(str(left).zfill(width)), reversed(str(right).zfill(width)), strict=True)
+    steps, carry = [], 0
+    for a, b in pairs:
+        total = int(a) + int(b) + carry
+        steps.append(f"{a}+{b}{'+1' if carry else ''}={total}")
+        carry = total // 10
+    return ", ".join(steps) + "."
+
+
+def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool) -> Problem:
+    """A sum with a calculator at hand: the call itself, or the turn after the tool has answered."""
+    left, right = (random_number(rng, count) for count in digits)
+    name = rng.choice(_TOOL_NAMES)
+    if rng.random() < 0.5:
+        names = rng.choice(_TWO_NUMBER_PARAMETERS)
+        arguments = f'{{"{names[0]}": {left}, "{names[1]}": {right}}}'
+    else:
+        names = (rng.choice(_EXPRESSION_PARAMETERS),)
+        arguments = f'{{"{names[0]}": "{left} + {right}"}}'
+    tool = {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {"type": "object", "properties": {n: {"type": "string"} for n in names}},
+        },
+    }
+    system = rng.choice((None, ADDITION_SYSTEM_PROMPT))
+    messages = _messages(system, f"What is {left} + {right}?")
+    call = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+    if not answered:
+        return Problem(messages, call, call, [tool])
+    function = {"name": name, "arguments": arguments}
+    call_message = {"id": "call_0", "type": "function", "function": function}
+    messages.append({"role": "assistant", "content": None, "tool_calls": [call_message]})
+    messages.append({"role": "tool", "tool_call_id": "call_0", "content": str(left + right)})
+    return Problem(messages, f"\\boxed{{{left + right}}}", str(left + right), [tool])
+
+
+def reverse_reward(problem: Problem, completion: str) -> float:
+    """Longest common subsequence of the tagged text and the answer, over the longer of the two."""
+    found = re.search(r"<reversed_text>(.*?)</reversed_text>", completion, re.DOTALL)
+    written = found[1].strip() if found else ""
+    longest = max(len(written), len(problem.answer))
+    return _common_subsequence_length(written, problem.answer) / longest if longest else 0.0
+
+
+def addition_reward(problem: Problem, completion: str) -> float:
+    """1.0 if the last boxed number is the sum, else 0.0."""
+    boxed = re.findall(r"\\boxed\{([^{}]*)\}", completion)
+    return float(bool(boxed) and boxed[-1].strip() == problem.answer)
+
+
+def _common_subsequence_length(first: str, second: str) -> int:
+    row = [0] * (len(second) + 1)
+    for a in first:
+        diagonal = 0
+        for column, b in enumerate(second, start=1):
+            above = row[column]
+            row[column] = diagonal + 1 if a == b else max(above, row[column - 1])
+            diagonal = above
+    return row[-1]
+
+
+def _messages(system_prompt: str | None, user: str) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if system_prompt is not None:
+        messages.append({"role": "system", "content": system_prompt})
+    messages.append({"role": "user", "content": user})
+    return messages

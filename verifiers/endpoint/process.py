@@ -1,0 +1,172 @@
+"""The endpoint in a process of its own, which ends with the one that started it.
+
+The parent holds the writing end of a pipe to the child's standard input. However the parent ends, also by
+SIGKILL, the pipe closes and the child stops serving.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from verifiers.endpoint.errors import EndpointStartError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 5.0
+
+BLAS_THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Each set to 1 before numpy loads: matrices this small lose time when threads share them."""
+
+
+class EndpointProcess:
+    """A running endpoint process. Close it, or use it as a context manager."""
+
+    def __init__(self, process: subprocess.Popen[str], base_url: str, model: str) -> None:
+        self._process = process
+        self.base_url = base_url
+        """What OpenAI clients take as `base_url`."""
+        self.model = model
+        """The name of the model served."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        """The server's root."""
+        return self.base_url.removesuffix("/v1")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the process and waits for it; nothing if it has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> EndpointProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_endpoint_process(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    model_name: str = "embedded",
+    weights: str | Path | None = None,
+    api_key: str | None = None,
+    max_running: int | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+) -> EndpointProcess:
+    """Starts the endpoint and returns when it answers requests.
+
+    Raises EndpointStartError with the process's last words if it ends or stays silent for
+    `start_timeout_s`. Blocks for about half a second; in a coroutine use `asyncio.to_thread`.
+    """
+    settings = {
+        "host": host,
+        "port": port,
+        "model_names": [model_name],
+        "weights": None if weights is None else str(weights),
+        "api_key": api_key,
+        "max_running": max_running,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "verifiers.endpoint"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **dict.fromkeys(BLAS_THREAD_VARIABLES, "1")},
+    )
+    try:
+        # Through the pipe, not the command line: a key there would be visible to every user.
+        _pipe(process.stdin).write(json.dumps(settings) + "\n")
+        _pipe(process.stdin).flush()
+        line = _first_line(process, start_timeout_s)
+        answer = json.loads(line) if line else {}
+        if "base_url" not in answer:
+            raise EndpointStartError(
+                answer.get("error")
+                or f"The endpoint process ended with code {process.wait()} before it served."
+            )
+    except BrokenPipeError as error:
+        raise EndpointStartError(
+            f"The endpoint process ended with code {process.wait()} before it read its settings."
+        ) from error
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return EndpointProcess(process, answer["base_url"], model_name)
+
+
+@contextmanager
+def endpoint_process(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    model_name: str = "embedded",
+    weights: str | Path | None = None,
+    api_key: str | None = None,
+    max_running: int | None = None,
+) -> Iterator[EndpointProcess]:
+    """`start_endpoint_process` as a context: the process ends with the block."""
+    with start_endpoint_process(
+        host=host,
+        port=port,
+        model_name=model_name,
+        weights=weights,
+        api_key=api_key,
+        max_running=max_running,
+    ) as endpoint:
+        yield endpoint
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise RuntimeError("The process was started without this pipe.")
+    return stream
+
+
+def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(_pipe(process.stdout), selectors.EVENT_READ)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            raise EndpointStartError(
+                f"The endpoint process {process.pid} was silent for {timeout_s:g} s and was ended."
+            )
+        return _pipe(process.stdout).readline()
