@@ -1,7 +1,7 @@
 """`Client`: how an environment talks to a model, and the hooks by which a subclass adapts an API.
 
     prompt ── to_native_prompt ─►┐
-    tools ─── to_native_tools ──►├► get_native_response ─► raise_from_native_response ─► from_native_response ─► Response
+    tools ─── to_native_tools ──►├► get_native_response → raise_from_native_response → from_native_response → Response
     sampling_args ──────────────►┘
 
 `get_response` runs the hooks in this order, and is the one place where what they raise becomes an error of

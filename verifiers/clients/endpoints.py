@@ -82,14 +82,13 @@ class Endpoint:
         self._cooling_until_s = float("-inf")
 
     def url(self, path: str) -> URL:
-        """The URL of a path below the base; a path that begins with `/` is below the server's root."""
+        """The URL of a path below the base. Where the base already ends as the path begins (`…/v1` and
+        `v1/messages`), that part is not doubled; `../` goes above the base."""
         url = self._urls.get(path)
         if url is None:
-            url = (
-                self.base_url.with_path(path)
-                if path.startswith("/")
-                else self.base_url.join(URL(path))
-            )
+            first, _, rest = path.partition("/")
+            is_doubled = rest and self.base_url.path.endswith(f"/{first}/")
+            url = self.base_url.join(URL(rest if is_doubled else path))
             self._urls[path] = url = url.update_query(self._query) if self._query else url
         return url
 

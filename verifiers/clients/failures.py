@@ -74,6 +74,10 @@ NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "cr
 SHOWN_CHARACTERS = 200
 
 
+class NoSuchRoute(BadRequestError):
+    """The endpoint has no such path, or no such model (404, 405)."""
+
+
 class Refusal(NamedTuple):
     """What is known of an answer that is not a 2xx."""
 
@@ -146,7 +150,7 @@ def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> 
                 f"They come from {key_var}: check its value, and that it belongs to this URL."
             )
         case 404 | 405:
-            return BadRequestError(
+            return NoSuchRoute(
                 f"{url} answered {refusal.status}: {said}. Check the base URL and the model name."
             )
         case 429 | 529:

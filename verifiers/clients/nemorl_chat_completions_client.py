@@ -36,16 +36,14 @@ class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
         return super().response_of(_with_generation_tokens(payload))
 
 
-def with_trajectory_tokens(
-    prompt: Messages, trajectory: Sequence[Mapping[str, Any]]
-) -> list[Any]:
+def with_trajectory_tokens(prompt: Messages, trajectory: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The prompt with each step's token ids on the assistant message that the step produced.
 
     Steps and assistant messages are matched from the last backwards, so that assistant messages of the original
     prompt (few-shot examples) get none.
     """
     messages: list[Any] = list(prompt)
-    steps = [step for step in trajectory]
+    steps = list(trajectory)
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         if not steps:

@@ -68,7 +68,10 @@ def parse_routed_experts(value: Any) -> list[list[list[int]]]:
         shape = [int(size) for size in value["shape"]]
         width = len(data) // max(1, prod(shape))
         kinds: dict[int, Literal["B", "H", "i"]] = {1: "B", 2: "H", 4: "i"}
-        return memoryview(data).cast(kinds[width], shape).tolist()
+        nested: Any = (
+            memoryview(data).cast(kinds[width], shape).tolist()
+        )  # typed as if it had one dimension
+        return nested
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidModelResponseError(
             f"routed_experts is not base85 data of the shape it states: {type(error).__name__}: {error}"

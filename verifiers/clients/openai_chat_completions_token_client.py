@@ -1,0 +1,220 @@
+"""Chat completions for training: token ids come back, and from the second turn on they go in again.
+
+Tokenising a conversation anew does not always give the ids that were sampled, and a trainer needs each turn's prompt
+to begin with exactly the ids of the turns before. So, when the conversation extends the last step of the trajectory,
+the request carries ids instead of text:
+
+    ids of the last step (prompt + completion)  +  ids of what the environment added since
+
+The second part comes from the server's `/tokenize`: it renders a stand-in answer with and without the new messages,
+and the difference is theirs. Whatever does not fit this picture (an edited history, images, a truncated answer, a
+server without these routes) is sent as an ordinary chat request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from verifiers.clients.chat_completions import native_messages
+from verifiers.clients.endpoints import encoded
+from verifiers.clients.failures import NoSuchRoute
+from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
+from verifiers.clients.sampling import split
+from verifiers.errors import BadRequestError, EndpointUnavailable, InvalidModelResponseError
+from verifiers.types import State
+
+STAND_IN = "x"
+MOST_REMEMBERED_STAND_INS = 256
+
+
+class TokenizeResponse(BaseModel):
+    """What `/tokenize` answers."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
+    """Chat completions with token ids out, and in from the second turn on."""
+
+    tokens_path: ClassVar[str] = "chat/completions/tokens"
+    tokenize_path: ClassVar[str] = "../tokenize"
+
+    def __init__(self, client_or_config: Any) -> None:
+        super().__init__(client_or_config)
+        self._has_token_routes = True
+        self._alone_ids: dict[bytes, list[int]] = {}
+        """Ids of the stand-in answer by itself; the same in every turn of every rollout with the same tools."""
+
+    @property
+    def token_client(self) -> Any:
+        """An `AsyncOpenAI` whose base URL is the server's root, where `/tokenize` is."""
+        root = str(self.client.base_url).rstrip("/").removesuffix("/v1")
+        return self.client.with_options(base_url=root)
+
+    async def _ask(
+        self,
+        prompt: Any,
+        model: str,
+        sampling_args: Mapping[str, Any] | None,
+        tools: list[Any] | None,
+        extra: dict[str, Any],
+        state: Any,
+        headers: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        sampling_args = with_token_ids(sampling_args)
+        prompt_ids: list[int] | None = None
+        if state is not None and state.get("trajectory") and self._has_token_routes:
+            prompt_ids = await self.get_prompt_ids(state, prompt, tools)
+        if prompt_ids is None:
+            return await super()._ask(prompt, model, sampling_args, tools, extra, state, headers)
+        sampling = split(sampling_args, length_key=self.length_key)
+        body = self.request_body(prompt, model, sampling, tools, extra) | {"tokens": prompt_ids}
+        try:
+            return await self._post(self.tokens_path, body, sampling, state, headers)
+        except NoSuchRoute as error:
+            self._stop_using_token_routes(error)
+            return await super()._ask(prompt, model, sampling_args, tools, extra, state, headers)
+
+    async def _call_sdk(
+        self,
+        prompt_arguments: dict[str, Any],
+        sampling_args: Mapping[str, Any] | None,
+        headers: Any,
+    ) -> Any:
+        return await super()._call_sdk(prompt_arguments, with_token_ids(sampling_args), headers)
+
+    async def get_prompt_ids(
+        self, state: State, prompt_messages: Sequence[Any], oai_tools: list[Any] | None
+    ) -> list[int] | None:
+        """The ids of the prompt as a continuation of the trajectory's last step; None when it is not one."""
+        found = continued_step(state.get("trajectory") or [], prompt_messages)
+        if found is None:
+            return None
+        step, added = found
+        tokens = step["tokens"]
+        sampled_ids = [*tokens["prompt_ids"], *tokens["completion_ids"]]
+        model = state.get("model") or ""
+        stand_in = _stand_in(step, added)
+        try:
+            with_added = await self.tokenize([stand_in, *added], oai_tools, model)
+            alone = await self._tokenize_alone(stand_in, oai_tools, model)
+        except NoSuchRoute as error:
+            self._stop_using_token_routes(error)
+            return None
+        except (BadRequestError, EndpointUnavailable, InvalidModelResponseError) as error:
+            self.logger.warning("This turn is sent as text, not as tokens: %s", error)
+            return None
+        return continued_ids(sampled_ids, alone, with_added)
+
+    async def _tokenize_alone(
+        self, stand_in: dict[str, Any], tools: list[Any] | None, model: str
+    ) -> list[int]:
+        key = encoded({"stand_in": stand_in, "tools": tools, "model": model})
+        ids = self._alone_ids.get(key)
+        if ids is None:
+            ids = await self.tokenize(
+                [stand_in], tools, model, extra_kwargs={"add_generation_prompt": False}
+            )
+            if "tool_calls" not in stand_in and len(self._alone_ids) < MOST_REMEMBERED_STAND_INS:
+                self._alone_ids[key] = ids
+        return ids
+
+    async def tokenize(
+        self,
+        messages: str | Sequence[Any],
+        tools: list[Any] | None,
+        model: str,
+        extra_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> list[int]:
+        """The server's ids for a text, or for messages in its chat template."""
+        what: dict[str, Any] = (
+            {"prompt": messages}
+            if isinstance(messages, str)
+            else {"messages": native_messages(messages), "tools": tools}
+        )
+        body = {"model": model, **what, **(extra_kwargs or {}), **kwargs}
+        answer = await self._post(self.tokenize_path, body, split(None, length_key=""), None, None)
+        ids = answer.get("tokens")
+        if not isinstance(ids, list):
+            raise InvalidModelResponseError(f"/tokenize answered without tokens: {answer!r:.200}")
+        return ids
+
+    def _stop_using_token_routes(self, error: Exception) -> None:
+        self._has_token_routes = False
+        self.logger.warning(
+            "The endpoint does not take tokens, so turns are sent as text and may not continue token by token: %s",
+            error,
+        )
+
+
+def with_token_ids(sampling_args: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Sampling arguments that ask for token ids and log-probabilities."""
+    given = dict(sampling_args or {})
+    extra_body = {**(given.get("extra_body") or {}), "return_token_ids": True}
+    return {**given, "logprobs": True, "extra_body": extra_body}
+
+
+def continued_step(
+    trajectory: Sequence[Mapping[str, Any]], prompt: Sequence[Any]
+) -> tuple[Mapping[str, Any], list[Any]] | None:
+    """The latest step that the prompt continues, and the messages added since.
+
+    None when there is none, or when ids would not be exact: no token ids, a truncated answer (its end-of-turn token
+    is missing), images or audio, or something other than user and tool messages added.
+    """
+    for step in reversed(trajectory):
+        tokens = step.get("tokens")
+        if not tokens:
+            continue
+        before = native_messages([*step["prompt"], *step["completion"]])
+        if len(before) >= len(prompt) or list(prompt[: len(before)]) != before:
+            continue
+        added = list(prompt[len(before) :])
+        is_exact = (
+            not step.get("is_truncated")
+            and not tokens.get("is_truncated")
+            and all(message["role"] in ("user", "tool") for message in added)
+            and not any(_has_media(message) for message in prompt)
+        )
+        return (step, added) if is_exact else None
+    return None
+
+
+def continued_ids(
+    sampled_ids: list[int], alone: list[int], with_added: list[int]
+) -> list[int] | None:
+    """Sampled ids, then what the template puts after an answer, then the new messages.
+
+    `alone`: ids of a stand-in answer; `with_added`: of the same answer and the new messages. After the last sampled
+    id (the end-of-turn token) the template may add more (a line break), which the model never sampled: it is what
+    `alone` has after that id. None when `alone` does not begin `with_added`.
+    """
+    if not sampled_ids or with_added[: len(alone)] != alone:
+        return None
+    last = sampled_ids[-1]
+    start = len(alone)
+    for index in range(len(alone) - 1, -1, -1):
+        if alone[index] == last:
+            start = index + 1
+            break
+    return [*sampled_ids, *with_added[start:]]
+
+
+def _stand_in(step: Mapping[str, Any], added: Sequence[Any]) -> dict[str, Any]:
+    """A short assistant message; before tool results it must hold the calls they answer, or the template refuses."""
+    if added[0]["role"] == "tool":
+        answer = native_messages(step["completion"])[-1]
+        return {"role": "assistant", "tool_calls": answer.get("tool_calls") or []}
+    return {"role": "assistant", "content": STAND_IN}
+
+
+def _has_media(message: Any) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part.get("type") != "text" for part in content)
