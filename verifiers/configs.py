@@ -78,6 +78,7 @@ class ClientConfig(EndpointClientConfig):
 
     client_type: ClientType = "openai_chat_completions"
     renderer: str = "auto"
+    renderer_config: dict[str, Any] | None = None
     renderer_model_name: str | None = None
     renderer_pool_size: int | None = None
     tool_parser: str | None = None
@@ -104,6 +105,9 @@ class ClientConfig(EndpointClientConfig):
             if nested:
                 raise ValueError("endpoint_configs cannot contain endpoint_configs")
         return value
+
+
+EndpointConfig = EndpointClientConfig
 
 
 class EvalConfig(Config):

@@ -177,10 +177,10 @@ def error_chain(error: BaseException | None) -> list[BaseException]:
 
 
 def error_info(error: BaseException) -> dict[str, str]:
-    """What is saved of an error: its type name, the `repr` chain and the readable chain."""
+    """What is saved of an error: its type name, the `repr` chain, and the chain of type names."""
     chain = error_chain(error)
     return {
         "error": type(error).__name__,
         "error_chain_repr": " -> ".join(repr(link) for link in chain),
-        "error_chain_str": " -> ".join(f"{type(link).__name__}: {link}" for link in chain),
+        "error_chain_str": " -> ".join(type(link).__name__ for link in chain),
     }

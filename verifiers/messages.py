@@ -51,7 +51,7 @@ def from_raw_content_part(part: Any) -> ContentPart:
 
 
 def from_raw_tool_call(call: Any) -> ToolCall:
-    """A tool call from our shape, from OpenAI's (`{"function": {"name", "arguments"}}`), or from JSON text of either."""
+    """A tool call from our shape, OpenAI's (`{"function": {"name", "arguments"}}`), or JSON text of either."""
     if type(call) is ToolCall:
         return call
     if isinstance(call, str):
@@ -87,7 +87,9 @@ def from_raw_message(message: Any) -> Message:
     role = message.get("role")
     kind = MESSAGE_TYPES.get("system" if role == "developer" else role)  # type: ignore[arg-type]  # None is a miss
     if kind is None:
-        raise ValueError(f"Unknown role {role!r} in message {dict(message)!r:.200}; known: {sorted(MESSAGE_TYPES)}")
+        raise ValueError(
+            f"Unknown role {role!r} in message {dict(message)!r:.200}; known: {sorted(MESSAGE_TYPES)}"
+        )
     fields = {key: value for key, value in message.items() if value is not None}
     fields["role"] = "system" if role == "developer" else role
     content = fields.get("content")
@@ -198,7 +200,9 @@ def _with_text_tool_calls(message: Any) -> Any:
     if not isinstance(message, Mapping) or not message.get("tool_calls"):
         return message
     calls = [
-        call if isinstance(call, str) else json.dumps(call.model_dump() if isinstance(call, Record) else dict(call))
+        call
+        if isinstance(call, str)
+        else json.dumps(call.model_dump() if isinstance(call, Record) else dict(call))
         for call in message["tool_calls"]
     ]
     return {**message, "content": message.get("content") or "", "tool_calls": calls}
@@ -242,5 +246,7 @@ def format_messages(messages: Any) -> Any:
         shown.append(printable_text(content_text(message.get("content"))))
         for call in message.get("tool_calls") or []:
             call = from_raw_tool_call(call)
-            shown.append(f"\n[tool call] {call.name}({printable_text(call.arguments)})", style="yellow")
+            shown.append(
+                f"\n[tool call] {call.name}({printable_text(call.arguments)})", style="yellow"
+            )
     return shown

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from typing import Any, TypeGuard, cast
 from verifiers.errors import DatasetError
 from verifiers.messages import from_raw_message, normalize_messages
 from verifiers.types import Messages, MessageType, SystemMessage, UserMessage
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -168,7 +171,11 @@ class Rows(Sequence[Row]):
 
 def is_arrow(source: Any) -> bool:
     """Whether the source is a `datasets.Dataset`, without importing that package."""
-    return hasattr(source, "column_names") and hasattr(source, "select") and not isinstance(source, Rows)
+    return (
+        hasattr(source, "column_names")
+        and hasattr(source, "select")
+        and not isinstance(source, Rows)
+    )
 
 
 class TaskSource:
@@ -195,7 +202,9 @@ class TaskSource:
 
     def __len__(self) -> int:
         if self.is_endless:
-            raise DatasetError("This dataset has no known length; say how many examples to use (-n).")
+            raise DatasetError(
+                "This dataset has no known length; say how many examples to use (-n)."
+            )
         return len(self.raw)
 
     def inputs(self, n: int = -1, seed: int | None = None) -> list[Row]:
@@ -203,7 +212,15 @@ class TaskSource:
 
         A seed on an endless source raises DatasetError: it has no order to shuffle.
         """
-        return [self.row_format.input_of(row, index) for index, row in self._numbered(n, seed)]
+        rows = [self.row_format.input_of(row, index) for index, row in self._numbered(n, seed)]
+        if len({row["example_id"] for row in rows}) < len(rows):
+            # Rollouts of one example form a group; rows that share an id without being one must not.
+            logger.warning(
+                "Rows share an example_id; they are numbered anew, their own ids are in src_id."
+            )
+            for index, row in enumerate(rows):
+                row["src_id"], row["example_id"] = row["example_id"], index
+        return rows
 
     def _numbered(self, n: int, seed: int | None) -> Iterator[tuple[int, Row]]:
         raw = self.raw
@@ -211,7 +228,9 @@ class TaskSource:
             if n < 1:
                 len(self)
             if seed is not None:
-                raise DatasetError("An endless dataset cannot be shuffled; seed its generator instead.")
+                raise DatasetError(
+                    "An endless dataset cannot be shuffled; seed its generator instead."
+                )
             return enumerate(raw.first(n))
         order: Iterable[int] = range(len(raw))
         if seed is not None:
@@ -302,7 +321,11 @@ def format_arrow(dataset: Any, row_format: RowFormat, map_kwargs: Mapping[str, A
             return {"prompt": prompt if isinstance(prompt, str) else [dict(m) for m in prompt]}
 
         dataset = dataset.map(add_prompt, with_indices=True, **map_kwargs)
-    if row_format.answer_key != "answer" and row_format.answer_key in columns and "answer" not in columns:
+    if (
+        row_format.answer_key != "answer"
+        and row_format.answer_key in columns
+        and "answer" not in columns
+    ):
         dataset = dataset.rename_column(row_format.answer_key, "answer")
     return dataset
 
@@ -327,8 +350,12 @@ def input_key(row: Mapping[str, Any]) -> str:
 
     SHA-256 of the row's canonical JSON without `example_id`; values JSON cannot hold count by their `repr`.
     """
-    content = {key: value for key, value in row.items() if key != "example_id" and value is not None}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr, ensure_ascii=False)
+    content = {
+        key: value for key, value in row.items() if key != "example_id" and value is not None
+    }
+    text = json.dumps(
+        content, sort_keys=True, separators=(",", ":"), default=repr, ensure_ascii=False
+    )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

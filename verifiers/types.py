@@ -427,7 +427,14 @@ ProgressCallback = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateM
 LogCallback = Callable[[str], None]
 
 _CONFIGS = frozenset(
-    ["ClientConfig", "ClientType", "EndpointClientConfig", "EvalConfig", "EvalRunConfig"]
+    [
+        "ClientConfig",
+        "ClientType",
+        "EndpointClientConfig",
+        "EndpointConfig",
+        "EvalConfig",
+        "EvalRunConfig",
+    ]
 )
 _OPENAI = {
     "ChatCompletion": ("openai.types.chat", "ChatCompletion"),

@@ -6,7 +6,8 @@ import re
 
 BOXED_SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
 THINK_BOXED_SYSTEM_PROMPT = (
-    "Think step-by-step inside <think>...</think> tags. Then, give your final answer inside \\boxed{}."
+    "Think step-by-step inside <think>...</think> tags. "
+    "Then, give your final answer inside \\boxed{}."
 )
 
 _NOT_NUMERIC = re.compile(r"[^\d.]")

@@ -32,7 +32,9 @@ class XMLParser(Parser):
             elif isinstance(given, tuple | list) and all(isinstance(name, str) for name in given):
                 names = list(given)
             else:
-                raise TypeError(f"Each field must be a string or a tuple of strings; got {given!r}.")
+                raise TypeError(
+                    f"Each field must be a string or a tuple of strings; got {given!r}."
+                )
             if not names:
                 raise ValueError("Field tuple cannot be empty.")
             if names[0] in seen:
@@ -63,7 +65,9 @@ class XMLParser(Parser):
         if isinstance(completion, str):
             texts = [completion]
         else:
-            messages = self.get_assistant_messages(completion) or self._messages_of(completion, "text")
+            messages = self.get_assistant_messages(completion) or self._messages_of(
+                completion, "text"
+            )
             texts = [self.text_of(message) for message in reversed(messages)]
         for text in texts:
             parsed = self.parse(text, last=True)
@@ -113,7 +117,8 @@ class XMLParser(Parser):
             if not total:
                 return 0.0
             present = sum(
-                any(self._patterns[name].search(text) for name in names) for _, names in self._fields
+                any(self._patterns[name].search(text) for name in names)
+                for _, names in self._fields
             )
             starts = any(text.startswith(f"<{name}>") for name in self._fields[0][1])
             ends = any(text.endswith(f"</{name}>") for name in self._fields[-1][1])

@@ -71,7 +71,8 @@ def normalize_tool(tool: Any) -> Tool:
 def is_valid_tool_content_parts(value: Any) -> bool:
     """Whether a tool's result is a list of content parts, to be passed on as it is."""
     return isinstance(value, list) and all(
-        isinstance(part, Mapping) and part.get("type") in VALID_TOOL_CONTENT_PART_TYPES for part in value
+        isinstance(part, Mapping) and part.get("type") in VALID_TOOL_CONTENT_PART_TYPES
+        for part in value
     )
 
 
@@ -95,7 +96,12 @@ def _documentation(func: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 def _parameters_schema(
     func: Callable[..., Any], name: str, documented: Mapping[str, str], hidden: frozenset[str]
 ) -> dict[str, object]:
-    from pydantic import Field, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, create_model
+    from pydantic import (
+        Field,
+        PydanticInvalidForJsonSchema,
+        PydanticSchemaGenerationError,
+        create_model,
+    )
     from pydantic.fields import FieldInfo
 
     signature = inspect.signature(func)
@@ -127,8 +133,15 @@ def _parameters_schema(
         fields[f"p{len(fields)}"] = (annotation, field)
     try:
         schema = create_model(f"{name}_args", **fields).model_json_schema()
-    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, NameError, TypeError) as error:
-        raise ConfigError(f"Tool {name!r} has a parameter that JSON cannot express: {error}") from error
+    except (
+        PydanticInvalidForJsonSchema,
+        PydanticSchemaGenerationError,
+        NameError,
+        TypeError,
+    ) as error:
+        raise ConfigError(
+            f"Tool {name!r} has a parameter that JSON cannot express: {error}"
+        ) from error
     strict = _strict(schema, schema)
     strict.setdefault("properties", {})
     strict.setdefault("required", [])

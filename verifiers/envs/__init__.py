@@ -1,0 +1,1 @@
+"""Environments: a dataset, a rollout protocol and a rubric, put together."""

@@ -1,0 +1,224 @@
+"""`EnvGroup`: several environments as one; each row goes to the environment it came from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verifiers.clients import resolve_client
+from verifiers.envs.environment import Environment
+from verifiers.errors import ConfigError, DatasetError
+from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.rubric_group import scores_of
+from verifiers.state import State
+from verifiers.tasks import Row, TaskSource, is_arrow
+from verifiers.types import RewardFunc, SamplingArgs, Score
+
+
+class EnvGroupRubric(Rubric):
+    """Scores each rollout with the rubric of its own environment; metrics of the others read 0.0."""
+
+    def __init__(self, env_map: Mapping[str, Environment]) -> None:
+        super().__init__()
+        self.env_map = dict(env_map)
+
+    def _get_reward_funcs(self) -> list[RewardFunc]:
+        return [f for env in self.env_map.values() for f in env.rubric._get_reward_funcs()]
+
+    def _get_reward_weights(self) -> list[float]:
+        return [w for env in self.env_map.values() for w in env.rubric._get_reward_weights()]
+
+    def _get_reward_func_names(self) -> list[str]:
+        names = [n for env in self.env_map.values() for n in env.rubric._get_reward_func_names()]
+        return list(dict.fromkeys(names))
+
+    @property
+    def has_group_rewards(self) -> bool:
+        """Whether an environment of the group needs all rollouts of an example."""
+        return any(env.rubric.has_group_rewards for env in self.env_map.values())
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether an environment of the group gives its own advantages."""
+        return any(env.rubric.has_advantages for env in self.env_map.values())
+
+    async def score(self, states: Sequence[State]) -> list[Score]:
+        """Scores by the rubrics of the states' own environments, in the order of the states."""
+        names = self._get_reward_func_names()
+        scores: list[Score | None] = [None] * len(states)
+        by_env: dict[str, list[int]] = {}
+        for index, state in enumerate(states):
+            by_env.setdefault(routed_name(state, self.env_map), []).append(index)
+        for name, indices in by_env.items():
+            own = [states[i] for i in indices]
+            env = self.env_map[name]
+            if isinstance(env, EnvGroup):
+                own = [_inner(state.copy()) for state in own]
+            found = await scores_of(env.rubric, own)
+            for index, score in zip(indices, found, strict=True):
+                metrics = {**dict.fromkeys(names, 0.0), **score.metrics}
+                scores[index] = score._replace(metrics=metrics)
+        return [score for score in scores if score is not None]
+
+    async def cleanup(self, state: State) -> None:
+        """Clean up in the rubric of the rollout's own environment."""
+        await self.env_map[routed_name(state, self.env_map)].rubric.cleanup(state)
+
+
+def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> str:
+    """The name of the environment a row belongs to: `info["env_id"]`, or a plain string `task`.
+
+    Raises DatasetError when it names no environment of the group.
+    """
+    info = row.get("info")
+    own = info.get("env_id") if isinstance(info, Mapping) else None
+    for name in (own, row.get("task")):
+        if isinstance(name, str) and name in env_map:
+            return name
+    raise DatasetError(
+        f"No environment found for info['env_id']={own!r} (task={row.get('task')!r}); "
+        f"the group has {sorted(env_map)}."
+    )
+
+
+class EnvGroup(Environment):
+    """Rows of all its environments, each rolled out and scored by its own."""
+
+    _needs_dataset = False
+
+    def __init__(
+        self,
+        envs: Sequence[Environment],
+        env_names: Sequence[str] | None = None,
+        map_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not envs:
+            raise ConfigError("EnvGroup requires at least one environment")
+        names = list(env_names) if env_names else [f"env_{index}" for index in range(len(envs))]
+        if len(names) != len(envs):
+            raise ConfigError(
+                f"Number of env_names ({len(names)}) must match number of envs ({len(envs)})"
+            )
+        if len(set(names)) != len(names):
+            raise ConfigError(f"env_names must differ from each other; got {names}.")
+        self.envs = list(envs)
+        self.env_names = names
+        self.env_map = dict(zip(names, envs, strict=True))
+        kwargs.setdefault("dataset", lambda: self._joined("train"))
+        if any(env._sources["eval"] is not None for env in envs):
+            kwargs.setdefault("eval_dataset", lambda: self._joined("eval"))
+        kwargs.setdefault("rubric", EnvGroupRubric(self.env_map))
+        kwargs.setdefault("message_type", envs[0].message_type)
+        super().__init__(map_kwargs=map_kwargs, **kwargs)
+
+    def _joined(self, split: str) -> Any:
+        """The rows of every environment that has any, each with the name of its own."""
+        parts: list[tuple[str, TaskSource]] = []
+        for name, env in self.env_map.items():
+            source = env._sources[split] or (env._sources["train"] if split == "eval" else None)
+            if source is not None:
+                parts.append((name, source))
+        if not parts:
+            raise ConfigError(f"No environment of the group has a {split} dataset.")
+        if any(source.is_endless for _, source in parts):
+            return _interleaved(parts)
+        rows = [_named(row, name) for name, source in parts for row in source.inputs()]
+        for index, row in enumerate(rows):
+            row["example_id"] = index
+        if all(is_arrow(source.raw) for _, source in parts):
+            from datasets import Dataset
+
+            return Dataset.from_list(rows)
+        return rows
+
+    def get_env_for_name(self, name: str) -> Environment:
+        """The environment of this name. Raises DatasetError when there is none."""
+        return self.env_map[routed_name({"info": {"env_id": name}}, self.env_map)]
+
+    def get_env_for_task(self, task: str) -> Environment:
+        """Generation (a)'s name for `get_env_for_name`."""
+        return self.get_env_for_name(task)
+
+    async def rollout(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """Play one rollout in the environment the row belongs to."""
+        env = self.env_map[routed_name(input, self.env_map)]
+        own = _inner(dict(input)) if isinstance(env, EnvGroup) else input
+        state = await env.rollout(own, resolve_client(client), model, sampling_args)
+        if isinstance(env, EnvGroup):
+            state["info"] = input["info"]
+        return state
+
+    def set_max_seq_len(self, max_seq_len: int | None) -> None:
+        """Set it in every environment."""
+        super().set_max_seq_len(max_seq_len)
+        for env in self.envs:
+            env.set_max_seq_len(max_seq_len)
+
+    def set_score_rollouts(self, score_rollouts: bool) -> None:
+        """Set it in every environment."""
+        super().set_score_rollouts(score_rollouts)
+        for env in self.envs:
+            env.set_score_rollouts(score_rollouts)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Tell every environment."""
+        super().set_concurrency(concurrency)
+        for env in self.envs:
+            env.set_concurrency(concurrency)
+
+    async def aclose(self) -> None:
+        """Close every environment, then the group."""
+        for env in self.envs:
+            await env.aclose()
+        await super().aclose()
+
+
+def _named(row: Row, name: str) -> Row:
+    """The row with its environment's name where either generation looks for it."""
+    info = row.get("info")
+    own = dict(info) if isinstance(info, Mapping) else ({} if info is None else {"info": info})
+    if isinstance(own.get("env_id"), str):
+        own["env_route"] = [name, *own.get("env_route", [own["env_id"]])]
+    named = {**row, "info": {**own, "env_id": name}}
+    if not isinstance(row.get("task"), Mapping):
+        named["task"] = name
+    return named
+
+
+def _inner(row: Any) -> Any:
+    """A row of a group inside a group as the inner one knows it: one step of its route is gone."""
+    info = dict(row["info"])
+    route = info.pop("env_route")[1:]
+    info["env_id"] = route[0]
+    if len(route) > 1:
+        info["env_route"] = route
+    row["info"] = info
+    row["task"] = route[0]
+    return row
+
+
+def _interleaved(parts: Sequence[tuple[str, TaskSource]]) -> Any:
+    """Rows of all sources in turn, for as long as any of them gives rows."""
+
+    def rows() -> Any:
+        drawn = 0
+        for position in itertools.count():
+            alive = False
+            for name, source in parts:
+                found = source.inputs(position + 1)
+                if len(found) > position:
+                    alive = True
+                    yield {**_named(found[position], name), "example_id": drawn}
+                    drawn += 1
+            if not alive:
+                return
+
+    return rows

@@ -1,0 +1,550 @@
+"""`Environment`: dataset + rollout protocol + rubric. A facade: each method hands over to the module that works.
+
+datasets            → tasks
+one model call      → clients
+one rollout         → MultiTurnEnv.rollout
+scoring             → rubrics
+many rollouts       → envs.generation, rollouts.schedule
+saving              → runs
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from verifiers.clients import resolve_client
+from verifiers.decorators import hooks_of
+from verifiers.envs import generation, open_environments
+from verifiers.envs.hooks import call_hook
+from verifiers.errors import ConfigError
+from verifiers.messages import normalize_messages
+from verifiers.parsers.parser import Parser
+from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.rubric_group import RubricGroup
+from verifiers.state import State
+from verifiers.tasks import RowFormat, TaskSource
+from verifiers.timing import RolloutTiming, StateUsageTracker
+from verifiers.tools.schema import normalize_tool, to_oai_tool
+from verifiers.types import (
+    GenerateOutputs,
+    Messages,
+    MessageType,
+    RolloutOutput,
+    SamplingArgs,
+    TokenUsage,
+    Tool,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from verifiers.clients.client import Client
+    from verifiers.types import ClientConfig, Response
+
+DEFAULT_SAMPLING_ARGS: SamplingArgs = {"n": 1, "extra_body": {}}
+_PER_ROW_TOOLS = ("tool_defs", "oai_tools", "tools")
+
+
+class UnknownArgumentWarning(UserWarning):
+    """A constructor was given an argument it does not know; it became an attribute, as in v0."""
+
+
+class Environment(ABC):
+    """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
+
+    `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
+    iterable of rows that may never end. A row has a `prompt` (messages) or a `question`, and what the rubric needs.
+    """
+
+    def __init__(
+        self,
+        dataset: Any = None,
+        eval_dataset: Any = None,
+        system_prompt: str | None = None,
+        few_shot: Messages | None = None,
+        parser: Parser | None = None,
+        rubric: Rubric | None = None,
+        sampling_args: SamplingArgs | None = None,
+        message_type: MessageType = "chat",
+        tool_defs: Sequence[Any] | None = None,
+        max_workers: int = 512,
+        env_id: str | None = None,
+        env_args: dict[str, Any] | None = None,
+        map_kwargs: Mapping[str, Any] | None = None,
+        max_seq_len: int | None = None,
+        score_rollouts: bool = True,
+        pass_threshold: float = 0.5,
+        *,
+        oai_tools: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.logger = logging.getLogger(f"verifiers.envs.{type(self).__name__}")
+        if message_type not in ("chat", "completion"):
+            raise ConfigError(f"message_type must be 'chat' or 'completion'; got {message_type!r}.")
+        self.message_type: MessageType = message_type
+        self.tool_defs: list[Tool] | None = self._normalize_tool_defs(tool_defs or oai_tools)
+        self.system_prompt = system_prompt
+        self.few_shot = normalize_messages(few_shot, field_name="few_shot") if few_shot else None
+        self.parser = parser or (rubric.parser if rubric is not None else Parser())
+        self.rubric: Rubric = rubric or Rubric(parser=self.parser)
+        if rubric is not None and parser is not None and _parsers_differ(parser, rubric):
+            self.logger.warning(
+                "The environment parses with %s and its rubric with %s. Pass one parser to both.",
+                type(parser).__name__,
+                type(rubric.parser).__name__,
+            )
+        self.env_id = env_id or ""
+        self.env_args = env_args or {}
+        self.max_seq_len = max_seq_len
+        self.map_kwargs = dict(map_kwargs or {})
+        self.score_rollouts = score_rollouts
+        self.pass_threshold = pass_threshold
+        self.max_workers = max_workers
+        self.rollouts_per_example = 1
+        self.env_client: Any = None
+        self.sampling_args: SamplingArgs = merged_sampling_args(
+            DEFAULT_SAMPLING_ARGS, sampling_args
+        )
+        if dataset is None and eval_dataset is None and self._needs_dataset:
+            raise ConfigError("Either dataset or eval_dataset must be provided")
+        self._sources: dict[str, TaskSource | None] = {
+            "train": self._source(dataset),
+            "eval": self._source(eval_dataset),
+        }
+        self._stop_conditions = self._hooks("stop")
+        self._setup_handlers = self._hooks("setup")
+        self._update_handlers = self._hooks("update")
+        self._cleanup_handlers = self._hooks("cleanup")
+        self._teardown_handlers = self._hooks("teardown")
+        for kind in ("reward", "metric"):
+            for method in self._hooks(kind):
+                weight = 0.0 if kind == "metric" else getattr(method, "reward_weight", 1.0)
+                self.rubric.add_reward_func(method, weight)
+        self._take_unknown(kwargs)
+        open_environments.add(self)
+
+    _needs_dataset = True
+
+    def _hooks(self, kind: Any) -> list[Callable[..., Any]]:
+        return [getattr(self, name) for name in hooks_of(type(self), kind)]
+
+    def _take_unknown(self, kwargs: Mapping[str, Any]) -> None:
+        """Unknown arguments become attributes, as authors expect; one that looks like a slip is reported."""
+        known = {
+            name
+            for cls in type(self).__mro__
+            if "__init__" in vars(cls)
+            for name in inspect.signature(cls.__init__).parameters
+        } - {"self", "kwargs", "args"}
+        for name, value in kwargs.items():
+            if near := get_close_matches(name, known, n=1, cutoff=0.8):
+                warnings.warn(
+                    f"{type(self).__name__} does not know the argument {name!r} (did you mean {near[0]!r}?); "
+                    "it became an attribute.",
+                    UnknownArgumentWarning,
+                    stacklevel=4,
+                )
+            setattr(self, name, value)
+
+    # ---------------------------------------------------------------------------------------------- datasets
+
+    @property
+    def row_format(self) -> RowFormat:
+        """How a dataset row becomes a rollout input."""
+        return RowFormat(
+            system_prompt=self.system_prompt,
+            few_shot=self.few_shot or [],
+            message_type=self.message_type,
+            question_key=getattr(self, "question_key", "question"),
+            answer_key=getattr(self, "answer_key", "answer"),
+        )
+
+    def _source(self, dataset: Any) -> TaskSource | None:
+        if dataset is None or isinstance(dataset, TaskSource):
+            return dataset
+        return TaskSource(dataset, self.row_format, **self.map_kwargs)
+
+    def source(self, split: str) -> TaskSource:
+        """The rows of "train" or "eval"; evaluation falls back to the training rows.
+
+        Raises ConfigError when the environment has none.
+        """
+        found = self._sources[split]
+        if found is None and split == "eval":
+            self.logger.info("eval_dataset is not set, falling back to train dataset")
+            found = self._sources["train"]
+        if found is None:
+            raise ConfigError(
+                "dataset is not set" if split == "train" else "eval_dataset is not set"
+            )
+        return found
+
+    @property
+    def dataset(self) -> Any:
+        """The formatted training dataset, or None."""
+        return None if self._sources["train"] is None else self._sources["train"].dataset()
+
+    @dataset.setter
+    def dataset(self, dataset: Any) -> None:
+        self._sources["train"] = self._source(dataset)
+
+    @property
+    def eval_dataset(self) -> Any:
+        """The formatted evaluation dataset, or None."""
+        return None if self._sources["eval"] is None else self._sources["eval"].dataset()
+
+    @eval_dataset.setter
+    def eval_dataset(self, dataset: Any) -> None:
+        self._sources["eval"] = self._source(dataset)
+
+    def build_dataset(self) -> Any:
+        """The formatted training dataset, built now if it was given as a callable."""
+        return self.dataset
+
+    def build_eval_dataset(self) -> Any:
+        """The formatted evaluation dataset, built now if it was given as a callable."""
+        return self.eval_dataset
+
+    def get_dataset(self, n: int = -1, seed: int | None = None) -> Any:
+        """The first `n` training rows (all for n < 1), shuffled first when a seed is given; nothing stored changes."""
+        return self.source("train").dataset(n, seed)
+
+    def get_eval_dataset(self, n: int = -1, seed: int | None = None) -> Any:
+        """The first `n` evaluation rows (all for n < 1), shuffled first when a seed is given."""
+        return self.source("eval").dataset(n, seed)
+
+    def format_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """The dataset with `prompt` and `example_id`, in this environment's format."""
+        return TaskSource(dataset, self.row_format).dataset()
+
+    _format_dataset = format_dataset
+
+    # ----------------------------------------------------------------------------------------- one rollout
+
+    @staticmethod
+    def _normalize_tool_defs(tools: Sequence[Any] | None) -> list[Tool] | None:
+        return None if tools is None else [normalize_tool(tool) for tool in tools]
+
+    @property
+    def oai_tools(self) -> list[dict[str, Any]] | None:
+        """The tool definitions in OpenAI's shape, as generation (a) had them."""
+        return None if self.tool_defs is None else [to_oai_tool(tool) for tool in self.tool_defs]
+
+    @oai_tools.setter
+    def oai_tools(self, tools: Sequence[Any] | None) -> None:
+        self.tool_defs = self._normalize_tool_defs(tools)
+
+    async def init_state(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """A fresh state for one dataset row. Nothing in it is shared with other rollouts of the row."""
+        state = State.for_row(input)
+        if "prompt" not in state:
+            state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
+        prompt = state["prompt"]
+        if isinstance(prompt, str) and self.message_type == "completion":
+            state["prompt"] = prompt
+        else:
+            state["prompt"] = [
+                message.copy() for message in normalize_messages(prompt, field_name="prompt")
+            ]
+        if isinstance(info := dict.get(state, "info"), dict | list):
+            state["info"] = deepcopy(info)
+        state.client = resolve_client(client)
+        state.model = model
+        state.sampling_args = sampling_args
+        state.is_completed = state.is_truncated = False
+        state.stop_condition = None
+        state.tool_defs = self._tools_for(state)
+        state.trajectory = []
+        state.trajectory_id = generation.new_id()
+        state.completion = state.reward = state.metrics = state.advantage = None
+        state.error = state.final_env_response = None
+        state.usage = StateUsageTracker()
+        state.timing = RolloutTiming()
+        return state
+
+    def _tools_for(self, state: State) -> list[Tool]:
+        info = state.get("info")
+        if isinstance(info, Mapping):
+            for key in _PER_ROW_TOOLS:
+                own = info.get(key)
+                if own and isinstance(own, Sequence) and not isinstance(own, str):
+                    return self._normalize_tool_defs(own) or []
+        own = dict.get(state, "tools") if "tools" in state.input_fields else None
+        if own and isinstance(own, list) and isinstance(own[0], Mapping):
+            return self._normalize_tool_defs(own) or []
+        return self.tool_defs or []
+
+    async def get_model_response(
+        self, state: Any, prompt: Any, client: Any = None, *args: Any, **kwargs: Any
+    ) -> Response:
+        """One model call: `(state, prompt, client=None, model=None, tool_defs=None, sampling_args=None)`.
+
+        Generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…)` is understood too.
+        """
+        if not isinstance(state, State):
+            return await generation.model_response_for_client(
+                self, state, prompt, client, *args, **kwargs
+            )
+        names = ("model", "tool_defs", "sampling_args", "message_type")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        chosen = state.client if client is None else resolve_client(client)
+        tools = given.get("tool_defs", given.get("oai_tools"))
+        sampling_args = given.get("sampling_args")
+        response = await chosen.get_response(
+            prompt,
+            given.get("model") or state.model,
+            (state.sampling_args or {}) if sampling_args is None else sampling_args,
+            (state.tool_defs if tools is None else self._normalize_tool_defs(tools)) or None,
+            state=state,
+        )
+        self.increment_state_usage_from_response(state, response)
+        return response
+
+    def _get_usage_tracker(
+        self, state: State, create_if_missing: bool = True
+    ) -> StateUsageTracker | None:
+        if dict.get(state, "usage") is None and create_if_missing:
+            state.usage = StateUsageTracker()
+        return dict.get(state, "usage")
+
+    def increment_state_usage(
+        self, state: State, input_tokens: float = 0, output_tokens: float = 0
+    ) -> None:
+        """Count tokens of a model call that the environment made itself."""
+        state.usage.increment(input_tokens, output_tokens)
+
+    def increment_state_usage_from_response(self, state: State, response: Any) -> None:
+        """Count the tokens that a response reports."""
+        tracker = self._get_usage_tracker(state)
+        if tracker is not None:
+            tracker.increment_from_response(response)
+
+    def get_state_usage(self, state: State) -> TokenUsage | None:
+        """Tokens of the rollout so far; None when nothing was counted."""
+        tracker = self._get_usage_tracker(state, create_if_missing=False)
+        return None if tracker is None else tracker.snapshot()
+
+    @abstractmethod
+    async def rollout(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """Play one rollout and return its state, unscored."""
+
+    async def _render_stop(
+        self, state: State, condition: Callable[..., Any], **kwargs: Any
+    ) -> bool:
+        if not await call_hook(condition, state, **kwargs):
+            return False
+        state.is_completed = True
+        state.stop_condition = getattr(condition, "__name__", type(condition).__name__)
+        return True
+
+    async def is_completed(self, state: State, **kwargs: Any) -> bool:
+        """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`."""
+        for condition in self._stop_conditions:
+            if await self._render_stop(state, condition):
+                return True
+        return False
+
+    async def cleanup(self, state: State, *_: Any, **__: Any) -> None:
+        """Run the `@vf.cleanup` handlers for one rollout."""
+        await generation.clean_up(self, state)
+
+    _cleanup = cleanup
+
+    async def _run_rollout_state(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """One rollout, played and scored."""
+        state = await self.rollout(input, client, model, sampling_args)
+        await generation.score(self, [state], alone=True)
+        return state
+
+    async def _run_group_states(
+        self,
+        group_inputs: Sequence[Mapping[str, Any]],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> list[State]:
+        """The rollouts of one example, played concurrently and scored together."""
+        states = await generation.play_group(self, group_inputs, client, model, sampling_args)
+        await generation.score(self, states, alone=False)
+        return states
+
+    async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
+        """One rollout, played and scored: `(input, client, model, sampling_args, max_retries=0, state_columns=None,
+        env_client=None) -> RolloutOutput`, or generation (a)'s `(sem, input, client, model, sampling_args) -> State`.
+        """
+        return await generation.run_rollout(self, *args, **kwargs)
+
+    async def run_group(self, *args: Any, **kwargs: Any) -> Any:
+        """The rollouts of one example: `(group_inputs, client, model, sampling_args, max_retries=0, state_columns=None,
+        env_client=None) -> list[RolloutOutput]`, or generation (a)'s `(group_inputs, client, model,
+        gen_sampling_args, gen_sem, score_sem) -> list[State]`.
+        """
+        return await generation.run_group(self, *args, **kwargs)
+
+    # ---------------------------------------------------------------------------------------- many rollouts
+
+    async def generate(
+        self,
+        inputs: Dataset | Sequence[Mapping[str, Any]],
+        client: Client | ClientConfig | Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_concurrent: int = -1,
+        **options: Any,
+    ) -> GenerateOutputs:
+        """Play and score every input; inputs of the same example form a group.
+
+        Further options: the fields of `generation.GenerateOptions`. Failed rollouts are results with an `error`; wrong
+        credentials, an option that does not exist and a run folder that cannot be written raise.
+        """
+        chosen = generation.GenerateOptions.from_call(max_concurrent=max_concurrent, **options)
+        return await generation.generate(self, inputs, client, model, sampling_args, chosen)
+
+    async def evaluate(
+        self,
+        client: Client | ClientConfig | Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        num_examples: int = -1,
+        rollouts_per_example: int = 1,
+        max_concurrent: int = -1,
+        **options: Any,
+    ) -> GenerateOutputs:
+        """`generate` on `rollouts_per_example` rollouts of the first `num_examples` evaluation rows (all for -1)."""
+        chosen = generation.GenerateOptions.from_call(
+            max_concurrent=max_concurrent, rollouts_per_example=rollouts_per_example, **options
+        )
+        inputs = self._get_eval_inputs(
+            num_examples, rollouts_per_example, chosen.shuffle_seed_or_none
+        )
+        return await generation.generate(self, inputs, client, model, sampling_args, chosen)
+
+    def generate_sync(self, inputs: Any, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        """`generate` from code that is not async; works inside a notebook's running loop too."""
+        return generation.run_sync(lambda: self.generate(inputs, client, *args, **kwargs))
+
+    def evaluate_sync(self, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        """`evaluate` from code that is not async; works inside a notebook's running loop too."""
+        return generation.run_sync(lambda: self.evaluate(client, *args, **kwargs))
+
+    def _get_eval_inputs(
+        self, num_examples: int = -1, rollouts_per_example: int = 1, seed: int | None = None
+    ) -> list[dict[str, Any]]:
+        return generation.eval_inputs(self, num_examples, rollouts_per_example, seed)
+
+    @staticmethod
+    def make_dataset(results: GenerateOutputs) -> Dataset:
+        """The results as a `datasets.Dataset`."""
+        from verifiers.runs.publish import make_dataset
+
+        return make_dataset(results)
+
+    def process_env_results_vllm(self, *args: Any, **kwargs: Any) -> Any:
+        """Token ids and masks of finished rollouts, by the name that 0.1.7's trainers call."""
+        from verifiers.envs.processed_outputs import process_env_results_vllm
+
+        return process_env_results_vllm(self, *args, **kwargs)
+
+    process_env_results = process_env_results_vllm
+
+    # --------------------------------------------------------------------------------------------- settings
+
+    @property
+    def requires_group_rollouts(self) -> bool:
+        """Whether rewards depend on all rollouts of an example."""
+        return self.rubric.has_group_rewards
+
+    @property
+    def provides_advantages(self) -> bool:
+        """Whether the rubric gives its own advantages."""
+        return self.rubric.has_advantages
+
+    def set_kwargs(self, **kwargs: Any) -> None:
+        """Set options by name, through `set_<name>` where there is one (`--extra-env-kwargs`)."""
+        for name, value in kwargs.items():
+            setter = getattr(self, f"set_{name}", None)
+            if setter is not None:
+                setter(value)
+            else:
+                setattr(self, name, value)
+
+    def add_rubric(self, rubric: Rubric) -> None:
+        """Score with one more rubric."""
+        if type(self.rubric) is RubricGroup:
+            self.rubric.rubrics.append(rubric)
+        else:
+            self.rubric = RubricGroup(rubrics=[self.rubric, rubric])
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Told how many rollouts will run at once; environments with pools size them by it."""
+        self.max_workers = concurrency
+
+    def set_max_seq_len(self, max_seq_len: int | None) -> None:
+        """Longest sequence a trainer takes, in tokens; longer ones are cut and marked as truncated."""
+        self.max_seq_len = max_seq_len
+
+    def set_score_rollouts(self, score_rollouts: bool) -> None:
+        """Whether to run the rubric at all."""
+        self.score_rollouts = score_rollouts
+
+    async def _teardown(self) -> None:
+        for handler in self._teardown_handlers:
+            await call_hook(handler)
+        await self.rubric.teardown()
+
+    async def aclose(self) -> None:
+        """Run the `@vf.teardown` handlers, once."""
+        if open_environments.remove(self):
+            await self._teardown()
+
+    async def __aenter__(self) -> Environment:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def merged_sampling_args(base: SamplingArgs, own: SamplingArgs | None) -> SamplingArgs:
+    """`base` updated with `own`; `extra_body` is merged too, and neither is changed."""
+    merged = {**base, **(own or {})}
+    if base.get("extra_body") or (own or {}).get("extra_body"):
+        merged["extra_body"] = {
+            **(base.get("extra_body") or {}),
+            **((own or {}).get("extra_body") or {}),
+        }
+    elif "extra_body" in merged:
+        merged["extra_body"] = {}
+    return merged
+
+
+def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:
+    rubrics = getattr(rubric, "rubrics", [rubric])
+    return all(one.parser is not parser and type(one.parser) is not Parser for one in rubrics)
+
+
+__all__ = ["Environment", "RolloutOutput", "UnknownArgumentWarning", "resolve_client"]

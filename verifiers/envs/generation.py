@@ -1,0 +1,293 @@
+"""From inputs to outputs: what `Environment.generate` and `evaluate` do, as functions of an environment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from verifiers.clients import close_all_clients, resolve_client
+from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.options import GenerateOptions
+from verifiers.envs.run_record import RunRecord, Task
+from verifiers.errors import AuthenticationError, ConfigError, DatasetError, RewardError
+from verifiers.rollouts.limits import run_limits
+from verifiers.rollouts.retries import with_retries
+from verifiers.rollouts.schedule import Limits, Schedule
+from verifiers.rollouts.scope import close_scope
+from verifiers.runs.output import output_from_state
+from verifiers.state import State
+from verifiers.tasks import Row, TaskSource, is_arrow, is_rows
+from verifiers.types import GenerateOutputs, RolloutOutput, SamplingArgs
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+
+__all__ = [
+    "GenerateOptions",
+    "clean_up",
+    "eval_inputs",
+    "generate",
+    "model_response_for_client",
+    "new_id",
+    "play_group",
+    "run_group",
+    "run_rollout",
+    "run_sync",
+    "score",
+]
+
+logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+
+def new_id() -> str:
+    """32 random hexadecimal digits, at a fraction of the cost of `uuid4().hex`."""
+    return os.urandom(16).hex()
+
+
+# ------------------------------------------------------------------------------------------ parts of a rollout
+
+
+async def play_group(
+    env: Environment,
+    inputs: Sequence[Mapping[str, Any]],
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None,
+    limit: Any = None,
+) -> list[State]:
+    """The rollouts of one example, played concurrently, unscored; `limit` is held by each while it plays."""
+
+    async def play(row: Mapping[str, Any]) -> State:
+        async with limit or nullcontext():
+            return await env.rollout(row, client, model, sampling_args)
+
+    async with asyncio.TaskGroup() as tasks:
+        playing = [tasks.create_task(play(row)) for row in inputs]
+    return [task.result() for task in playing]
+
+
+async def score(env: Environment, states: list[State], *, alone: bool) -> None:
+    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up."""
+    start = time.time()
+    for handler in env._update_handlers:
+        if getattr(handler, "update_stage", "rollout") == "group":
+            await call_hook(handler, states)
+        else:
+            for state in states:
+                await call_hook(handler, state)
+    if not env.score_rollouts:
+        await env.rubric.dummy_score_group(states)
+    elif alone:
+        for state in states:
+            await env.rubric.score_rollout(state)
+    else:
+        await env.rubric.score_group(states)
+    end = time.time()
+    for state in states:
+        state.timing.scoring.start = start
+        state.timing.scoring.end = end
+        await env.rubric.cleanup(state)
+
+
+async def clean_up(env: Environment, state: State) -> None:
+    """Run the cleanup handlers of one rollout and leave its scope; a handler that raises stops no other."""
+    for handler in env._cleanup_handlers:
+        try:
+            await call_hook(handler, state)
+        except Exception:
+            logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
+    await close_scope(state)
+
+
+# -------------------------------------------------------------------------------------------------- inputs
+
+
+def eval_inputs(
+    env: Environment, num_examples: int, rollouts_per_example: int, seed: int | None
+) -> list[Row]:
+    """The evaluation rows, each repeated `rollouts_per_example` times side by side."""
+    if rollouts_per_example < 1:
+        raise ConfigError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
+    cls = type(env)
+    from verifiers.envs.environment import Environment as Base
+
+    if cls.get_eval_dataset is Base.get_eval_dataset and cls.get_dataset is Base.get_dataset:
+        rows = env.source("eval").inputs(num_examples, seed)
+    else:
+        given = env.get_eval_dataset(n=num_examples, **({} if seed is None else {"seed": seed}))
+        rows = TaskSource(given, env.row_format).inputs()
+    return [row for row in rows for _ in range(rollouts_per_example)]
+
+
+def _as_rows(env: Environment, inputs: Any) -> list[Row]:
+    """Inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
+    if isinstance(inputs, Mapping):
+        if "prompt" in inputs and isinstance(inputs["prompt"], list) and "example_id" not in inputs:
+            count = len(inputs["prompt"])
+            columns = {name: values for name, values in inputs.items() if len(values) == count}
+            inputs = [{name: values[i] for name, values in columns.items()} for i in range(count)]
+        elif all(isinstance(values, list) for values in inputs.values()):
+            inputs = [
+                dict(zip(inputs, row, strict=True)) for row in zip(*inputs.values(), strict=True)
+            ]
+        else:
+            inputs = [inputs]
+    if not (is_rows(inputs) or is_arrow(inputs)):
+        raise DatasetError(
+            f"generate takes a Dataset or a list of rows; got {type(inputs).__name__}: {inputs!r:.200}"
+        )
+    return TaskSource(inputs, env.row_format).inputs()
+
+
+def _grouped(rows: Sequence[Row]) -> list[list[Task]]:
+    groups: dict[Any, list[Task]] = {}
+    for row in rows:
+        group = groups.setdefault(row["example_id"], [])
+        group.append(Task(row, len(group)))
+    return list(groups.values())
+
+
+# -------------------------------------------------------------------------------------------------- the run
+
+
+async def generate(
+    env: Environment,
+    inputs: Any,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None,
+    options: GenerateOptions,
+) -> GenerateOutputs:
+    """Play, score, save and summarise every input."""
+    from verifiers.envs.environment import merged_sampling_args
+
+    rows = _as_rows(env, inputs)
+    client = resolve_client(client)
+    sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
+    record = RunRecord.start(env, rows, client, model, sampling_args, options)
+    try:
+        groups = record.missing(_grouped(rows))
+        if options.on_start is not None:
+            flat = [task.row for group in groups for task in group]
+            options.on_start(
+                rows, flat if options.independent_scoring else [[t.row for t in g] for g in groups]
+            )
+        schedule = _schedule(env, client, model, sampling_args, options, record)
+        watcher = _stop_when(options.stop, schedule)
+        try:
+            with run_limits(options.rollout_limits(model)):
+                await schedule.run(groups)
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        outputs = record.finish(interrupted=schedule.stopped)
+    finally:
+        record.close()
+    if options.push_to_hf_hub:
+        from verifiers.runs.publish import push_results_to_hf_hub
+
+        await asyncio.to_thread(push_results_to_hf_hub, outputs, options.hf_hub_dataset_name)
+    return outputs
+
+
+def _schedule(
+    env: Environment,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs,
+    options: GenerateOptions,
+    record: RunRecord,
+) -> Schedule[Task, State]:
+    async def play(task: Task) -> State:
+        async def once() -> State:
+            return await env.rollout(task.row, client, model, sampling_args)
+
+        if options.max_retries:
+            state = await with_retries(once, lambda state: state.error, options.max_retries)
+        else:
+            state = await once()
+        if isinstance(state.error, AuthenticationError | ConfigError):
+            raise state.error
+        state["rollout_index"] = task.rollout_index
+        return state
+
+    async def score_group(states: list[State]) -> None:
+        await score(env, states, alone=options.independent_scoring)
+        if options.strict:
+            for state in states:
+                if state.reward_errors:
+                    raise RewardError(state.reward_errors[0]["message"])
+
+    async def deliver(index: int, states: list[State]) -> None:
+        new = [output_from_state(state, options.state_columns) for state in states]
+        await record.add(new)
+
+    limits = Limits(options.max_concurrent, options.max_concurrent_scoring)
+    return Schedule(play, score_group, deliver, limits)
+
+
+def _stop_when(
+    stop: asyncio.Event | None, schedule: Schedule[Any, Any]
+) -> asyncio.Task[None] | None:
+    if stop is None:
+        return None
+
+    async def watch() -> None:
+        await stop.wait()
+        schedule.stop()
+
+    return asyncio.create_task(watch())
+
+
+# ---------------------------------------------------------------------------------------------- sync callers
+
+
+def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
+    """Run a coroutine from code that is not async; in a thread of its own when a loop is running here already.
+
+    Connections opened for it are closed with its loop.
+    """
+
+    async def run() -> Value:
+        try:
+            return await make()
+        finally:
+            await close_all_clients()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    results: list[Any] = []
+    context = contextvars.copy_context()
+
+    def in_thread() -> None:
+        try:
+            results.append((context.run(asyncio.run, run()), None))
+        except BaseException as error:  # noqa: BLE001 - handed to the calling thread
+            results.append((None, error))
+
+    thread = threading.Thread(target=in_thread, name="run-sync")
+    thread.start()
+    thread.join()
+    value, error = results[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def outputs_of(
+    states: Sequence[State], state_columns: Sequence[str] | None = None
+) -> list[RolloutOutput]:
+    """The outputs of finished rollouts."""
+    return [output_from_state(state, state_columns) for state in states]

@@ -1,0 +1,13 @@
+"""Calling an author's hook, sync or async."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+async def call_hook(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`hook(*args, **kwargs)`, awaited if it must be."""
+    value = hook(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value

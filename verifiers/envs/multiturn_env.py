@@ -1,0 +1,307 @@
+"""`MultiTurnEnv`: THE loop. The model speaks, the environment answers, until a stop condition holds."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from verifiers.clients import resolve_client
+from verifiers.decorators import cleanup, stop
+from verifiers.envs.environment import Environment
+from verifiers.envs.generation import clean_up
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.turns import completion_messages, step_tokens
+from verifiers.errors import EnvironmentCodeError, Error, OverlongPromptError
+from verifiers.messages import normalize_messages
+from verifiers.rollouts.limits import current_limits
+from verifiers.rollouts.scope import shielded
+from verifiers.rubrics.tool_rubric import TurnMonitorRubric
+from verifiers.state import State
+from verifiers.timing import TimeSpan
+from verifiers.types import Messages, Response, SamplingArgs, TrajectoryStep, UserMessage
+
+
+class MultiTurnEnv(Environment):
+    """A rollout of several turns. Authors override `env_response`, often `setup_state`, and mark `@vf.stop` methods.
+
+    `max_turns`: how often the model may answer; -1 for no limit. `timeout_seconds`: longest rollout.
+    """
+
+    def __init__(
+        self, max_turns: int = -1, timeout_seconds: float | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.max_turns = max_turns
+        self.timeout_seconds = timeout_seconds
+        self.max_total_completion_tokens = -1
+        self.add_rubric(TurnMonitorRubric())
+
+    def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
+        """How many tokens the model may write in one rollout; -1 for no limit."""
+        self.max_total_completion_tokens = max_total_completion_tokens
+
+    # --------------------------------------------------------------------------------- what authors override
+
+    @abstractmethod
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages | str:
+        """What the environment says after the model: messages, or text for one user message.
+
+        `messages` is the conversation so far. Set `state["final_env_response"]` to end the rollout with it.
+        """
+
+    async def setup_state(self, state: State) -> State | None:
+        """Prepare the state before the first turn."""
+        return state
+
+    async def get_prompt_messages(self, state: State) -> Messages:
+        """What the model is shown this turn: the prompt, later the conversation and the environment's answer."""
+        trajectory = state.trajectory
+        if not trajectory:
+            return state.prompt
+        last = trajectory[-1]
+        conversation = [*last["prompt"], *last["completion"]]
+        answer = await call_hook(self.env_response, conversation, state)
+        if isinstance(answer, tuple):  # before 0.1.7: (messages, state)
+            answer, newer = answer
+            if newer is not state:
+                state.update(newer)
+        return conversation + _as_answer(answer, self.message_type)
+
+    async def render_completion(self, state: State) -> None:
+        """Set `state["completion"]`: everything after the prompt."""
+        trajectory = state.trajectory
+        if not trajectory:
+            state.completion = []
+            return
+        last = trajectory[-1]
+        shown = len(state.prompt) if isinstance(state.prompt, list) else 1
+        completion = [*last["prompt"][shown:], *last["completion"]]
+        if state.final_env_response is not None:
+            completion += _as_answer(state.final_env_response, "completion")
+        state.completion = completion
+
+    async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
+        """Append a turn to the trajectory."""
+        state.trajectory.append(trajectory_step)
+
+    async def add_model_response(
+        self, state: State, prompt_messages: Messages, response: Response
+    ) -> None:
+        """Turn a response into a step of the trajectory."""
+        tokens = step_tokens(response, self.max_seq_len)
+        is_truncated = bool(response.message.is_truncated)
+        if tokens is not None and tokens["is_truncated"]:
+            is_truncated = True
+        step: TrajectoryStep = {
+            "prompt": prompt_messages,
+            "completion": completion_messages(response, self.message_type),
+            "response": response,
+            "tokens": tokens,
+            "reward": None,
+            "advantage": None,
+            "is_truncated": is_truncated,
+            "trajectory_id": state.trajectory_id,
+            "extras": {},
+        }
+        if is_truncated:
+            state.is_truncated = True
+        await self.add_trajectory_step(state, step)
+
+    # ---------------------------------------------------------------------------------------- stop conditions
+
+    @stop(priority=100)
+    async def has_error(self, state: State, **kwargs: Any) -> bool:
+        """An error ends the rollout."""
+        return state.error is not None
+
+    @stop
+    async def prompt_too_long(self, state: State) -> bool:
+        """The conversation no longer fits the model's context."""
+        return bool(dict.get(state, "prompt_too_long"))
+
+    @stop
+    async def max_turns_reached(self, state: State) -> bool:
+        """The model has answered `max_turns` times."""
+        return self.max_turns > 0 and len(state.trajectory) >= self.max_turns
+
+    @stop
+    async def max_total_completion_tokens_reached(self, state: State) -> bool:
+        """The model has written all the tokens it may."""
+        limit = self.max_total_completion_tokens
+        return limit > 0 and state.usage["output_tokens"] >= limit
+
+    @stop
+    async def max_total_tokens_reached(self, state: State) -> bool:
+        """The rollout has used all the tokens this run allows it."""
+        return current_limits().tokens_reached(state)
+
+    @stop
+    async def max_cost_reached(self, state: State) -> bool:
+        """The rollout has cost all this run allows it."""
+        return current_limits().cost_reached(state)
+
+    @stop
+    async def has_final_env_response(self, state: State) -> bool:
+        """The environment has said its last word."""
+        return state.final_env_response is not None
+
+    @cleanup(priority=1000)
+    async def render_state(self, state: State) -> None:
+        """Make the completion readable for the handlers and reward functions that follow."""
+        if state.completion is None:
+            await call_hook(self.render_completion, state)
+
+    def mark_timed_out(self, state: State) -> None:
+        """Note that the time limit ended this rollout."""
+        state.timed_out = True
+        state.is_completed = True
+        state.stop_condition = "timeout_reached"
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    async def rollout(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """Play one rollout. What goes wrong is in the state's `error`; only cancellation is raised."""
+        state = await self.init_state(input, resolve_client(client), model, sampling_args)
+        try:
+            limit_s = self._time_limit_s()
+            if limit_s is None:
+                await self._play(state)
+            else:
+                await self._play_within(state, limit_s)
+        except asyncio.CancelledError:
+            state.is_completed = True
+            state.stop_condition = "cancelled"
+            await self._clean_up(state)
+            raise
+        await self._clean_up(state)
+        return state
+
+    def _time_limit_s(self) -> float | None:
+        limits = [
+            limit
+            for limit in (self.timeout_seconds, current_limits().timeout_s)
+            if limit is not None
+        ]
+        return min(limits) if limits else None
+
+    async def _play_within(self, state: State, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                await self._play(state)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.mark_timed_out(state)
+            self._end_generation(state)
+
+    async def _play(self, state: State) -> None:
+        timing = state.timing
+        timing.generation.start = timing.setup.start = time.time()
+        try:
+            state = await self._set_up(state)
+            timing.setup.end = time.time()
+            while not await self._is_completed(state):
+                await self._turn(state)
+        except Exception as error:  # noqa: BLE001 - the one place where an exception of a rollout becomes data
+            self._note_error(state, error)
+        self._end_generation(state)
+
+    async def _set_up(self, state: State) -> State:
+        for handler in self._setup_handlers:
+            await call_hook(handler, state)
+        own = await call_hook(self.setup_state, state)
+        if own is not None and own is not state:
+            # The caller holds this state: what an author returned instead is taken over into it.
+            dict.clear(state)
+            state.input_fields = own.input_fields if isinstance(own, State) else ()
+            dict.update(state, own)
+        return state
+
+    async def _is_completed(self, state: State) -> bool:
+        if type(self).is_completed is Environment.is_completed:
+            return await self.is_completed(state)
+        done = await _own_is_completed(self, state)
+        if done and not state.is_completed:
+            state.is_completed = True
+            state.stop_condition = state.stop_condition or "is_completed"
+        return done or await Environment.is_completed(self, state)
+
+    async def _turn(self, state: State) -> None:
+        timing = state.timing
+        start = time.time()
+        prompt = await call_hook(self.get_prompt_messages, state)
+        asked = time.time()
+        if state.trajectory:
+            timing.env.spans.append(TimeSpan(start, asked))
+        if state.final_env_response is not None:
+            return
+        try:
+            response = await call_hook(self.get_model_response, state, prompt)
+        except OverlongPromptError:
+            state["prompt_too_long"] = True
+            state.is_truncated = True
+            return
+        finally:
+            timing.model.spans.append(TimeSpan(asked, time.time()))
+        await self.add_model_response(state, prompt, response)
+
+    def _note_error(self, state: State, error: Exception) -> None:
+        if not isinstance(error, Error):
+            wrapped = EnvironmentCodeError(
+                f"{type(self).__name__} raised {type(error).__name__}: {error}"
+            )
+            wrapped.__cause__ = error
+            error = wrapped
+        self.logger.warning("Aborted rollout due to %r", error)
+        self.logger.debug("Rollout aborted", exc_info=error)
+        state.error = error
+        state.is_completed = True
+        state.stop_condition = "has_error"
+
+    def _end_generation(self, state: State) -> None:
+        state.timing.generation.end = time.time()
+
+    async def _clean_up(self, state: State) -> None:
+        """Run the cleanup handlers and leave the scope, to the end even when cancelled meanwhile."""
+        try:
+            if len(self._cleanup_handlers) > 1 or dict.__contains__(state, "scope"):
+                await shielded(lambda: clean_up(self, state))
+            else:
+                await clean_up(self, state)
+        except Exception as error:  # noqa: BLE001 - a resource that cannot be closed is this rollout's failure
+            if state.error is None:
+                self._note_error(state, error)
+
+
+def _as_answer(answer: Any, message_type: str) -> Messages:
+    if answer is None:
+        return []
+    if isinstance(answer, str) and message_type == "chat":
+        return [UserMessage.of({"role": "user", "content": answer})]
+    return normalize_messages(answer, field_name="env_response")
+
+
+async def _own_is_completed(env: MultiTurnEnv, state: State) -> bool:
+    """An author's `is_completed`, in the form of 0.1.8 `(state)` or from before `(messages, state)`."""
+    positional = [
+        p
+        for p in inspect.signature(env.is_completed).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    if len(positional) < 2:
+        return bool(await call_hook(env.is_completed, state))
+    trajectory = state.trajectory
+    said = (
+        [*trajectory[-1]["prompt"], *trajectory[-1]["completion"]] if trajectory else state.prompt
+    )
+    return bool(await call_hook(env.is_completed, said, state))

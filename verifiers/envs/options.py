@@ -1,0 +1,137 @@
+"""The options of `generate` and `evaluate`, in one place: a new option is added here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from verifiers.errors import ConfigError
+from verifiers.rollouts.limits import RolloutLimits
+from verifiers.runs.prices import PriceTable
+from verifiers.types import LogCallback, ProgressCallback, RolloutOutput, StartCallback
+
+_IGNORED = {
+    "save_every": "every finished group is saved",
+    "use_tqdm": "pass on_progress to follow a run",
+    "interleave_scoring": "generation and scoring always overlap",
+    "score_rollouts": "use set_score_rollouts",
+}
+"""Options of older callers that have nothing to do any more, and why."""
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """How a run is carried out; everything but what is run on which model."""
+
+    max_concurrent: int = -1
+    """Rollouts being generated at once; below 1: no limit."""
+    max_concurrent_scoring: int | None = None
+    """Groups being scored at once; None: no limit."""
+    results_path: Path | None = None
+    """Run folder. A run that is there already is continued: only what is missing is run."""
+    state_columns: Sequence[str] = ()
+    """Further keys of the state to keep in the outputs."""
+    save_results: bool = False
+    """Save to `results_path`, or to a new folder under `outputs/` without one."""
+    push_to_hf_hub: bool = False
+    hf_hub_dataset_name: str | None = None
+    independent_scoring: bool = False
+    """Score every rollout on its own even where rewards depend on the group."""
+    max_retries: int = 0
+    """Further attempts for a rollout that the machinery failed."""
+    shuffle: bool = False
+    shuffle_seed: int | None = None
+    rollouts_per_example: int = 1
+    rollout_timeout_s: float | None = None
+    """Longest rollout, in seconds; it then ends as `timeout_reached` and is scored as it is."""
+    max_total_tokens: int | None = None
+    """Prompt and completion tokens one rollout may use; it then ends and is scored as it is."""
+    max_cost_usd: float | None = None
+    """Cost one rollout may cause, by `prices`; it then ends and is scored as it is."""
+    prices: PriceTable | None = None
+    """What tokens cost; needed for a cost limit and for costs in the summary."""
+    strict: bool = False
+    """Stop the run at the first reward function that raises."""
+    accept_changed_rows: bool = False
+    """Continue a run although rows of the dataset have changed; the changed rows are run again."""
+    retry_failed: bool = False
+    """When a run is continued, run again what the machinery had failed."""
+    on_start: StartCallback | None = None
+    on_progress: Sequence[ProgressCallback] = ()
+    on_log: LogCallback | None = None
+    stop: asyncio.Event | None = field(default=None, compare=False)
+    """When set, nothing more is started and running rollouts are cancelled; what is finished is kept."""
+    num_examples: int | None = None
+    """Examples that were asked for; recorded with a saved run."""
+
+    @classmethod
+    def from_call(cls, **given: Any) -> GenerateOptions:
+        """Options from the keyword arguments of any v0 generation.
+
+        Raises ConfigError for a name that no generation knows.
+        """
+        known = {option.name for option in fields(cls)}
+        if (limit := given.pop("max_concurrent_generation", None)) is not None:
+            given["max_concurrent"] = limit
+        for name in list(given):
+            if name in _IGNORED:
+                del given[name]
+            elif name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(f"generate and evaluate have no option {name!r}.{hint}")
+        progress = given.get("on_progress")
+        given["on_progress"] = [progress] if callable(progress) else list(progress or ())
+        given["state_columns"] = list(given.get("state_columns") or ())
+        if given.get("results_path") is not None:
+            given["results_path"] = Path(given["results_path"])
+        if given.get("rollouts_per_example", 1) < 1:
+            raise ConfigError(
+                f"rollouts_per_example must be at least 1; got {given['rollouts_per_example']}."
+            )
+        if given.get("shuffle_seed") is not None and not given.get("shuffle"):
+            warnings.warn("shuffle_seed has no effect without shuffle=True.", stacklevel=3)
+        return cls(**given)
+
+    @property
+    def shuffle_seed_or_none(self) -> int | None:
+        """The seed to shuffle the rows with, None for their own order."""
+        return (self.shuffle_seed or 0) if self.shuffle else None
+
+    def rollout_limits(self, model: str) -> RolloutLimits:
+        """The limits of each rollout of a run on `model`. Raises ConfigError for a cost limit without a price."""
+        cost_usd_of = None
+        if self.max_cost_usd is not None and self.prices is not None:
+            price = self.prices.required_price_of(model)
+
+            def cost_usd_of(input_tokens: float, output_tokens: float) -> float:
+                return price.cost(input_tokens, output_tokens)["total_usd"]
+
+        return RolloutLimits(
+            timeout_s=self.rollout_timeout_s,
+            max_total_tokens=self.max_total_tokens,
+            max_cost_usd=self.max_cost_usd,
+            cost_usd_of=cost_usd_of,
+        )
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run is written to disk."""
+        return self.save_results or self.results_path is not None
+
+    def report(
+        self,
+        outputs: list[RolloutOutput],
+        new_outputs: list[RolloutOutput],
+        metadata: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Tell everyone who asked what has been finished."""
+        if self.on_progress:
+            made: Any = metadata()
+            for callback in self.on_progress:
+                callback(outputs, new_outputs, made)

@@ -1,0 +1,132 @@
+"""`ToolEnv`: the model calls Python functions until it answers without calling any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from verifiers.decorators import stop
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.multiturn_env import MultiTurnEnv
+from verifiers.errors import ToolCallError, ToolError, ToolParseError
+from verifiers.rubrics.tool_rubric import ToolMonitorRubric
+from verifiers.state import State
+from verifiers.tools import toolbox
+from verifiers.tools.toolbox import Toolbox, parsed_arguments, tool_message, unknown_tool
+from verifiers.types import Messages, Tool, ToolCall, ToolMessage
+
+ErrorFormatter = Callable[[Exception], str]
+
+
+def _plain(error: Exception) -> str:
+    return str(error)
+
+
+class ToolEnv(MultiTurnEnv):
+    """Offers functions as tools.
+
+    What goes wrong in a tool is shown to the model through `error_formatter`; an error of a class in `stop_errors`
+    ends the rollout instead.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        max_turns: int = 10,
+        error_formatter: ErrorFormatter = _plain,
+        stop_errors: Sequence[type[Exception]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.toolbox = Toolbox()
+        self.tools: list[Callable[..., Any]] = []
+        self.tool_monitor_rubric = ToolMonitorRubric()
+        self.error_formatter = error_formatter
+        self.stop_errors: tuple[type[Exception], ...] = tuple(stop_errors or ())
+        super().__init__(max_turns=max_turns, **kwargs)
+        self.add_rubric(self.tool_monitor_rubric)
+        for tool in tools or []:
+            self.add_tool(tool)
+
+    @property
+    def tool_map(self) -> dict[str, Callable[..., Any]]:
+        """Name → function of every tool."""
+        return self.toolbox.functions
+
+    def add_tool(self, tool: Callable[..., Any]) -> None:
+        """Offer one more function to the model."""
+        self._offer(tool, ())
+
+    def _offer(self, tool: Callable[..., Any], hidden: Sequence[str]) -> None:
+        definition = self.toolbox.add(tool, hidden)
+        self.tools.append(tool)
+        self.tool_defs = [d for d in self.tool_defs or [] if d.name != definition.name] + [
+            definition
+        ]
+        self.tool_monitor_rubric.add_tool_metric(definition.name)
+
+    def remove_tool(self, tool: Callable[..., Any]) -> None:
+        """Take a function away from the model."""
+        name = self.toolbox.remove(tool)
+        self.tools = [known for known in self.tools if getattr(known, "__name__", None) != name]
+        self.tool_defs = [
+            definition for definition in self.tool_defs or [] if definition.name != name
+        ]
+        self.tool_monitor_rubric.remove_tool_metric(name)
+
+    def _should_stop_for_error(self, err: Exception) -> bool:
+        return isinstance(err, self.stop_errors)
+
+    @stop
+    async def no_tools_called(self, state: State) -> bool:
+        """The model has answered without calling a tool."""
+        if not state.trajectory:
+            return False
+        message = state.trajectory[-1]["completion"][-1]
+        return message.get("role") in ("assistant", "text") and not message.get("tool_calls")
+
+    async def call_tool(
+        self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any
+    ) -> ToolMessage:
+        """Call one tool. Authors may override it, or wrap it, and may return any result instead of a message."""
+        function = self.tool_map.get(tool_name)
+        if function is None:
+            raise unknown_tool(tool_name, self.tool_map)
+        return tool_message(tool_call_id, await toolbox.call(function, tool_args))
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        """The results of the calls in the model's last message, in their order."""
+        calls = messages[-1].get("tool_calls") or []
+        return [await self._answer(call, messages, state) for call in calls]
+
+    async def _answer(self, tool_call: ToolCall, messages: Messages, state: State) -> ToolMessage:
+        name, call_id = tool_call["name"], tool_call["id"]
+        try:
+            arguments = parsed_arguments(name, tool_call["arguments"])
+        except ToolParseError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            if self._should_stop_for_error(cause) or self._should_stop_for_error(error):
+                raise
+            return tool_message(call_id, self.error_formatter(error))
+        try:
+            arguments = await self._prepared(name, arguments, messages, state)
+            result = await call_hook(self.call_tool, name, arguments, call_id)
+        except Exception as error:
+            if self._should_stop_for_error(error):
+                if isinstance(error, ToolError):
+                    raise
+                raise ToolCallError(
+                    f"Tool {name!r} raised {type(error).__name__}: {error}"
+                ) from error
+            return tool_message(call_id, self.error_formatter(error))
+        if isinstance(result, dict) and result.get("role") == "tool":
+            return result if isinstance(result, ToolMessage) else ToolMessage(**result)
+        return tool_message(call_id, result)
+
+    async def _prepared(
+        self, name: str, arguments: dict[str, Any], messages: Messages, state: State
+    ) -> dict[str, Any]:
+        """The arguments a tool is really called with."""
+        return arguments
+
+
+__all__ = ["Tool", "ToolEnv"]

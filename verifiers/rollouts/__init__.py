@@ -1,0 +1,1 @@
+"""Running many rollouts: groups, limits, retries, cancellation, and what one rollout must clean up."""

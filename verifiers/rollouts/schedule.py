@@ -1,0 +1,155 @@
+"""Many groups of rollouts at once, within limits: every rollout that is started ends exactly once.
+
+One task plays one rollout. The task that finishes a group's last rollout also scores and delivers the group. The
+scheduler knows neither environments nor rubrics: it is given what plays, scores and delivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Input = TypeVar("Input")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may happen at once; None and numbers below 1 mean no limit."""
+
+    max_concurrent: int | None = None
+    """Rollouts being generated."""
+    max_concurrent_scoring: int | None = None
+    """Groups being scored."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the rollouts that were started."""
+
+    started: int = 0
+    finished: int = 0
+    cancelled: int = 0
+
+    @property
+    def running(self) -> int:
+        """Rollouts that are still being played."""
+        return self.started - self.finished - self.cancelled
+
+
+@dataclass(slots=True, eq=False)
+class _Group(Generic[Input, Result]):
+    index: int
+    inputs: Sequence[Input]
+    results: list[Result | None] = field(default_factory=list)
+    left: int = 0
+    cancelled: bool = False
+
+
+class Schedule(Generic[Input, Result]):
+    """One run over groups of inputs.
+
+    `play(input)` gives the result of one rollout, `score(results)` scores a group, `deliver(index, results)` takes it
+    over. An exception from any of them ends the run: in-flight rollouts are cancelled and the exception is raised
+    (failures of single rollouts are results, not exceptions). After `stop()` nothing new starts, rollouts being played
+    are cancelled, and groups that are complete are still scored and delivered.
+    """
+
+    def __init__(
+        self,
+        play: Callable[[Input], Awaitable[Result]],
+        score: Callable[[list[Result]], Awaitable[None]],
+        deliver: Callable[[int, list[Result]], Awaitable[None]],
+        limits: Limits | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self._play = play
+        self._score = score
+        self._deliver = deliver
+        self._generating = _semaphore(limits.max_concurrent)
+        self._scoring = _semaphore(limits.max_concurrent_scoring)
+        self._playing: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self.tally = Tally()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop()` was called."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Start nothing more and cancel the rollouts being played."""
+        self._stopping.set()
+        for task in self._playing:
+            task.cancel()
+
+    async def run(self, groups: Iterable[Sequence[Input]]) -> Tally:
+        """Play all groups. Raises what `play`, `score` or `deliver` raised first."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for index, inputs in enumerate(groups):
+                    group = _Group[Input, Result](index, inputs, [None] * len(inputs), len(inputs))
+                    for position in range(len(inputs)):
+                        if not await self._may_start():
+                            return self.tally
+                        task = tasks.create_task(self._rollout(group, position))
+                        self.tally.started += 1
+                        self._playing.add(task)
+                        task.add_done_callback(self._playing.discard)
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        finally:
+            # Counted here: a task that is cancelled before its first step runs none of its code.
+            self.tally.cancelled = self.tally.started - self.tally.finished
+        return self.tally
+
+    async def _may_start(self) -> bool:
+        if self._stopping.is_set():
+            return False
+        if self._generating is None:
+            return True
+        # A stop cancels the rollouts being played, whose permits then wake this.
+        await self._generating.acquire()
+        return not self._stopping.is_set()
+
+    async def _rollout(self, group: _Group[Input, Result], position: int) -> None:
+        try:
+            group.results[position] = await self._play(group.inputs[position])
+        except asyncio.CancelledError:
+            group.cancelled = True
+            if not self._stopping.is_set():
+                raise
+        else:
+            self.tally.finished += 1
+        finally:
+            if self._generating is not None:
+                self._generating.release()
+            task = asyncio.current_task()
+            if task is not None:
+                self._playing.discard(task)
+        group.left -= 1
+        if group.left == 0 and not group.cancelled:
+            await self._complete(group)
+
+    async def _complete(self, group: _Group[Input, Result]) -> None:
+        results = [result for result in group.results if result is not None]
+        async with AsyncExitStack() as stack:
+            if self._scoring is not None:
+                await stack.enter_async_context(self._scoring)
+            await self._score(results)
+        await self._deliver(group.index, results)
+
+
+def _semaphore(limit: int | None) -> asyncio.Semaphore | None:
+    return asyncio.Semaphore(limit) if limit is not None and limit >= 1 else None
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception of a group that is not itself a group."""
+    error: BaseException = failures
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,1 @@
+"""Rubrics: reward functions, their weights, and how they are called."""

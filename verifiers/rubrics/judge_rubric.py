@@ -1,0 +1,115 @@
+"""`JudgeRubric`: reward functions may ask a model for its judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verifiers.clients import resolve_client
+from verifiers.messages import content_text
+from verifiers.parsers.parser import Parser
+from verifiers.rubrics.rubric import Rubric
+from verifiers.state import State
+from verifiers.types import UserMessage
+
+DEFAULT_JUDGE_PROMPT = """\
+Compare a response with the ground truth answer to a question, and decide whether the response is correct.
+
+Question:
+```
+{question}
+```
+
+Ground truth answer:
+```
+{answer}
+```
+
+Response:
+```
+{response}
+```
+
+Reply with "yes" or "no", and nothing else."""
+
+
+class JudgeRubric(Rubric):
+    """A rubric whose reward functions may ask for `judge`, and call `await judge(prompt, completion, answer, state)`.
+
+    `judge_prompt` is a template with `{question}`, `{answer}` and `{response}`. Equal questions to the judge within one
+    rollout are asked once. A judge that cannot be reached raises: the reward function's error is recorded, and the
+    rollout does not count as wrong.
+    """
+
+    def __init__(
+        self,
+        parser: Parser | None = None,
+        parallelize_scoring: bool = False,
+        judge_client: Any = None,
+        judge_model: str = "gpt-4.1-nano",
+        judge_sampling_args: Mapping[str, Any] | None = None,
+        judge_prompt: str = DEFAULT_JUDGE_PROMPT,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(parser=parser, **kwargs)
+        self._judge_client = judge_client
+        self.judge_model = judge_model
+        self.judge_prompt = judge_prompt
+        self.judge_sampling_args = dict(judge_sampling_args or {})
+        self.class_objects.update(
+            judge=self.judge,
+            judge_model=self.judge_model,
+            judge_prompt=self.judge_prompt,
+            judge_sampling_args=self.judge_sampling_args,
+        )
+        self.add_score_object_provider(self._judge_objects)
+
+    def _judge_objects(self, _: State) -> dict[str, Any]:
+        # Making a client needs a key, and loading an environment must not.
+        wanted = any("judge_client" in call.wants or call.wants_all for call in self.reward_calls())
+        return {"judge_client": self.judge_client} if wanted else {}
+
+    @property
+    def judge_client(self) -> Any:
+        """The OpenAI client of the judge, made on first use with the usual OpenAI variables when none was given."""
+        if self._judge_client is None:
+            from openai import AsyncOpenAI
+
+            self._judge_client = AsyncOpenAI()
+        return self._judge_client
+
+    @judge_client.setter
+    def judge_client(self, client: Any) -> None:
+        self._judge_client = client
+
+    async def judge(
+        self, prompt: Any, completion: Any, answer: Any, state: State | None = None, **_: Any
+    ) -> str:
+        """What the judge says about a completion, as text."""
+        filled = self.judge_prompt.format(
+            question=question_of(prompt), answer=answer, response=self._response_of(completion)
+        )
+        asked = f"{self.judge_model}: {filled}"
+        known = state.get("judge_response") if state is not None else None
+        if isinstance(known, dict) and (cached := known.get(asked)) is not None:
+            return cached
+        client = resolve_client(self.judge_client)
+        arguments = {
+            name: value for name, value in self.judge_sampling_args.items() if value is not None
+        }
+        message = UserMessage.of({"role": "user", "content": filled})
+        response = await client.get_response([message], self.judge_model, arguments)
+        verdict = content_text(response.message.content)
+        if state is not None:
+            state["judge_response"] = {**(known if isinstance(known, dict) else {}), asked: verdict}
+        return verdict
+
+    def _response_of(self, completion: Any) -> Any:
+        return self.parser.parse_answer(completion)
+
+
+def question_of(prompt: Any) -> str:
+    """The text of the last message of a prompt: what was asked."""
+    if isinstance(prompt, str):
+        return prompt
+    return content_text(prompt[-1].get("content")) if prompt else ""

@@ -1,0 +1,151 @@
+"""Helper processes that compare mathematical answers, ended when a comparison takes too long.
+
+The process is this same module (`python -m verifiers.rubrics.math_checker`): it reads one JSON line for each
+comparison and answers with one. math-verify's own limit uses SIGALRM, which works only in a main thread and does not
+reach into C code; ending the process always works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+from verifiers.errors import InfraError
+
+START_LIMIT_S = 60.0
+"""Longest start of a helper process (importing sympy on a loaded machine), in seconds."""
+
+
+class CheckTimeout(Exception):
+    """A comparison took longer than the limit."""
+
+
+class _Helper:
+    """One helper process, used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "verifiers.rubrics.math_checker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        self._finalizer = weakref.finalize(self, _end, self.process)
+        if self._line(START_LIMIT_S) is None:
+            self.close()
+            raise InfraError("The process that compares mathematical answers did not start.")
+
+    def ask(self, truth: str, response: str, limit_s: float) -> bool:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps([truth, response]).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError as error:
+            raise InfraError(
+                f"The process that compares mathematical answers is gone: {error}"
+            ) from error
+        line = self._line(limit_s)
+        if line is None:
+            raise CheckTimeout(
+                f"Comparing the answers took longer than {limit_s:g} s: {response!r:.200} with {truth!r:.200}"
+            )
+        return json.loads(line)
+
+    def _line(self, limit_s: float) -> bytes | None:
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + limit_s
+        while (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([self.process.stdout], [], [], left)
+            if ready:
+                line = self.process.stdout.readline()
+                if not line:
+                    raise InfraError(
+                        "The process that compares mathematical answers ended by itself."
+                    )
+                return line
+        return None
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+class MathChecker:
+    """Compares answers in up to `max_workers` helper processes, started as they are needed."""
+
+    def __init__(self, max_workers: int, limit_s: float) -> None:
+        self._places = threading.Semaphore(max(1, min(max_workers, os.cpu_count() or 1)))
+        self._idle: queue.SimpleQueue[_Helper] = queue.SimpleQueue()
+        self._limit_s = limit_s
+
+    def equal(self, truth: str, response: str) -> bool:
+        """Whether both mean the same. Blocks; raises CheckTimeout past the limit."""
+        with self._places:
+            try:
+                helper = self._idle.get_nowait()
+            except queue.Empty:
+                helper = _Helper()
+            try:
+                answer = helper.ask(truth, response, self._limit_s)
+            except BaseException:
+                helper.close()
+                raise
+            self._idle.put(helper)
+            return answer
+
+    def close(self) -> None:
+        """End all idle helper processes."""
+        while True:
+            try:
+                self._idle.get_nowait().close()
+            except queue.Empty:
+                return
+
+
+def _compare(truth: str, response: str) -> bool:
+    from math_verify import parse, verify  # type: ignore[import-untyped]  # the package ships no types
+
+    gold: Any = parse(
+        f"\\boxed{{{truth}}}" if "\\boxed" not in truth else truth, parsing_timeout=None
+    )
+    said: Any = parse(
+        f"\\boxed{{{response}}}" if "\\boxed" not in response else response, parsing_timeout=None
+    )
+    return bool(verify(gold, said, timeout_seconds=None))
+
+
+def _serve() -> None:
+    from math_verify import parse
+
+    parse("\\boxed{1}", parsing_timeout=None)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing a library prints may get between the answers
+    out.write("ready\n")
+    out.flush()
+    for line in sys.stdin:
+        try:
+            equal = _compare(*json.loads(line))
+        except Exception:  # noqa: BLE001 - whatever a parser does with such text, the answer is: not equal
+            equal = False
+        out.write(json.dumps(equal) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,134 @@
+"""One reward function, bound once: which values it asks for, per rollout or per group, under which name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from verifiers.decorators import marks
+from verifiers.errors import RewardError
+
+GROUP_NAMES = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
+"""A function with one of these parameters receives all rollouts of an example at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCall:
+    """A reward function and what it takes to call it."""
+
+    func: Callable[..., Any]
+    name: str
+    weight: float
+    per_group: bool
+    wants: tuple[str, ...]
+    """Parameters it names, the optional ones last."""
+    required: frozenset[str]
+    wants_all: bool
+    """Whether it takes `**kwargs`, and so everything a rollout offers."""
+
+    def arguments(
+        self, offered: Mapping[str, Any], lookup: Callable[[str], Any] | None = None
+    ) -> dict[str, Any]:
+        """The keyword arguments for one call, from `offered` and then from `lookup(name)` (KeyError: none).
+
+        Raises RewardError when a required one is not offered.
+        """
+        found = dict(offered) if self.wants_all else {}
+        for name in self.wants:
+            if name in offered:
+                found[name] = offered[name]
+                continue
+            if lookup is not None:
+                try:
+                    found[name] = lookup(name)
+                    continue
+                except KeyError:
+                    pass
+            if name in self.required:
+                raise RewardError(
+                    f"Reward function {self.name!r} asks for {name!r}; it may ask for {sorted(offered)} "
+                    "and for the fields of the dataset row."
+                )
+        return found
+
+    def number(self, value: Any) -> float:
+        """The value as a finite float. Raises RewardError for anything else."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise RewardError(
+                f"Reward function {self.name!r} returned {value!r:.200}; it must return a number."
+            ) from None
+        if not math.isfinite(number):
+            raise RewardError(
+                f"Reward function {self.name!r} returned {number}; it must be finite."
+            )
+        return number
+
+    def numbers(self, values: Any, count: int) -> list[float]:
+        """One finite float for each rollout of a group. Raises RewardError for anything else."""
+        if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
+            raise RewardError(
+                f"Group reward function {self.name!r} returned {values!r:.200}; "
+                f"it must return a list of {count} numbers."
+            )
+        listed = list(values)
+        if len(listed) != count:
+            raise RewardError(
+                f"Group reward function {self.name!r} returned {len(listed)} numbers for {count} rollouts."
+            )
+        return [self.number(value) for value in listed]
+
+
+def is_group_function(func: Callable[..., Any]) -> bool:
+    """Whether a function scores a whole group: by mark, by the names of its parameters, or by `-> list[float]`."""
+    if marks(func, "reward") or marks(func, "metric"):
+        kind = "reward" if marks(func, "reward") else "metric"
+        if getattr(func, f"{kind}_stage", "rollout") == "group":
+            return True
+    signature = _signature(func)
+    if GROUP_NAMES & set(signature.parameters):
+        return True
+    returns = signature.return_annotation
+    return returns == list[float] or returns in ("list[float]", "List[float]")
+
+
+def bind(func: Callable[..., Any], weight: float, taken: Iterable[str] = ()) -> RewardCall:
+    """Bind a reward function; a name already `taken` gets a number behind it."""
+    own = function_name(func)
+    name, number = own, 2
+    used = set(taken)
+    while name in used:
+        name, number = f"{own}_{number}", number + 1
+    parameters = list(_signature(func).parameters.values())
+    named = [
+        p
+        for p in parameters
+        if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    ]
+    required = frozenset(p.name for p in named if p.default is inspect.Parameter.empty)
+    return RewardCall(
+        func=func,
+        name=name,
+        weight=weight,
+        per_group=is_group_function(func),
+        wants=tuple(sorted((p.name for p in named), key=lambda n: n not in required)),
+        required=required,
+        wants_all=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+    )
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """The name under which a reward function's values are reported."""
+    inner = getattr(func, "func", func)  # functools.partial
+    return getattr(func, "__name__", None) or getattr(inner, "__name__", type(func).__name__)
+
+
+def _signature(func: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(func)
+    except (ValueError, TypeError):
+        return inspect.Signature()

@@ -1,0 +1,286 @@
+"""`Rubric`: reward functions with weights; the reward of a rollout is their weighted sum."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from verifiers.decorators import hooks_of
+from verifiers.errors import ConfigError
+from verifiers.parsers.parser import Parser
+from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
+from verifiers.rubrics.scoring import (
+    DEFAULT_TIME_LIMIT_S,
+    call_for_group,
+    call_individual,
+    score_states,
+    write_scores,
+)
+from verifiers.state import State
+from verifiers.types import RewardFunc, Score
+
+
+class Rubric:
+    """Scores rollouts.
+
+    A reward function is sync or async and asks for what it needs by parameter name: `prompt`, `completion`, `answer`,
+    `state`, `task`, `info`, `parser`, any field of the dataset row, any class object; with `**kwargs` it gets all.
+    With plural names (`completions`, `states` …), or marked `@vf.reward(stage="group")`, it scores the rollouts of one
+    example together and returns a list.
+    """
+
+    def __init__(
+        self,
+        funcs: Sequence[RewardFunc] | None = None,
+        weights: Sequence[float] | None = None,
+        parser: Parser | None = None,
+        parallelize_scoring: bool | None = None,
+        *,
+        scoring_timeout_s: float = DEFAULT_TIME_LIMIT_S,
+    ) -> None:
+        self.logger = logging.getLogger(f"verifiers.rubrics.{type(self).__name__}")
+        self.funcs: list[RewardFunc] = list(funcs or [])
+        for func in self.funcs:
+            _check_callable(func)
+        if weights is None:
+            self.weights = [_marked_weight(func) for func in self.funcs]
+        else:
+            self.weights = [float(weight) for weight in weights]
+        if len(self.weights) != len(self.funcs):
+            raise ConfigError(
+                f"Number of weights ({len(self.weights)}) must match number of functions ({len(self.funcs)})"
+            )
+        self.parser = parser or Parser()
+        self.scoring_timeout_s = scoring_timeout_s
+        self.class_objects: dict[str, Any] = {"parser": self.parser}
+        self.score_object_providers: list[Callable[[State], Mapping[str, Any]]] = []
+        self.group_score_object_providers: list[Callable[[list[State]], Mapping[str, Any]]] = []
+        self._cleanup_handlers: list[Callable[..., Any]] = [
+            getattr(self, name) for name in hooks_of(type(self), "cleanup")
+        ]
+        self._teardown_handlers: list[Callable[..., Any]] = [
+            getattr(self, name) for name in hooks_of(type(self), "teardown")
+        ]
+        self._bound: tuple[list[Any], list[float], list[RewardCall]] | None = None
+        for kind in ("reward", "metric"):
+            for name in hooks_of(type(self), kind):
+                method = getattr(self, name)
+                self.funcs.append(method)
+                self.weights.append(_marked_weight(method))
+
+    # ------------------------------------------------------------------------------------------ building
+
+    def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
+        """Add a reward function."""
+        _check_callable(func)
+        self.funcs.append(func)
+        self.weights.append(float(weight))
+
+    def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
+        """Add a function that is measured and saved but does not count, unless given a weight."""
+        self.add_reward_func(func, weight)
+
+    def add_class_object(self, name: str, obj: Any) -> None:
+        """Offer an object to reward functions under a parameter name."""
+        self.class_objects[name] = obj
+
+    def add_score_object_provider(self, provider: Callable[[State], Mapping[str, Any]]) -> None:
+        """Offer objects that depend on the rollout."""
+        self.score_object_providers.append(provider)
+
+    def add_group_score_object_provider(
+        self, provider: Callable[[list[State]], Mapping[str, Any]]
+    ) -> None:
+        """Offer objects that depend on the group."""
+        self.group_score_object_providers.append(provider)
+
+    def add_cleanup_handler(self, handler: Callable[..., Any]) -> None:
+        """Run `handler(state)` after a rollout was scored."""
+        self._cleanup_handlers.append(handler)
+
+    # ----------------------------------------------------------------------------------------- inspecting
+
+    def _get_reward_funcs(self) -> list[RewardFunc]:
+        return self.funcs
+
+    def _get_reward_weights(self) -> list[float]:
+        return self.weights
+
+    def _get_reward_func_names(self) -> list[str]:
+        return [function_name(func) for func in self._get_reward_funcs()]
+
+    def get_reward_func_names(self) -> list[str]:
+        """Names of the reward functions."""
+        return self._get_reward_func_names()
+
+    def get_reward_funcs(self) -> list[RewardFunc]:
+        """The reward functions."""
+        return self._get_reward_funcs()
+
+    def get_reward_weights(self) -> list[float]:
+        """Weights of the reward functions."""
+        return self._get_reward_weights()
+
+    def _is_group_func(self, func: RewardFunc) -> bool:
+        return is_group_function(func)
+
+    def _of_kind(self, per_group: bool) -> list[RewardCall]:
+        return [call for call in self.reward_calls() if call.per_group is per_group]
+
+    def _get_individual_reward_funcs(self) -> list[RewardFunc]:
+        return [call.func for call in self._of_kind(False)]
+
+    def _get_individual_reward_func_names(self) -> list[str]:
+        return [call.name for call in self._of_kind(False)]
+
+    def _get_individual_reward_weights(self) -> list[float]:
+        return [call.weight for call in self._of_kind(False)]
+
+    def _get_group_reward_funcs(self) -> list[RewardFunc]:
+        return [call.func for call in self._of_kind(True)]
+
+    def _get_group_reward_func_names(self) -> list[str]:
+        return [call.name for call in self._of_kind(True)]
+
+    def _get_group_reward_weights(self) -> list[float]:
+        return [call.weight for call in self._of_kind(True)]
+
+    @property
+    def has_group_rewards(self) -> bool:
+        """Whether some reward function needs all rollouts of an example."""
+        return any(call.per_group for call in self.reward_calls())
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether the rubric gives its own advantages."""
+        return False
+
+    def reward_calls(self) -> list[RewardCall]:
+        """The functions, bound; bound again only when functions or weights have changed."""
+        funcs, weights = self._get_reward_funcs(), self._get_reward_weights()
+        if self._bound is None or self._bound[0] != funcs or self._bound[1] != weights:
+            calls: list[RewardCall] = []
+            for func, weight in zip(funcs, weights, strict=True):
+                call = bind(func, weight, [known.name for known in calls])
+                if call.name != function_name(func):
+                    self.logger.warning(
+                        "Two reward functions are called %r; the later one is reported as %r.",
+                        function_name(func),
+                        call.name,
+                    )
+                calls.append(call)
+            self._bound = (list(funcs), list(weights), calls)
+        return self._bound[2]
+
+    # ------------------------------------------------------------------------------------------- scoring
+
+    def score_objects(self, state: State) -> dict[str, Any]:
+        """What reward functions may ask for besides the rollout itself."""
+        objects = dict(self.class_objects)
+        for provider in self.score_object_providers:
+            objects.update(provider(state))
+        return objects
+
+    def group_score_objects(self, states: list[State]) -> dict[str, Any]:
+        """The same for group reward functions."""
+        objects = dict(self.class_objects)
+        for provider in self.group_score_object_providers:
+            objects.update(provider(states))
+        return objects
+
+    async def score(self, states: Sequence[State]) -> list[Score]:
+        """Scores of the rollouts of one example, in their order; the states are not written to."""
+        providers = (
+            self.score_object_providers or type(self).score_objects is not Rubric.score_objects
+        )
+        objects_of = self.score_objects if providers else lambda _: self.class_objects
+        return await score_states(
+            states,
+            self.reward_calls(),
+            objects_of,
+            self.group_score_objects(list(states)) if self.has_group_rewards else {},
+            self.scoring_timeout_s,
+        )
+
+    async def score_rollout(self, state: State, score_sem: Any = None) -> None:
+        """Score one rollout on its own and write reward and metrics into its state.
+
+        A group reward function sees a group of one. `score_sem` limits concurrency, as in generation (a).
+        """
+        write_scores([state], await _limited(self.score([state]), score_sem), with_advantages=False)
+
+    async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
+        """Score the rollouts of one example and write rewards, metrics and advantages into their states."""
+        if states:
+            write_scores(
+                states, await _limited(self.score(states), score_sem), with_advantages=True
+            )
+
+    async def dummy_score_rollout(self, state: State) -> None:
+        """Give reward 0.0 without running any function (`score_rollouts=False`)."""
+        write_scores([state], [Score(0.0, {}, [])], with_advantages=False)
+
+    async def dummy_score_group(self, states: list[State]) -> None:
+        """Give reward 0.0 to a whole group without running any function."""
+        write_scores(states, [Score(0.0, {}, []) for _ in states], with_advantages=False)
+
+    async def _call_individual_reward_func(self, func: RewardFunc, state: State, **_: Any) -> float:
+        return await call_individual(
+            bind(func, 1.0), state, self.score_objects(state), self.scoring_timeout_s
+        )
+
+    async def _call_group_reward_func(
+        self, func: RewardFunc, states: list[State], **_: Any
+    ) -> list[float]:
+        objects = self.group_score_objects(states)
+        return await call_for_group(bind(func, 1.0), states, objects, self.scoring_timeout_s)
+
+    # ------------------------------------------------------------------------------------------- the end
+
+    async def cleanup(self, state: State) -> None:
+        """Run the cleanup handlers for one rollout."""
+        for handler in self._cleanup_handlers:
+            await self._call_cleanup_handler(handler, state)
+
+    async def _call_cleanup_handler(self, handler: Callable[..., Any], state: State) -> None:
+        offered = {"state": state, **self.class_objects, **self.cleanup_objects(handler, state)}
+        arguments = bind(handler, 0.0).arguments(offered, state.__getitem__)
+        result = handler(**arguments)
+        if inspect.isawaitable(result):
+            await result
+
+    def cleanup_objects(self, handler: Callable[..., Any], state: State) -> dict[str, Any]:
+        """What a cleanup handler may ask for besides `state` and the class objects."""
+        return {}
+
+    async def teardown(self) -> None:
+        """Run the teardown handlers; called once, when the environment is closed."""
+        for handler in self._teardown_handlers:
+            result = handler()
+            if inspect.isawaitable(result):
+                await result
+
+
+async def _limited(scoring: Any, limit: Any) -> Any:
+    if limit is None:
+        return await scoring
+    async with limit:
+        return await scoring
+
+
+def _check_callable(func: Any) -> None:
+    if not callable(func):
+        raise ConfigError(
+            f"A reward function must be callable; got {type(func).__name__}: {func!r:.200}"
+        )
+
+
+def _marked_weight(func: Any) -> float:
+    """The weight of `@vf.reward(weight=…)`, 0 for `@vf.metric`, else 1."""
+    if getattr(func, "metric", None) is True:
+        return 0.0
+    return (
+        float(getattr(func, "reward_weight", 1.0)) if getattr(func, "reward", None) is True else 1.0
+    )

@@ -1,0 +1,107 @@
+"""`RubricGroup`: several rubrics as one; rewards and equal metrics add up, whatever the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from verifiers.errors import ConfigError
+from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.scoring import merge
+from verifiers.state import State
+from verifiers.types import RewardFunc, Score
+
+
+class RubricGroup(Rubric):
+    """Scores with each of its rubrics and merges what they give."""
+
+    def __init__(self, rubrics: Sequence[Rubric], **kwargs: Any) -> None:
+        if not rubrics:
+            raise ConfigError("RubricGroup must have at least one rubric")
+        super().__init__(**kwargs)
+        self.rubrics: list[Rubric] = list(rubrics)
+
+    def _get_reward_funcs(self) -> list[RewardFunc]:
+        return [func for rubric in self.rubrics for func in rubric._get_reward_funcs()]
+
+    def _get_reward_weights(self) -> list[float]:
+        return [weight for rubric in self.rubrics for weight in rubric._get_reward_weights()]
+
+    @property
+    def has_group_rewards(self) -> bool:
+        """Whether a rubric of the group needs all rollouts of an example."""
+        return any(rubric.has_group_rewards for rubric in self.rubrics)
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether a rubric of the group gives its own advantages."""
+        return any(rubric.has_advantages for rubric in self.rubrics)
+
+    def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
+        """Add a reward function to the first rubric."""
+        self.rubrics[0].add_reward_func(func, weight)
+
+    def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
+        """Add a metric to the first rubric."""
+        self.rubrics[0].add_metric(func, weight)
+
+    def add_class_object(self, name: str, obj: Any) -> None:
+        """Offer an object to the reward functions of every rubric."""
+        for rubric in self.rubrics:
+            rubric.add_class_object(name, obj)
+
+    def add_score_object_provider(self, provider: Callable[[State], Any]) -> None:
+        """Offer objects that depend on the rollout, in every rubric."""
+        for rubric in self.rubrics:
+            rubric.add_score_object_provider(provider)
+
+    def add_group_score_object_provider(self, provider: Callable[[list[State]], Any]) -> None:
+        """Offer objects that depend on the group, in every rubric."""
+        for rubric in self.rubrics:
+            rubric.add_group_score_object_provider(provider)
+
+    async def score(self, states: Sequence[State]) -> list[Score]:
+        """The merged scores of all rubrics, in the order of the states."""
+        by_rubric = [await scores_of(rubric, states) for rubric in self.rubrics]
+        return [merge(scores) for scores in zip(*by_rubric, strict=True)]
+
+    async def cleanup(self, state: State) -> None:
+        """Clean up in every rubric."""
+        await super().cleanup(state)
+        for rubric in self.rubrics:
+            await rubric.cleanup(state)
+
+    async def teardown(self) -> None:
+        """Tear down every rubric."""
+        await super().teardown()
+        for rubric in self.rubrics:
+            await rubric.teardown()
+
+
+async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[Score]:
+    """Scores by any rubric, one that writes into states (an override of v0's methods) included.
+
+    Such a rubric works on copies whose trajectory steps are copies too, and its reward and metrics are read back.
+    """
+    kind = type(rubric)
+    writes_group = kind.score_group is not Rubric.score_group
+    writes_rollout = kind.score_rollout is not Rubric.score_rollout
+    if not (writes_group or writes_rollout) or kind.score is not Rubric.score:
+        return await rubric.score(states)
+    scratch = [_scratch(state) for state in states]
+    if writes_group and (len(states) > 1 or not writes_rollout):
+        await rubric.score_group(scratch)
+    else:
+        for state in scratch:
+            await rubric.score_rollout(state)
+    framework = {"reward", "metrics", "advantage", "reward_errors", "trajectory"}
+    for state, copied in zip(states, scratch, strict=True):
+        state.update({key: value for key, value in copied.items() if key not in framework})
+    return [Score(s.reward or 0.0, dict(s.metrics or {}), s.reward_errors or []) for s in scratch]
+
+
+def _scratch(state: State) -> State:
+    copied = state.copy()
+    copied.trajectory = [step.copy() for step in state.trajectory or []]  # type: ignore[misc]  # TypedDict.copy
+    copied.reward = copied.metrics = None
+    return copied

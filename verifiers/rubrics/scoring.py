@@ -1,0 +1,208 @@
+"""Scoring gives values: a `Score` for each rollout, merged without side effects, written to the states once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from verifiers.errors import RewardError, ScoringTimeout, error_info
+from verifiers.rubrics.reward_call import RewardCall
+from verifiers.rubrics.watchdog import watchdog
+from verifiers.state import State
+from verifiers.types import Score
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIME_LIMIT_S = 300.0
+"""Longest run of one call of a reward function, in seconds."""
+
+
+def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reward function may ask for besides the fields of the dataset row."""
+    return {
+        "prompt": state.get("prompt"),
+        "completion": state.get("completion"),
+        "answer": state.get("answer", ""),
+        "state": state,
+        "task": state["task"],
+        "info": state.get("info", {}),
+        **objects,
+    }
+
+
+async def call_individual(
+    call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
+) -> float:
+    """The value of one reward function for one rollout. Raises RewardError or ScoringTimeout."""
+    offered = offered_by(state, objects)
+    if call.wants_all:
+        for field in state.input_fields:
+            if field in state:
+                offered.setdefault(field, state[field])
+    return call.number(await _run(call, call.arguments(offered, state.__getitem__), time_limit_s))
+
+
+async def call_for_group(
+    call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
+) -> list[float]:
+    """The values of a group reward function, one a rollout. Raises RewardError or ScoringTimeout."""
+    each = [offered_by(state, {}) for state in states]
+    offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
+    # A function that is marked for groups may use the singular names for its lists.
+    offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}
+    offered |= objects
+
+    def lookup(name: str) -> list[Any]:
+        try:
+            return [state[name] for state in states]
+        except KeyError:
+            return [state[name.removesuffix("s")] for state in states]
+
+    values = await _run(call, call.arguments(offered, lookup), time_limit_s)
+    return call.numbers(values, len(states))
+
+
+async def _run(call: RewardCall, arguments: dict[str, Any], time_limit_s: float) -> Any:
+    try:
+        value = watchdog.call(call.func, arguments, call.name, time_limit_s)
+        if inspect.isawaitable(value):
+            async with asyncio.timeout(time_limit_s) as limit:
+                try:
+                    value = await value
+                except TimeoutError as error:
+                    if limit.expired():
+                        raise
+                    raise RewardError(f"Reward function {call.name!r} raised {error!r}") from error
+        return value
+    except (RewardError, ScoringTimeout):
+        raise
+    except TimeoutError:
+        raise ScoringTimeout(
+            f"Reward function {call.name!r} ran longer than {time_limit_s:g} s and was cancelled. "
+            "Give its own calls a time limit, or raise the scoring time limit."
+        ) from None
+    except Exception as error:
+        raise RewardError(
+            f"Reward function {call.name!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+async def score_states(
+    states: Sequence[State],
+    calls: Sequence[RewardCall],
+    objects_of: Callable[[State], Mapping[str, Any]],
+    group_objects: Mapping[str, Any],
+    time_limit_s: float,
+) -> list[Score]:
+    """Scores of the rollouts of one example, in their order.
+
+    Functions run in the order they were added; the rollouts of a group run concurrently. A function that raises
+    counts 0.0 and leaves an entry in `Score.errors`, unless the rollout itself had already failed.
+    """
+    if not any(call.per_group for call in calls):
+        if len(states) == 1:
+            return [await _score_one(states[0], calls, objects_of(states[0]), time_limit_s)]
+        tasks = [_score_one(state, calls, objects_of(state), time_limit_s) for state in states]
+        return list(await asyncio.gather(*tasks))
+    metrics: list[dict[str, float]] = [{} for _ in states]
+    errors: list[list[dict[str, str]]] = [[] for _ in states]
+    for call in calls:
+        if call.per_group:
+            columns = await _group_values(call, states, group_objects, time_limit_s)
+        else:
+            one = [_value(call, state, objects_of(state), time_limit_s) for state in states]
+            columns = await asyncio.gather(*one)
+        for index, (value, error) in enumerate(columns):
+            metrics[index][call.name] = value
+            if error is not None and states[index].error is None:
+                errors[index].append(error)
+    return [
+        Score(sum(call.weight * values[call.name] for call in calls), values, found)
+        for values, found in zip(metrics, errors, strict=True)
+    ]
+
+
+async def _score_one(
+    state: State, calls: Sequence[RewardCall], objects: Mapping[str, Any], time_limit_s: float
+) -> Score:
+    metrics: dict[str, float] = {}
+    errors: list[dict[str, str]] = []
+    reward = 0.0
+    for call in calls:
+        value, error = await _value(call, state, objects, time_limit_s)
+        metrics[call.name] = value
+        reward += call.weight * value
+        if error is not None and state.error is None:
+            errors.append(error)
+    return Score(reward, metrics, errors)
+
+
+async def _value(
+    call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
+) -> tuple[float, dict[str, str] | None]:
+    try:
+        return await call_individual(call, state, objects, time_limit_s), None
+    except (RewardError, ScoringTimeout) as error:
+        return 0.0, _recorded(call, error)
+
+
+async def _group_values(
+    call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
+) -> list[tuple[float, dict[str, str] | None]]:
+    try:
+        values = await call_for_group(call, states, objects, time_limit_s)
+        return [(value, None) for value in values]
+    except (RewardError, ScoringTimeout) as error:
+        return [(0.0, _recorded(call, error)) for _ in states]
+
+
+def _recorded(call: RewardCall, error: Exception) -> dict[str, str]:
+    logger.warning("%s", error)
+    return {**error_info(error), "function": call.name, "message": str(error)}
+
+
+def merge(scores: Sequence[Score]) -> Score:
+    """One score out of those of several rubrics: rewards add up, and so do metrics of the same name."""
+    metrics: dict[str, float] = {}
+    for score in scores:
+        for name, value in score.metrics.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    return Score(
+        sum(score.reward for score in scores),
+        metrics,
+        [e for score in scores for e in score.errors],
+    )
+
+
+def group_advantages(rewards_G: Sequence[float]) -> list[float]:
+    """Each reward minus the group's mean, in the same order; a group of one gives [0.0].
+
+    No division by the deviation: that is the trainer's choice. Raises ValueError for an empty group.
+    Source: the group baseline of GRPO, https://arxiv.org/abs/2402.03300, section 4.1.
+    """
+    if not rewards_G:
+        raise ValueError("A group needs at least one reward.")
+    mean = sum(rewards_G) / len(rewards_G)
+    return [reward - mean for reward in rewards_G]
+
+
+def write_scores(
+    states: Sequence[State], scores: Sequence[Score], *, with_advantages: bool
+) -> None:
+    """Put the scores into the states: the only place that does. Steps that have no own reward take the rollout's."""
+    advantages = group_advantages([score.reward for score in scores]) if with_advantages else None
+    for index, (state, score) in enumerate(zip(states, scores, strict=True)):
+        state.reward = score.reward
+        state.metrics = score.metrics
+        state.reward_errors = score.errors or None
+        advantage = None if advantages is None else advantages[index]
+        if advantage is not None:
+            state.advantage = advantage
+        for step in state.trajectory or []:
+            if step["reward"] is None:
+                step["reward"] = score.reward
+            if step["advantage"] is None and advantage is not None:
+                step["advantage"] = advantage
