@@ -1,8 +1,8 @@
 """Isolated machines for code that a model writes.
 
-Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and `pool`
-(how to get one) · `local` (the back end of this machine's kernel) · `agent` (what runs inside) · `connection`, `jobs`,
-`agent_sandbox` (the host's side of it) · `proxy` (network="proxy").
+Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and
+`pool` (how to get one) · `local` (the back end of this machine's kernel) · `agent` (what runs inside) · `connection`,
+`jobs`, `agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
 """
 
 from verifiers.sandboxes.errors import (

@@ -131,7 +131,8 @@ class AgentProcess(JobEnd):
         self._chunks: deque[tuple[StreamName, bytes]] = deque()
         self._news = asyncio.Event()
         self._is_discarding = False
-        self._is_read = False
+        self._was_asked_for_output = False
+        self._is_being_read = False
         self._asked_s = time.monotonic()
         self.queued_s = 0.0
         self.is_stdin_closed = not has_stdin
@@ -175,24 +176,28 @@ class AgentProcess(JobEnd):
             self.is_stdin_closed = True
             self._connection.send(frames.STDIN, self.channel)
 
-    async def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
+    def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
         """See Process."""
-        if self._is_read:
+        self._was_asked_for_output = True
+        return _OutputReader(self)
+
+    async def next_output(self) -> tuple[StreamName, bytes]:
+        """The next piece of output. Raises StopAsyncIteration after the last."""
+        if self._is_being_read:
             raise RuntimeError("The output of this process is being read already.")
-        self._is_read = True
+        self._is_being_read = True
         try:
-            while True:
-                while self._chunks:
-                    stream, data = self._chunks.popleft()
-                    self._grant(len(data))
-                    yield stream, data
+            while not self._chunks:
                 if self.ended.done():
                     self.ended.result()
-                    return
+                    raise StopAsyncIteration
                 self._news.clear()
                 await self._news.wait()
         finally:
-            self._is_read = False
+            self._is_being_read = False
+        stream, data = self._chunks.popleft()
+        self._grant(len(data))
+        return stream, data
 
     async def signal(self, number: int) -> None:
         """See Process."""
@@ -211,7 +216,7 @@ class AgentProcess(JobEnd):
 
     async def wait(self) -> ExecResult:
         """See Process."""
-        if not self._is_read:
+        if not self._was_asked_for_output:
             self._is_discarding = True
             for _, data in self._chunks:
                 self._grant(len(data))
@@ -234,3 +239,14 @@ class AgentProcess(JobEnd):
         self.kill_soon()
         if not self.ended.done():
             await self.wait()
+
+
+class _OutputReader:
+    def __init__(self, process: AgentProcess) -> None:
+        self._process = process
+
+    def __aiter__(self) -> _OutputReader:
+        return self
+
+    async def __anext__(self) -> tuple[StreamName, bytes]:
+        return await self._process.next_output()

@@ -74,7 +74,10 @@ class Process(Protocol):
         ...
 
     async def wait(self) -> ExecResult:
-        """How it ended; the result's `stdout` and `stderr` are empty. Output that nobody reads is dropped."""
+        """How it ended; the result's `stdout` and `stderr` are empty.
+
+        If `output()` was never called, output is dropped meanwhile; otherwise it waits for its reader.
+        """
         ...
 
     async def __aenter__(self) -> Process: ...

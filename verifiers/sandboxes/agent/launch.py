@@ -9,6 +9,7 @@ import resource
 import signal
 import stat
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 CANNOT_START = 126

@@ -1,0 +1,20 @@
+"""The contract of `verifiers.sandboxes.sandbox` as behaviours that any back end can be checked against.
+
+    from verifiers.sandboxes.contract import BEHAVIOURS, Bench
+
+    for behaviour in BEHAVIOURS:
+        await behaviour.check(Bench(backend))     # raises ContractBroken with what was expected
+
+Each behaviour makes its own sandboxes, so they can run in any order and at once.
+"""
+
+from verifiers.sandboxes.contract import commands, copies, interpreters, life, live_processes
+from verifiers.sandboxes.contract.bench import Behaviour, Bench, ContractBroken
+
+BEHAVIOURS: tuple[Behaviour, ...] = tuple(
+    behaviour
+    for module in (commands, live_processes, interpreters, copies, life)
+    for behaviour in module.BEHAVIOURS
+)
+
+__all__ = ["BEHAVIOURS", "Behaviour", "Bench", "ContractBroken"]
