@@ -1,0 +1,57 @@
+# `make demo` and `make test` need only Python 3.11+, pip, make and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+.PHONY: demo test test-long lint types bench docs constraints clean setup
+.DEFAULT_GOAL := test
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt Makefile $(wildcard environments/*/pyproject.toml)
+	$(PYTHON) -m venv --clear $(VENV)
+	@if command -v uv >/dev/null 2>&1; then \
+		uv pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt && \
+		uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . $(foreach e,$(wildcard environments/*/pyproject.toml),-e $(dir $(e))); \
+	else \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . $(foreach e,$(wildcard environments/*/pyproject.toml),-e $(dir $(e))); \
+	fi
+	touch $(READY)
+
+demo: $(READY)  ## evaluate a small local model on two environments, no key and no network needed
+	$(BIN)/python -m vf_cli.demo
+
+test: $(READY)  ## the test suite
+	$(PYTEST) -n 2 --dist loadfile -m "not long" -q
+
+test-long: $(READY)  ## the long suites: real clients, kill loops, learning runs
+	$(PYTEST) -m long -q --timeout 1800
+
+lint: $(READY)  ## ruff, and the generated reference is up to date
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python tests/contract/write_reference.py --check
+
+types: $(READY)  ## the type checker
+	$(BIN)/basedpyright --level error
+
+bench: $(READY)  ## the figures of docs/performance.md, beside the published package
+	$(BIN)/python tests/benchmarks/run.py
+
+docs: $(READY)  ## write the generated reference pages
+	$(BIN)/python tests/contract/write_reference.py
+
+constraints:  ## pin every dependency anew, with hashes and without addresses
+	$(PYTHON) -m venv --clear .constraints-venv
+	.constraints-venv/bin/python -m pip install --quiet uv
+	.constraints-venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header --all-extras --group dev --no-emit-package torch --prerelease disallow \
+		$(foreach e,train ray k8s prime ta all,) pyproject.toml -o constraints.txt
+	rm -rf .constraints-venv
+
+clean:
+	rm -rf $(VENV) .constraints-venv dist build .bench outputs .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
