@@ -1,0 +1,139 @@
+"""Who may do what: the one place that decides. Pure; every route and every query asks here.
+
+A caller may do something to an environment when three things allow it: the role in the owning team
+(or being the owner), the actions of the token in use, and the environments the token is for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from hub_server.errors import Forbidden, NotFound, Unauthorized
+
+
+class Action(StrEnum):
+    """What a token can be allowed to do."""
+
+    READ = "read"
+    """See and download private environments and evaluations."""
+    PUBLISH = "publish"
+    """Create environments and publish versions."""
+    MANAGE = "manage"
+    """Yank, delete, change visibility, fork into a team."""
+    EVALUATE = "evaluate"
+    """Upload evaluations."""
+    SECRETS = "secrets"
+    """Read and change secrets and variables."""
+    ACCOUNT = "account"
+    """Make and revoke tokens, found teams, change members."""
+    ADMIN = "admin"
+    """Act on everything; only for administrators."""
+
+
+EVERYTHING = frozenset(Action)
+ROLE_ACTIONS: Mapping[str, frozenset[Action]] = {
+    "owner": EVERYTHING - {Action.ADMIN},
+    "admin": EVERYTHING - {Action.ADMIN},
+    "member": frozenset({Action.READ, Action.PUBLISH, Action.EVALUATE}),
+    "reader": frozenset({Action.READ}),
+}
+
+
+class Place(NamedTuple):
+    """An environment, as far as permission goes."""
+
+    owner_id: str
+    full_name: str
+    """`owner/normalized-name`."""
+    visibility: str
+    is_open: bool
+    """Whether strangers may see it when it is public (not deleted, not quarantined)."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The caller of a request."""
+
+    user_id: str | None = None
+    slug: str | None = None
+    is_admin: bool = False
+    token_id: str | None = None
+    actions: frozenset[str] = frozenset()
+    environments: tuple[str, ...] = ()
+    """Patterns `owner/name` with `*`; `*` alone is everywhere."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Owner id → role, the caller's own id with `owner` included."""
+    sees_public: bool = True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were valid credentials."""
+        return self.user_id is not None
+
+    @property
+    def is_unlimited_admin(self) -> bool:
+        """Whether the token lets an administrator act as one."""
+        return self.is_admin and Action.ADMIN in self.actions
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether the token is good for all environments of the caller."""
+        return "*" in self.environments or "*/*" in self.environments
+
+    def covers(self, full_name: str) -> bool:
+        """Whether the token is meant for this environment."""
+        return self.is_everywhere or any(fnmatchcase(full_name, p) for p in self.environments)
+
+    def readable_owners(self) -> list[str]:
+        """Ids of the owners whose private environments the caller may read."""
+        if Action.READ not in self.actions:
+            return []
+        return [o for o, role in self.roles.items() if Action.READ in ROLE_ACTIONS.get(role, ())]
+
+
+ANONYMOUS = Principal()
+
+
+def may(principal: Principal, action: Action, place: Place) -> bool:
+    """Whether the caller may do this to the environment."""
+    if action is Action.READ and place.visibility == "PUBLIC" and place.is_open:
+        return principal.sees_public or principal.is_known
+    if action not in principal.actions or not principal.covers(place.full_name):
+        return False
+    if principal.is_unlimited_admin:
+        return True
+    return action in ROLE_ACTIONS.get(principal.roles.get(place.owner_id, ""), ())
+
+
+def require(principal: Principal, action: Action, place: Place | None, what: str) -> None:
+    """Return when the caller may; otherwise raise what gives nothing away.
+
+    Raises NotFound when the caller may not even read it, so that a private thing looks exactly like a
+    missing one; Unauthorized when it can be seen and credentials are lacking; Forbidden otherwise.
+    """
+    if place is None or not may(principal, Action.READ, place):
+        raise NotFound(f"{what} not found.")
+    if may(principal, action, place):
+        return
+    if not principal.is_known:
+        raise Unauthorized("Log in first: this needs an API token.")
+    raise Forbidden(f"You or this token may not {action} {what}.")
+
+
+def require_owner(principal: Principal, action: Action, owner_id: str, slug: str) -> None:
+    """Return when the caller may act in this owner's name; else Unauthorized or Forbidden."""
+    require_account(principal, action)
+    role = principal.roles.get(owner_id, "")
+    if principal.is_unlimited_admin or action in ROLE_ACTIONS.get(role, ()):
+        return
+    raise Forbidden(f"You may not {action} as {slug!r}.")
+
+
+def require_account(principal: Principal, action: Action) -> None:
+    """Return when the token allows the action at all; else Unauthorized or Forbidden."""
+    if not principal.is_known:
+        raise Unauthorized("Log in first: this needs an API token.")
+    if action not in principal.actions:
+        raise Forbidden(f"This token may not {action}; it may {sorted(principal.actions)}.")

@@ -1,0 +1,172 @@
+"""The caller's account, tokens and teams over HTTP."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from hub_server.accounts import service
+from hub_server.accounts.authorisation import ROLE_ACTIONS, Action
+from hub_server.accounts.models import Token
+from hub_server.database import iso
+from hub_server.errors import Forbidden
+from hub_server.hub import HubDep, KnownCaller
+from verifiers.hub.wire import (
+    MemberRequest,
+    SlugRequest,
+    TeamRequest,
+    TokenAnswer,
+    TokenRequest,
+)
+
+router = APIRouter(prefix="/api/v1", tags=["accounts"])
+
+
+@router.get("/user/whoami")
+async def whoami(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
+    """Who the token belongs to and what it may do."""
+    async with hub.database.read() as session:
+        user, owner = await service.account_of(session, caller)
+    scope = {
+        action.value: {"read": True, "write": action is not Action.READ}
+        for action in Action
+        if action in caller.actions
+    }
+    return {
+        "data": {
+            "id": user.id,
+            "email": user.email,
+            "name": owner.display_name,
+            "slug": owner.slug,
+            "is_admin": user.is_admin,
+            "scope": scope,
+        }
+    }
+
+
+@router.patch("/user/slug")
+async def rename(hub: HubDep, caller: KnownCaller, body: SlugRequest) -> dict[str, Any]:
+    """Choose the caller's public name; the former one leads to the new one."""
+    async with hub.database.write() as session:
+        owner = await service.rename(session, caller, body.slug)
+    return {"data": {"id": owner.id, "slug": owner.slug}}
+
+
+@router.get("/user/teams")
+async def teams(
+    hub: HubDep,
+    caller: KnownCaller,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> dict[str, Any]:
+    """The caller's teams."""
+    async with hub.database.read() as session:
+        rows, total = await service.teams_of(session, caller, offset, limit)
+    data = [
+        {
+            "teamId": team.id,
+            "name": team.display_name,
+            "slug": team.slug,
+            "role": membership.role,
+            "createdAt": iso(team.created_at),
+        }
+        for team, membership in rows
+    ]
+    return {"data": data, "total_count": total}
+
+
+@router.post("/teams")
+async def create_team(hub: HubDep, caller: KnownCaller, body: TeamRequest) -> dict[str, Any]:
+    """Found a team."""
+    async with hub.database.write() as session:
+        team = await service.create_team(session, caller, body)
+    return {"data": {"teamId": team.id, "name": team.display_name, "slug": team.slug}}
+
+
+@router.get("/teams/{team_id}/members")
+async def members(hub: HubDep, caller: KnownCaller, team_id: str) -> dict[str, Any]:
+    """The people of a team; addresses only for those who may change it."""
+    async with hub.database.read() as session:
+        rows = await service.team_members(session, caller, team_id)
+    manages = Action.ACCOUNT in ROLE_ACTIONS.get(caller.roles.get(team_id, ""), ())
+    data = [
+        {
+            "userId": user.id,
+            "userName": owner.slug,
+            "userEmail": user.email if manages else None,
+            "role": membership.role,
+            "joinedAt": iso(membership.joined_at),
+        }
+        for membership, user, owner in rows
+    ]
+    return {"data": data, "total_count": len(data)}
+
+
+@router.post("/teams/{team_id}/members")
+async def set_member(
+    hub: HubDep, caller: KnownCaller, team_id: str, body: MemberRequest
+) -> dict[str, Any]:
+    """Add a person to a team or change the role."""
+    async with hub.database.write() as session:
+        await service.set_member(session, caller, team_id, body)
+    return {"data": {"user": body.user, "role": body.role}}
+
+
+@router.delete("/teams/{team_id}/members/{user}")
+async def remove_member(
+    hub: HubDep, caller: KnownCaller, team_id: str, user: str
+) -> dict[str, Any]:
+    """Take a person out of a team."""
+    async with hub.database.write() as session:
+        await service.remove_member(session, caller, team_id, user)
+    return {"data": {"success": True}}
+
+
+@router.get("/tokens")
+async def tokens(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
+    """The caller's working tokens, without their secrets."""
+    async with hub.database.read() as session:
+        rows = await service.list_tokens(session, caller)
+    return {"data": [token_answer(row) for row in rows]}
+
+
+@router.post("/tokens")
+async def create_token(hub: HubDep, caller: KnownCaller, body: TokenRequest) -> dict[str, Any]:
+    """Make a token that can do no more than the one that asks."""
+    if caller.token_id is None:
+        raise Forbidden("Only a token can make tokens.")
+    async with hub.database.write() as session:
+        new = await service.create_token(session, caller, body)
+    return {"data": token_answer(new.row, new.text)}
+
+
+@router.delete("/tokens/{token_id}")
+async def revoke_token(hub: HubDep, caller: KnownCaller, token_id: str) -> dict[str, Any]:
+    """End a token."""
+    async with hub.database.write() as session:
+        await service.revoke_token(session, caller, token_id)
+    return {"data": {"success": True}}
+
+
+@router.post("/tokens/leaked")
+async def report_leaked(hub: HubDep, body: list[dict[str, Any]]) -> dict[str, Any]:
+    """Report tokens that were found in public; those that are ours are ended at once."""
+    found = 0
+    async with hub.database.write() as session:
+        for item in body[:100]:
+            found += await service.revoke_leaked(session, str(item.get("token", "")))
+    return {"data": {"revoked": found}}
+
+
+def token_answer(row: Token, text: str | None = None) -> TokenAnswer:
+    """A token as the wire has it."""
+    return TokenAnswer(
+        id=row.id,
+        name=row.name,
+        prefix=row.prefix,
+        actions=row.actions,
+        environments=row.environments,
+        created_at=iso(row.created_at),
+        expires_at=iso(row.expires_at) if row.expires_at else None,
+        last_used_at=iso(row.last_used_at) if row.last_used_at else None,
+        token=text,
+    )

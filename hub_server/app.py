@@ -1,0 +1,113 @@
+"""The ASGI application of a hub."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from hub_server.accounts.routes import router as accounts
+from hub_server.changes.routes import router as changes
+from hub_server.edge import Edge, LineLog
+from hub_server.environments.routes import router as environments
+from hub_server.errors import HubError
+from hub_server.evaluations.routes import router as evaluations
+from hub_server.hub import Hub
+from hub_server.index.answers import Application, ReadyFirst
+from hub_server.index.routes import router as index
+from hub_server.logins.routes import router as logins
+from hub_server.migrations import check_current
+from hub_server.operations.routes import router as operations
+from hub_server.publishing.routes import router as publishing
+from hub_server.secrets.routes import router as secrets
+from hub_server.settings import Settings, settings_from_environment
+from hub_server.web.routes import router as web
+
+# Fixed words before owner names: `/{owner}/simple/` must not take `/api/...`.
+ROUTERS = (
+    operations,
+    accounts,
+    logins,
+    secrets,
+    environments,
+    evaluations,
+    changes,
+    publishing,
+    web,
+    index,
+)
+
+
+def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -> Application:
+    """The application; it opens its database and storage in its lifespan."""
+    hub = Hub(settings)
+    lines = log or LineLog()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await check_current(hub.database.engine)
+        async with hub:
+            yield
+        if isinstance(lines, LineLog):
+            lines.flush()
+
+    app = FastAPI(
+        title="Environments hub",
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+        redirect_slashes=False,
+    )
+    app.state.hub = hub
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(HubError, _hub_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+
+    def count(environment_id: str) -> None:
+        hub.usage.downloads[environment_id] += 1
+
+    ready_first = ReadyFirst(app, hub.pages, count)
+    return Edge(ready_first, hub, lines)
+
+
+def create_app_from_environment() -> Application:
+    """The application with the settings of `VF_HUB_*`, for a worker process."""
+    return create_app(settings_from_environment())
+
+
+async def _hub_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HubError)
+    return _problem(request, error.status, error.detail, error.headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _problem(request, error.status_code, error.detail, dict(error.headers or {}))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    """422 in FastAPI's form, without the input: that may be a password."""
+    assert isinstance(error, RequestValidationError)
+    detail = [
+        {"loc": list(item["loc"]), "msg": item["msg"], "type": item["type"]}
+        for item in error.errors()
+    ]
+    return _problem(request, 422, detail, {})
+
+
+def _problem(request: Request, status: int, detail: Any, headers: dict[str, str]) -> Response:
+    headers = {"Cache-Control": "no-store", **headers}
+    if request.url.path.rstrip("/").endswith("legacy"):
+        # RFC 9457: uv prints it.
+        body = {"type": "about:blank", "title": f"HTTP {status}", "status": status}
+        content = orjson.dumps({**body, "detail": detail})
+        return Response(content, status, headers, media_type="application/problem+json")
+    return JSONResponse({"detail": detail}, status, headers)

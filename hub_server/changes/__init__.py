@@ -1,0 +1,1 @@
+"""The feed of what changed: it keeps caches and mirrors right."""

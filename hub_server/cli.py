@@ -1,0 +1,310 @@
+"""`vf-hub`: the operator's command."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import orjson
+import typer
+
+from hub_server.accounts import service as accounts
+from hub_server.database import Database, iso, utc_now
+from hub_server.errors import HubError
+from hub_server.logins.service import new_setup_token
+from hub_server.migrations import check_current, offline_sql, upgrade
+from hub_server.operations import backup as maintenance
+from hub_server.settings import Settings, settings_from_environment
+from hub_server.storage.service import open_store
+
+T = TypeVar("T")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="A registry for environments. Settings come from VF_HUB_* variables; see docs/hub.md.",
+)
+user_app = typer.Typer(no_args_is_help=True, help="People.")
+token_app = typer.Typer(no_args_is_help=True, help="API tokens.")
+app.add_typer(user_app, name="user")
+app.add_typer(token_app, name="token")
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the hub's data.")]
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line; control characters in messages cannot start a line of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        entry = {
+            "at": iso(utc_now()),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(entry).decode()
+
+
+@app.command()
+def serve(
+    data_dir: DataDir = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Public address of the hub.")] = None,
+    migrate: Annotated[
+        bool, typer.Option(help="Bring the database up to date before serving.")
+    ] = True,
+) -> None:
+    """Serve the hub. On an empty one, print the token that makes the first administrator."""
+    from hub_server.server import serve as run_server  # uvicorn is not needed by other commands
+
+    settings = settings_from_environment(
+        data_dir=data_dir, host=host, port=port, workers=workers, base_url=base_url
+    )
+    _configure_logging()
+    setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
+    address = settings.base_url or f"http://{settings.host}:{settings.port}"
+    if setup_token is not None:
+        typer.echo(
+            "This hub has no users. Make the first administrator, once, with this token:\n\n"
+            f"  curl {address}/api/v1/setup -H 'content-type: application/json' -d"
+            f' \'{{"token": "{setup_token}", "username": "NAME", "password": "PASSWORD"}}\'\n'
+        )
+    typer.echo(f"Serving {address} from {settings.data_dir}")
+    sys.stdout.flush()
+    run_server(settings)
+
+
+async def _prepare(settings: Settings, database: Database, migrate: bool) -> str | None:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    settings.staging_dir.mkdir(parents=True, exist_ok=True)
+    await (upgrade(database.engine) if migrate else check_current(database.engine))
+    await open_store(settings).check()
+    async with database.write() as session:
+        return await new_setup_token(session)
+
+
+@app.command()
+def migrate(
+    data_dir: DataDir = None,
+    sql: Annotated[bool, typer.Option(help="Print the statements (PostgreSQL) instead.")] = False,
+) -> None:
+    """Bring the database up to date. Make a backup first."""
+    if sql:
+        typer.echo(offline_sql())
+        return
+    settings = settings_from_environment(data_dir=data_dir)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    _run(settings, lambda database: upgrade(database.engine))
+    typer.echo("The database is up to date.")
+
+
+@app.command()
+def backup(into: Path, data_dir: DataDir = None) -> None:
+    """Copy the whole hub to an empty folder, while it serves."""
+    settings = settings_from_environment(data_dir=data_dir)
+    count = _call(lambda: maintenance.backup(settings, into))
+    typer.echo(f"Saved the database and {count} blobs to {into}.")
+
+
+@app.command()
+def restore(source: Path, data_dir: DataDir = None) -> None:
+    """Fill an empty hub from a backup, then check it."""
+    settings = settings_from_environment(data_dir=data_dir)
+    count = _call(lambda: maintenance.restore(settings, source))
+    typer.echo(f"Restored the database and {count} blobs from {source}.")
+    fsck(data_dir=data_dir, quick=False)
+
+
+@app.command()
+def fsck(
+    data_dir: DataDir = None,
+    quick: Annotated[bool, typer.Option(help="Compare sizes only, read no bytes.")] = False,
+) -> None:
+    """Check that every published file is there and unchanged. Exit code 1 when one is not."""
+    settings = settings_from_environment(data_dir=data_dir)
+    report = _run(
+        settings,
+        lambda database: maintenance.fsck(database, open_store(settings), read_bytes=not quick),
+    )
+    for problem in report.problems:
+        typer.echo(f"{problem.kind}: {problem.what}")
+    typer.echo(f"{report.files} files checked, {len(report.problems)} problems.")
+    if report.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def gc(data_dir: DataDir = None) -> None:
+    """Remove blobs nothing refers to and files left by interrupted uploads, while the hub serves."""
+    settings = settings_from_environment(data_dir=data_dir)
+    report = _run(
+        settings, lambda database: maintenance.gc(settings, database, open_store(settings))
+    )
+    typer.echo(
+        f"Removed {report.blobs} blobs ({report.bytes} bytes), {report.staged} files in transit,"
+        f" {report.uploads} reservations."
+    )
+
+
+@app.command()
+def export(into: Path, data_dir: DataDir = None) -> None:
+    """Write the public environments as a static index for sites without a network."""
+    settings = settings_from_environment(data_dir=data_dir)
+    count = _call(lambda: maintenance.export(settings, into))
+    typer.echo(f"Exported {count} environments to {into}.")
+
+
+@user_app.command("add")
+def add_user(
+    name: str,
+    password: Annotated[str, typer.Option(prompt=True, hide_input=True, envvar="VF_HUB_PASSWORD")],
+    email: Annotated[str | None, typer.Option()] = None,
+    admin: Annotated[bool, typer.Option(help="Make an administrator.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make an account."""
+
+    async def make(database: Database) -> None:
+        async with database.write() as session:
+            await accounts.create_user(
+                session, name, password=password, email=email, is_admin=admin
+            )
+
+    _run(settings_from_environment(data_dir=data_dir), make)
+    typer.echo(f"Made the account {name}.")
+
+
+@user_app.command("list")
+def list_users(data_dir: DataDir = None) -> None:
+    """Show all accounts."""
+
+    async def rows(database: Database) -> list[str]:
+        async with database.read() as session:
+            return [
+                f"{slug}\t{'admin' if user.is_admin else 'user'}\t{user.email or ''}"
+                f"\t{'disabled' if user.disabled_at else ''}".rstrip()
+                for user, slug in await accounts.users(session)
+            ]
+
+    for row in _run(settings_from_environment(data_dir=data_dir), rows):
+        typer.echo(row)
+
+
+@user_app.command("password")
+def set_password(
+    name: str,
+    password: Annotated[str, typer.Option(prompt=True, hide_input=True, envvar="VF_HUB_PASSWORD")],
+    data_dir: DataDir = None,
+) -> None:
+    """Replace a password."""
+
+    async def change(database: Database) -> None:
+        async with database.write() as session:
+            await accounts.set_password(session, name, password)
+
+    _run(settings_from_environment(data_dir=data_dir), change)
+    typer.echo(f"Changed the password of {name}.")
+
+
+@user_app.command("disable")
+def disable(
+    name: str,
+    undo: Annotated[bool, typer.Option(help="Let the person in again.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Lock a person and all their tokens out."""
+
+    async def change(database: Database) -> None:
+        async with database.write() as session:
+            await accounts.set_disabled(session, name, disabled=not undo)
+
+    _run(settings_from_environment(data_dir=data_dir), change)
+    typer.echo(f"{name} is {'enabled' if undo else 'disabled'}.")
+
+
+@token_app.command("new")
+def new_token(
+    user: str,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "operator",
+    action: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    environment: Annotated[list[str] | None, typer.Option(help="Pattern owner/name.")] = None,
+    days: Annotated[float | None, typer.Option(help="Days until it ends.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a token for a person and print it."""
+
+    async def make(database: Database) -> str:
+        async with database.write() as session:
+            found = await accounts.user_by_login(session, user)
+            if found is None:
+                raise HubError(f"There is no user {user!r}.")
+            new = await accounts.issue_token(
+                session,
+                found[0].id,
+                name=name,
+                actions=action or list(accounts.DEFAULT_ACTIONS),
+                environments=environment or ["*"],
+                expires_at=utc_now() + timedelta(days=days) if days else None,
+            )
+            return new.text
+
+    typer.echo(_run(settings_from_environment(data_dir=data_dir), make))
+
+
+@token_app.command("revoke")
+def revoke_token(token: str, data_dir: DataDir = None) -> None:
+    """End a token, given itself."""
+
+    async def end(database: Database) -> bool:
+        async with database.write() as session:
+            return await accounts.revoke_leaked(session, token)
+
+    known = _run(settings_from_environment(data_dir=data_dir), end)
+    typer.echo("Revoked." if known else "Not a working token of this hub.")
+    if not known:
+        raise typer.Exit(1)
+
+
+def _run(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+    async def with_database() -> T:
+        database = Database(settings.sqlalchemy_url)
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    return _call(with_database)
+
+
+def _call(work: Callable[[], Awaitable[T]]) -> T:
+    async def awaited() -> T:
+        return await work()
+
+    return asyncio.run(awaited())
+
+
+def _configure_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line and exit code 2."""
+    try:
+        app()
+    except HubError as error:
+        typer.echo(f"vf-hub: {error.detail}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

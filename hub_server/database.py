@@ -1,0 +1,156 @@
+"""The connection to SQLite or PostgreSQL, and what the tables have in common.
+
+One request is one transaction: `async with database.write() as session` commits at its end or rolls
+back; nobody calls `commit`. On SQLite there is one writer at a time, which takes the lock at once
+(BEGIN IMMEDIATE), so a transaction never fails half way because another one was quicker.
+"""
+
+import secrets
+import string
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, DateTime, Dialect, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator
+
+from hub_server.errors import Unavailable
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a writer waits for the one before it."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite forgets the zone, so it is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Store UTC."""
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Read UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of all tables."""
+
+    type_annotation_map = {
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        list[str]: JSON,
+        list[dict[str, Any]]: JSON,
+    }
+
+
+def new_id() -> str:
+    """25 characters, `c` and 24 of [a-z0-9]: the only form that all clients take for a team id."""
+    alphabet = string.ascii_lowercase + string.digits
+    return "c" + "".join(secrets.choice(alphabet) for _ in range(24))
+
+
+def utc_now() -> datetime:
+    """Now, to the microsecond, in UTC."""
+    return datetime.now(UTC)
+
+
+def iso(moment: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`, which pip, uv and all clients parse."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Database:
+    """Two ways in: `read` sees a consistent state, `write` commits at its end."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        if self.is_sqlite:
+            self._readers = _sqlite_engine(url, begin="BEGIN", pool_size=4)
+            self._writers = _sqlite_engine(url, begin="BEGIN IMMEDIATE", pool_size=1)
+        else:
+            self._readers = self._writers = create_async_engine(
+                url, pool_size=8, max_overflow=8, pool_pre_ping=True, pool_timeout=BUSY_TIMEOUT_S
+            )
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine that writes; for migrations and maintenance."""
+        return self._writers
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A session whose changes are not kept."""
+        async with _reachable(), AsyncSession(self._readers, expire_on_commit=False) as session:
+            yield session
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncSession]:
+        """A session that commits at the end of the block and rolls back when it raises."""
+        async with (
+            _reachable(),
+            AsyncSession(self._writers, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            if self.is_sqlite:
+                # The connection, hence the lock, before the block reads anything.
+                await session.connection()
+            yield session
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._writers.dispose()
+        if self._readers is not self._writers:
+            await self._readers.dispose()
+
+
+@asynccontextmanager
+async def _reachable() -> AsyncIterator[None]:
+    """Turn a lost or overloaded database into an answer that says so."""
+    try:
+        yield
+    except (PoolTimeout, ConnectionRefusedError) as error:
+        raise Unavailable("The database does not answer; try again.") from error
+    except OperationalError as error:
+        raise Unavailable("The database is busy or away; try again.") from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable("The database was restarted; try again.") from error
+        raise
+
+
+def _sqlite_engine(url: str, *, begin: str, pool_size: int) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:  # the adapter's own connection type
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # FULL: a commit that was acknowledged survives a power cut, not only a crash.
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA temp_store=MEMORY")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine

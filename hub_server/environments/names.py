@@ -1,0 +1,79 @@
+"""Names of owners and environments. Pure."""
+
+import re
+import sys
+
+from packaging.utils import canonicalize_name
+
+from hub_server.errors import BadRequest
+
+OWNER_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,28})[a-z0-9]")
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+RESERVED_OWNERS = _words(
+    "about account accounts activate admin administrator admins all anonymous api app assets auth"
+    " blobs dashboard demo device docs download downloads environments environmentshub evaluations"
+    " everyone explore favicon files health help hub index install legacy login logout me metrics"
+    " moderator new nobody null oauth official openapi organizations orgs owner owners password"
+    " private public pypi ready register robots root search secrets security self settings setup"
+    " shared signup simple static status support sys system team teams token tokens traces undefined"
+    " upload uploads user users verifiers well-known www"
+)
+"""Words that are or may become addresses of the hub, or that impersonate its operator."""
+
+WELL_KNOWN_PROJECTS = _words(
+    "accelerate aiohttp anthropic boto3 certifi click cryptography datasets deepspeed fastapi"
+    " flask hatchling httpx huggingface-hub idna jax jinja2 litellm lxml math-verify matplotlib"
+    " mcp nltk numpy openai orjson packaging pandas peft pillow pip playwright prime prime-evals"
+    " prime-rl prime-sandboxes protobuf pyarrow pydantic pyyaml ray reasoning-gym requests rich"
+    " safetensors scikit-learn scipy selenium sentencepiece setuptools six sqlalchemy sympy textarena"
+    " tiktoken tokenizers torch torchvision tqdm transformers trl typer urllib3 uv uvicorn verifiers"
+    " verl vllm wandb wheel"
+)
+"""Dependencies of many environments: an environment of this name would be taken for them."""
+
+_ADDRESS_WORDS = _words("simple legacy files wheels versions variables secrets resolve lookup")
+_STANDARD_LIBRARY = frozenset(canonicalize_name(name) for name in sys.stdlib_module_names)
+
+
+def normalized(name: str) -> str:
+    """The PEP 503 spelling, which is what two names are compared by."""
+    return canonicalize_name(name)
+
+
+def skeleton(name: str) -> str:
+    """The name with look-alike characters made equal: `l`, `1`, `i` and `o`, `0`."""
+    plain = normalized(name).translate(str.maketrans("1i0", "llo"))
+    return plain.replace("-", "")
+
+
+def check_owner_name(slug: str) -> str:
+    """The slug, or BadRequest that says what is wrong with it."""
+    if not OWNER_NAME.fullmatch(slug) or "--" in slug:
+        raise BadRequest(
+            f"{slug!r} cannot be a username: 3 to 30 of a-z, 0-9 and single hyphens inside."
+        )
+    if slug in RESERVED_OWNERS:
+        raise BadRequest(f"The username {slug!r} is reserved.")
+    return slug
+
+
+def check_environment_name(name: str) -> str:
+    """The name, or BadRequest that says what is wrong with it."""
+    if not ENVIRONMENT_NAME.fullmatch(name):
+        raise BadRequest(
+            f"{name[:140]!r} cannot be an environment's name: 1 to 128 ASCII letters, digits and"
+            " ._- inside."
+        )
+    plain = normalized(name)
+    if plain in WELL_KNOWN_PROJECTS or plain in _STANDARD_LIBRARY or plain in _ADDRESS_WORDS:
+        raise BadRequest(
+            f"The name {name!r} is taken by a well-known package; choose one of your own,"
+            f" such as {name}-env."
+        )
+    return name

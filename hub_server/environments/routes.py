@@ -1,0 +1,327 @@
+"""Environments over HTTP: find or create, describe, change, delete, browse, fork."""
+
+import asyncio
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from packaging.version import Version as ParsedVersion
+
+from hub_server.accounts import service as accounts
+from hub_server.accounts.authorisation import Action, Principal
+from hub_server.database import iso, utc_now
+from hub_server.environments import service
+from hub_server.environments.schemas import (
+    Address,
+    environment_answer,
+    environment_row,
+    owner_answer,
+    pylock,
+    version_row,
+)
+from hub_server.environments.service import Found
+from hub_server.errors import BadRequest, NotFound
+from hub_server.forks import service as forks
+from hub_server.hub import Caller, Hub, HubDep, KnownCaller, base_url_of
+from hub_server.publishing.archives import read_member
+from hub_server.search import service as search
+from hub_server.search.service import ListQuery
+from hub_server.storage.service import stage, staging_path
+from verifiers.hub.wire import (
+    EnvironmentPatch,
+    ForkRequest,
+    LookupRequest,
+    ResolveAnswer,
+    ResolveRequest,
+    YankRequest,
+)
+
+router = APIRouter(prefix="/api/v1/environmentshub", tags=["environments"])
+
+
+@router.post("/resolve")
+async def resolve(hub: HubDep, caller: KnownCaller, body: ResolveRequest) -> dict[str, Any]:
+    """Get or create an environment: the first step of a push."""
+    async with hub.database.write() as session:
+        found, created = await service.resolve(session, caller, body, hub.settings)
+        answer = ResolveAnswer(
+            id=found.environment.id,
+            name=found.environment.name,
+            created=created,
+            visibility="PRIVATE" if found.environment.visibility == "PRIVATE" else "PUBLIC",
+            owner=owner_answer(found.owner),
+        )
+    return {"data": answer}
+
+
+@router.post("/lookup")
+async def lookup(hub: HubDep, caller: Caller, body: LookupRequest) -> dict[str, Any]:
+    """Find an environment by id, or by owner and name."""
+    async with hub.database.read() as session:
+        found = await service.find_any(session, caller, body)
+    return {"data": environment_row(found)}
+
+
+@router.get("/")
+async def list_environments(
+    hub: HubDep,
+    caller: Caller,
+    wanted: Annotated[ListQuery, Query()],
+) -> dict[str, Any]:
+    """A page of the environments that the caller may see; `search` is full text."""
+    async with hub.database.read() as session:
+        page = await search.list_environments(session, caller, wanted)
+    return {"data": [environment_row(found) for found in page.rows], "total_count": page.total}
+
+
+@router.get("/{owner}/{name}/versions")
+async def list_versions(hub: HubDep, caller: Caller, owner: str, name: str) -> dict[str, Any]:
+    """All versions, newest first."""
+    async with hub.database.read() as session:
+        found = await service.find(session, caller, owner, name)
+        versions = await service.versions_of(session, found.environment.id)
+        files = await service.files_of(session, found.environment.id)
+    versions.sort(key=lambda version: ParsedVersion(version.version), reverse=True)
+    rows = [version_row(v, [f for f in files if f.version_id == v.id]) for v in versions]
+    return {"data": {"versions": rows}}
+
+
+@router.get("/{owner}/{name}/status")
+async def status(hub: HubDep, caller: Caller, owner: str, name: str) -> dict[str, Any]:
+    """Name, visibility and newest version."""
+    async with hub.database.read() as session:
+        found = await service.find(session, caller, owner, name)
+        environment = found.environment
+        latest = None
+        if environment.latest_version is not None:
+            version = await service.find_version(session, environment, "latest")
+            latest = {
+                "semantic_version": version.version,
+                "content_hash": version.content_hash,
+                "created_at": iso(version.created_at),
+            }
+    return {
+        "data": {
+            "id": environment.id,
+            "name": environment.name,
+            "description": environment.description,
+            "visibility": environment.visibility,
+            "status": environment.status,
+            "status_reason": environment.status_reason,
+            "downloads": environment.downloads,
+            "latest_version": latest,
+        }
+    }
+
+
+@router.get("/{owner}/{name}/@{reference}/inspect")
+async def inspect(
+    hub: HubDep,
+    caller: Caller,
+    owner: str,
+    name: str,
+    reference: str,
+    max_bytes: Annotated[int, Query(ge=1, le=500_000)] = 100_000,
+    path: str = "",
+) -> dict[str, Any]:
+    """Browse the source of a version: a folder's entries, or the beginning of a file."""
+    async with hub.database.read() as session:
+        found = await service.find(session, caller, owner, name)
+        version = await service.find_version(session, found.environment, reference)
+        archive = await service.source_members(session, version.id)
+    if archive is None or archive.members is None:
+        raise NotFound(f"Version {version.version} has no source archive.")
+    path = path.strip("/")
+    member = next((m for m in archive.members if m["path"] == path), None)
+    if member is None:
+        entries = _entries_below(archive.members, path, iso(archive.uploaded_at))
+        if path and not entries:
+            raise NotFound(f"There is nothing at {path[:200]!r} in this version.")
+        answer = {"kind": "directory", "path": path, "entries": entries, "truncated": False}
+        return {"data": {**answer, "version_id": version.id}}
+    content = await _read_source(hub, archive.sha256, path, max_bytes)
+    return {
+        "data": {
+            "kind": "file",
+            "path": path,
+            "content": content.decode("utf-8", "replace"),
+            "truncated": member["size"] > len(content),
+            "total_bytes": member["size"],
+            "version_id": version.id,
+        }
+    }
+
+
+def _entries_below(members: list[dict[str, Any]], path: str, moment: str) -> list[dict[str, Any]]:
+    prefix = f"{path}/" if path else ""
+    entries: dict[str, dict[str, Any]] = {}
+    for member in members:
+        if not member["path"].startswith(prefix):
+            continue
+        name, slash, _ = member["path"].removeprefix(prefix).partition("/")
+        entry = {"name": name, "path": prefix + name, "is_directory": bool(slash)}
+        if not slash:
+            entry.update(size=member["size"], content_hash=member["sha256"], modified_at=moment)
+        entries[name] = entry
+    return [entries[name] for name in sorted(entries)]
+
+
+async def _read_source(hub: Hub, sha256: str, path: str, max_bytes: int) -> bytes:
+    local = hub.store.local_path(sha256)
+    if local is not None:
+        return await asyncio.to_thread(read_member, local, path, max_bytes)
+    with staging_path(hub.settings) as copy:
+        await stage(hub.store.read(sha256), copy, hub.settings.max_source_bytes)
+        return await asyncio.to_thread(read_member, copy, path, max_bytes)
+
+
+@router.get("/{owner}/{name}/@{reference}/pylock.toml", response_class=PlainTextResponse)
+async def pylock_file(
+    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, reference: str
+) -> Response:
+    """The version pinned by address and hash, as PEP 751 has it."""
+    async with hub.database.read() as session:
+        found = await service.find(session, caller, owner, name)
+        version = await service.find_version(session, found.environment, reference)
+        files = await service.files_of_version(session, version.id)
+    wheels = [file for file in files if file.kind == "wheel"]
+    text = pylock(found, version, wheels, Address(base_url_of(request, hub)))
+    return PlainTextResponse(text, headers={"Cache-Control": "private, no-cache"})
+
+
+@router.get("/{owner}/{name}/@{reference}")
+async def details(
+    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, reference: str
+) -> dict[str, Any]:
+    """Everything about one version, with the ways to install and download it."""
+    async with hub.database.read() as session:
+        found = await service.find(session, caller, owner, name)
+        version = None
+        if reference != "latest" or found.environment.latest_version is not None:
+            version = await service.find_version(session, found.environment, reference)
+        files = await service.files_of_version(session, version.id) if version else []
+        starred = await search.is_starred(session, caller, found.environment.id)
+    token = None
+    if found.environment.visibility == "PRIVATE" and files:
+        token = await _install_token(hub, caller, found)
+    answer = environment_answer(
+        found,
+        version,
+        files,
+        Address(base_url_of(request, hub), token),
+        starred=starred,
+        tell_index=hub.settings.install_urls == "index",
+    )
+    return {"data": answer}
+
+
+async def _install_token(hub: Hub, caller: Principal, found: Found) -> str:
+    """A token that can only read this environment, for the addresses that installers are given.
+
+    They end up in terminals and logs, so it lives an hour and opens nothing else.
+    """
+    async with hub.database.write() as session:
+        lifetime = timedelta(seconds=hub.settings.install_token_lifetime_s)
+        new = await accounts.issue_token(
+            session,
+            caller.user_id or "",
+            name=f"install {found.environment.full_name}"[:128],
+            actions=[Action.READ.value],
+            environments=[found.environment.full_name],
+            expires_at=utc_now() + lifetime,
+            kind="install",
+        )
+    return new.text
+
+
+@router.patch("/{owner}/{name}")
+async def change(
+    hub: HubDep, caller: KnownCaller, owner: str, name: str, body: EnvironmentPatch
+) -> dict[str, Any]:
+    """Change visibility, status, description or tags."""
+    async with hub.database.write() as session:
+        found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
+        await service.patch(session, caller, found, body)
+        await search.reindex(session, found.environment)
+        row = environment_row(found)
+    return {"data": row}
+
+
+@router.post("/{owner}/{name}/@{reference}/yank")
+async def yank(
+    hub: HubDep, caller: KnownCaller, owner: str, name: str, reference: str, body: YankRequest
+) -> dict[str, Any]:
+    """Take a version out of normal resolution, or put it back."""
+    async with hub.database.write() as session:
+        found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
+        reason = body.reason if body.yanked else None
+        version = await service.set_yanked(session, caller, found, reference, reason)
+        row = version_row(version, await service.files_of_version(session, version.id))
+    return {"data": row}
+
+
+@router.put("/{owner}/{name}/star")
+@router.delete("/{owner}/{name}/star")
+async def star(
+    request: Request, hub: HubDep, caller: KnownCaller, owner: str, name: str
+) -> dict[str, Any]:
+    """Put (PUT) or take (DELETE) the caller's star."""
+    async with hub.database.write() as session:
+        found = await service.find(session, caller, owner, name, lock=True)
+        stars = await search.set_star(session, caller, found, request.method == "PUT")
+    return {"data": {"stars": stars, "starred": request.method == "PUT"}}
+
+
+@router.post("/{owner}/{name}/fork")
+async def fork(
+    hub: HubDep, caller: KnownCaller, owner: str, name: str, body: ForkRequest
+) -> dict[str, Any]:
+    """Copy the newest version to the caller or a team; the files are shared, not copied."""
+    async with hub.database.write() as session:
+        source = await service.find(session, caller, owner, name)
+        found, version = await forks.fork(session, caller, source, body, hub.settings)
+    return {
+        "data": {
+            "success": True,
+            "slug": f"{found.owner.slug}/{found.environment.name}",
+            "environment_id": found.environment.id,
+            "version_id": version.id,
+            "message": f"Forked {owner}/{name} {version.version}.",
+            "name": found.environment.name,
+            "owner": owner_answer(found.owner),
+        }
+    }
+
+
+@router.delete("/{owner}/{name}/@{reference}")
+async def delete_version(
+    hub: HubDep, caller: KnownCaller, owner: str, name: str, reference: str
+) -> dict[str, Any]:
+    """Delete a version by number or content hash; the number stays used."""
+    async with hub.database.write() as session:
+        found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
+        version = await service.delete_version(session, caller, found, reference)
+    return {"data": {"success": True, "version": version.version}}
+
+
+@router.delete("/{owner}/{name}")
+async def delete_environment(
+    hub: HubDep, caller: KnownCaller, owner: str, name: str
+) -> dict[str, Any]:
+    """Delete an environment with all versions; the name stays with its owner."""
+    async with hub.database.write() as session:
+        found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
+        await service.delete_environment(session, caller, found)
+    return {"data": {"success": True}}
+
+
+@router.delete("/{environment_id}")
+async def delete_by_id(hub: HubDep, caller: KnownCaller, environment_id: str) -> dict[str, Any]:
+    """As above, by id."""
+    if not environment_id:
+        raise BadRequest("Name the environment to delete.")
+    async with hub.database.write() as session:
+        found = await service.find_by_id(session, caller, environment_id, Action.MANAGE, lock=True)
+        await service.delete_environment(session, caller, found)
+    return {"data": {"success": True}}

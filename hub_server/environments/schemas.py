@@ -1,0 +1,188 @@
+"""Turning rows into what the wire promises."""
+
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from hub_server.accounts.models import Owner
+from hub_server.database import iso
+from hub_server.environments.models import File, Version
+from hub_server.environments.service import Found
+from hub_server.index.service import file_path
+from verifiers.hub.wire import (
+    EnvironmentAnswer,
+    EnvironmentRow,
+    InstallAnswer,
+    OwnerAnswer,
+    VersionRow,
+)
+
+
+class Address(NamedTuple):
+    """Where this hub is, and the token that its addresses must carry for the caller."""
+
+    base_url: str
+    token: str | None = None
+
+    def of(self, path: str) -> str:
+        """The address of a path, for a client that adds its own credentials."""
+        return f"{self.base_url}/{path}"
+
+    def with_token(self, path: str) -> str:
+        """The address of a path, with the token inside when one is needed."""
+        if self.token is None:
+            return self.of(path)
+        parts = urlsplit(self.base_url)
+        authority = f"__token__:{quote(self.token)}@{parts.netloc}"
+        return parts._replace(netloc=authority).geturl() + f"/{path}"
+
+
+def owner_answer(owner: Owner) -> OwnerAnswer:
+    """An owner; `name` is the slug, which is what clients put into `owner/name`."""
+    kind = "team" if owner.kind == "team" else "user"
+    return OwnerAnswer(id=owner.id, name=owner.slug, slug=owner.slug, type=kind)
+
+
+def environment_row(found: Found) -> EnvironmentRow:
+    """An environment in a list."""
+    environment = found.environment
+    return EnvironmentRow(
+        id=environment.id,
+        name=environment.name,
+        owner=owner_answer(found.owner),
+        description=environment.description,
+        visibility="PRIVATE" if environment.visibility == "PRIVATE" else "PUBLIC",
+        latest_version=environment.latest_version,
+        stars=environment.stars,
+        tags=environment.tags,
+        status=environment.status,
+        created_at=iso(environment.created_at),
+        updated_at=iso(environment.updated_at),
+    )
+
+
+def version_row(version: Version, files: list[File]) -> VersionRow:
+    """A version in a list."""
+    wheel = next((file for file in files if file.kind == "wheel"), None)
+    return VersionRow(
+        version=version.version,
+        version_id=version.id,
+        created_at=iso(version.created_at),
+        sha256=version.content_hash or (wheel.sha256 if wheel else ""),
+        size=len(files),
+        content_hash=version.content_hash,
+        yanked=version.is_yanked,
+        yanked_reason=version.yanked_reason,
+        files=[
+            {"filename": f.filename, "kind": f.kind, "sha256": f.sha256, "size": f.size_bytes}
+            for f in files
+        ],
+    )
+
+
+def environment_answer(
+    found: Found,
+    version: Version | None,
+    files: list[File],
+    address: Address,
+    *,
+    starred: bool,
+    tell_index: bool,
+) -> EnvironmentAnswer:
+    """An environment at one version. `tell_index` sends installers to its index, not to the wheel."""
+    environment = found.environment
+    wheel = next((file for file in files if file.kind == "wheel"), None)
+    source = next((file for file in files if file.kind == "source"), None)
+    manifest = version.manifest if version else {}
+    package_url = address.of(file_path(found, source)) if source else None
+    index_url = address.with_token(_index_path(found)) if tell_index and wheel else None
+    install = install_answer(found, wheel, address) if wheel and version else None
+    return EnvironmentAnswer(
+        id=environment.id,
+        name=environment.name,
+        owner=owner_answer(found.owner),
+        visibility="PRIVATE" if environment.visibility == "PRIVATE" else "PUBLIC",
+        status=environment.status,
+        status_reason=environment.status_reason,
+        semantic_version=version.version if version else None,
+        version_id=version.id if version else None,
+        source_hash=version.content_hash if version else None,
+        package_url=package_url,
+        tracked_package_url=package_url,
+        simple_index_url=index_url,
+        install_index_url=index_url,
+        wheel_url=install.wheel_url if install else None,
+        url_dependencies=manifest.get("url_dependencies", []),
+        install=install,
+        yanked=version.is_yanked if version else False,
+        yanked_reason=version.yanked_reason if version else None,
+        stars=environment.stars,
+        starred=starred,
+        tags=environment.tags,
+        runtime_hint=version.runtime_hint if version else None,
+        requires_python=manifest.get("requires_python"),
+        requires_dist=manifest.get("requires_dist", []),
+        readme=version.readme if version else "",
+        created_at=iso(environment.created_at),
+        updated_at=iso(environment.updated_at),
+        metadata={
+            **manifest,
+            "description": environment.description,
+            "tags": environment.tags,
+            "origin": environment.forked_from,
+            "fork_chain": [environment.forked_from] if environment.forked_from else [],
+        },
+    )
+
+
+def install_answer(found: Found, wheel: File, address: Address) -> InstallAnswer:
+    """How to install the wheel from this hub and from nowhere else."""
+    name = found.environment.normalized_name
+    wheel_url = f"{address.with_token(file_path(found, wheel))}#sha256={wheel.sha256}"
+    index_url = address.of(_index_path(found))
+    base = f"api/v1/environmentshub/{found.owner.slug}/{name}"
+    index_name = f"{found.owner.slug}-{name}"
+    return InstallAnswer(
+        requirement=f"{name} @ {wheel_url}",
+        wheel_url=wheel_url,
+        sha256=wheel.sha256,
+        index_url=index_url,
+        uv_sources=(
+            f'[[tool.uv.index]]\nname = "{index_name}"\nurl = "{index_url}"\nexplicit = true\n\n'
+            f'[tool.uv.sources]\n{name} = {{ index = "{index_name}" }}\n'
+        ),
+        pylock_url=address.of(f"{base}/@latest/pylock.toml"),
+    )
+
+
+def pylock(found: Found, version: Version, wheels: list[File], address: Address) -> str:
+    """A pylock.toml (PEP 751) that pins this one package by address and hash.
+
+    Its dependencies are listed by name only: locking those needs a resolver and the caller's index.
+    """
+    lines = [
+        'lock-version = "1.0"',
+        'created-by = "verifiers-hub"',
+        *(
+            [f'requires-python = "{version.manifest["requires_python"]}"']
+            if version.manifest.get("requires_python")
+            else []
+        ),
+        "",
+        "[[packages]]",
+        f'name = "{found.environment.normalized_name}"',
+        f'version = "{version.version}"',
+        f'index = "{address.of(_index_path(found))}"',
+    ]
+    for wheel in wheels:
+        lines += [
+            "[[packages.wheels]]",
+            f'name = "{wheel.filename}"',
+            f'url = "{address.of(file_path(found, wheel))}"',
+            f"size = {wheel.size_bytes}",
+            f'hashes = {{ sha256 = "{wheel.sha256}" }}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _index_path(found: Found) -> str:
+    return f"{found.owner.slug}/{found.environment.normalized_name}/simple/"

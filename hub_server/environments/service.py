@@ -1,0 +1,408 @@
+"""Environments and their versions: finding, creating, changing, deleting."""
+
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, true, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import undefer
+
+from hub_server.accounts.authorisation import Action, Principal, require, require_owner
+from hub_server.accounts.models import Owner
+from hub_server.accounts.service import owner_by_id, owner_by_slug
+from hub_server.changes.service import record_audit, record_change
+from hub_server.database import new_id, utc_now
+from hub_server.environments.models import Environment, EnvironmentTag, File, Version
+from hub_server.environments.names import check_environment_name, normalized
+from hub_server.environments.versions import canonical, choose_latest, is_hash_prefix
+from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
+from hub_server.settings import Settings
+from verifiers.hub.wire import EnvironmentPatch, LookupRequest, ResolveRequest
+
+MAX_TAGS = 50
+MAX_TAG_CHARACTERS = 64
+
+
+class Found(NamedTuple):
+    """An environment with its owner."""
+
+    environment: Environment
+    owner: Owner
+
+
+def readable_by(caller: Principal) -> ColumnElement[bool]:
+    """The condition that every query over environments carries: what the caller may see.
+
+    The same decision as `authorisation.may(caller, READ, …)`, for many rows at once.
+    """
+    open_to_all = and_(Environment.visibility == "PUBLIC", Environment.status != "quarantined")
+    if not (caller.sees_public or caller.is_known):
+        open_to_all = and_(false())
+    alive = Environment.deleted_at.is_(None)
+    if Action.READ not in caller.actions:
+        return and_(alive, open_to_all)
+    in_token: ColumnElement[bool] = true()
+    if not caller.is_everywhere:
+        patterns = [_like(pattern) for pattern in caller.environments]
+        in_token = or_(*(Environment.full_name.like(p, escape="\\") for p in patterns), false())
+    if caller.is_unlimited_admin:
+        return and_(alive, or_(open_to_all, in_token))
+    mine = Environment.owner_id.in_(caller.readable_owners())
+    return and_(alive, or_(open_to_all, and_(mine, in_token)))
+
+
+def _like(pattern: str) -> str:
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("*", "%")
+
+
+# --- finding ----------------------------------------------------------------------------------
+
+
+async def find(
+    session: AsyncSession,
+    caller: Principal,
+    owner_slug: str,
+    name: str,
+    action: Action = Action.READ,
+    *,
+    lock: bool = False,
+) -> Found:
+    """The environment, when the caller may do this to it.
+
+    Raises NotFound in the same words whether it is missing, deleted or hidden from the caller.
+    """
+    what = f"Environment {owner_slug}/{name}"[:200]
+    owner = await owner_by_slug(session, owner_slug)
+    environment = None
+    if owner is not None:
+        query = select(Environment).where(
+            Environment.owner_id == owner.id, Environment.normalized_name == normalized(name)
+        )
+        environment = await session.scalar(query.with_for_update() if lock else query)
+    return _allowed(caller, action, environment, owner, what)
+
+
+async def find_by_id(
+    session: AsyncSession,
+    caller: Principal,
+    environment_id: str,
+    action: Action = Action.READ,
+    *,
+    lock: bool = False,
+) -> Found:
+    """The environment with this id, when the caller may do this to it. Raises as `find`."""
+    query = select(Environment).where(Environment.id == environment_id)
+    environment = await session.scalar(query.with_for_update() if lock else query)
+    owner = await owner_by_id(session, environment.owner_id) if environment else None
+    return _allowed(caller, action, environment, owner, f"Environment {environment_id[:60]}")
+
+
+def _allowed(
+    caller: Principal,
+    action: Action,
+    environment: Environment | None,
+    owner: Owner | None,
+    what: str,
+) -> Found:
+    if environment is not None and environment.deleted_at is not None:
+        environment = None
+    require(caller, action, environment.place if environment else None, what)
+    if environment is None or owner is None:
+        raise NotFound(f"{what} not found.")
+    return Found(environment, owner)
+
+
+async def find_any(session: AsyncSession, caller: Principal, wanted: LookupRequest) -> Found:
+    """The environment of a look-up by id, or by owner and name (the caller's own without one)."""
+    if wanted.id:
+        return await find_by_id(session, caller, wanted.id)
+    if not wanted.name:
+        raise BadRequest("A look-up needs an id, or a name.")
+    owner, _, name = wanted.name.rpartition("/")
+    owner = wanted.owner_slug or wanted.team_slug or owner or caller.slug or ""
+    return await find(session, caller, owner, name)
+
+
+async def find_version(session: AsyncSession, environment: Environment, reference: str) -> Version:
+    """A version by `latest`, its number, or the first 8 or more characters of its content hash.
+
+    Raises NotFound when there is none, or only deleted ones.
+    """
+    query = select(Version).where(
+        Version.environment_id == environment.id, Version.deleted_at.is_(None)
+    )
+    missing = NotFound(f"Version {reference[:80]} of {environment.full_name} not found.")
+    if reference == "latest":
+        if environment.latest_version is None:
+            raise missing
+        reference = environment.latest_version
+    try:
+        by_number = query.where(Version.canonical_version == canonical(reference))
+        found = await session.scalar(by_number.options(undefer(Version.readme)))
+    except BadRequest:
+        found = None
+    if found is None and is_hash_prefix(reference):
+        by_hash = query.where(Version.content_hash.startswith(reference)).limit(2)
+        matches = list(await session.scalars(by_hash.options(undefer(Version.readme))))
+        found = matches[0] if len(matches) == 1 else None
+    if found is None:
+        raise missing
+    return found
+
+
+async def versions_of(session: AsyncSession, environment_id: str) -> list[Version]:
+    """All versions that are not deleted, in no particular order, without their READMEs."""
+    query = select(Version).where(
+        Version.environment_id == environment_id, Version.deleted_at.is_(None)
+    )
+    return list(await session.scalars(query))
+
+
+async def files_of(session: AsyncSession, environment_id: str) -> list[File]:
+    """All files that are not deleted."""
+    query = select(File).where(File.environment_id == environment_id, File.deleted_at.is_(None))
+    return list(await session.scalars(query.order_by(File.filename)))
+
+
+async def files_of_version(session: AsyncSession, version_id: str) -> list[File]:
+    """The files of one version, wheels that run everywhere first."""
+    query = select(File).where(File.version_id == version_id, File.deleted_at.is_(None))
+    files = list(await session.scalars(query))
+    return sorted(files, key=lambda f: (not f.filename.endswith("none-any.whl"), f.filename))
+
+
+async def source_members(session: AsyncSession, version_id: str) -> File | None:
+    """The source archive of a version with the list of its members."""
+    query = select(File).where(
+        File.version_id == version_id, File.kind == "source", File.deleted_at.is_(None)
+    )
+    return await session.scalar(query.options(undefer(File.members)))
+
+
+# --- creating ---------------------------------------------------------------------------------
+
+
+async def resolve(
+    session: AsyncSession, caller: Principal, wanted: ResolveRequest, settings: Settings
+) -> tuple[Found, bool]:
+    """Get or create an environment in the name of an owner; True when it was created."""
+    owner = await _owner_of_request(session, caller, wanted)
+    name = wanted.name.rpartition("/")[2]
+    return await get_or_create(session, caller, owner, name, settings, visibility=wanted.visibility)
+
+
+async def _owner_of_request(
+    session: AsyncSession, caller: Principal, wanted: ResolveRequest
+) -> Owner:
+    slug = wanted.owner_slug or wanted.team_slug or wanted.name.rpartition("/")[0]
+    if wanted.team_id:
+        owner = await owner_by_id(session, wanted.team_id)
+    else:
+        owner = await owner_by_slug(session, slug or caller.slug or "")
+    shown = wanted.team_id or slug or "you"
+    if owner is None:
+        raise NotFound(f"Owner {shown!r} not found.")
+    require_owner(caller, Action.READ, owner.id, owner.slug)
+    return owner
+
+
+async def get_or_create(
+    session: AsyncSession,
+    caller: Principal,
+    owner: Owner,
+    name: str,
+    settings: Settings,
+    *,
+    visibility: str | None = None,
+) -> tuple[Found, bool]:
+    """The environment, locked until the end of the transaction; created when there is none.
+
+    A deleted one comes back empty: its versions and file names stay used.
+    """
+    check_environment_name(name)
+    plain = normalized(name)
+    query = (
+        select(Environment)
+        .where(Environment.owner_id == owner.id, Environment.normalized_name == plain)
+        .with_for_update()
+    )
+    environment = await session.scalar(query)
+    if environment is not None and environment.deleted_at is None:
+        require(caller, Action.READ, environment.place, f"Environment {owner.slug}/{name}")
+        return Found(environment, owner), False
+    require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
+    full_name = f"{owner.slug}/{plain}"
+    if not caller.covers(full_name):
+        raise NotFound(f"Environment {full_name} not found: this token is for others.")
+    if environment is None:
+        await _check_count(session, owner, settings)
+        values = {
+            "id": new_id(),
+            "owner_id": owner.id,
+            "name": name,
+            "normalized_name": plain,
+            "full_name": full_name,
+            "visibility": visibility or "PUBLIC",
+            "status": "active",
+            "description": "",
+            "tags": [],
+            "stars": 0,
+            "downloads": 0,
+            "stored_bytes": 0,
+            "created_at": utc_now(),
+            "updated_at": utc_now(),
+        }
+        insert = (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert
+        # Two first publishes at once: one inserts, the other finds what was inserted.
+        await session.execute(insert(Environment).values(values).on_conflict_do_nothing())
+        environment = await session.scalar(query)
+        assert environment is not None, "inserted or found in the same transaction"
+        created = environment.id == values["id"]
+    else:
+        environment.deleted_at, created = None, True
+        environment.visibility = visibility or environment.visibility
+    if created:
+        record_audit(session, caller, "environment.create", full_name)
+    return Found(environment, owner), created
+
+
+async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) -> None:
+    count = await session.scalar(
+        select(func.count()).select_from(Environment).where(Environment.owner_id == owner.id)
+    )
+    if (count or 0) >= settings.max_environments:
+        raise Conflict(f"{owner.slug} has {count} environments, the most this hub allows.")
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+async def patch(
+    session: AsyncSession, caller: Principal, found: Found, wanted: EnvironmentPatch
+) -> None:
+    """Change what is not part of a version."""
+    environment, owner = found
+    given = wanted.model_dump(exclude_none=True)
+    if "quarantined" in (given.get("status"), environment.status):
+        require_admin(caller)
+    for field in ("visibility", "description", "status", "status_reason"):
+        if field in given:
+            setattr(environment, field, given[field])
+    if "tags" in given:
+        await set_tags(session, environment, given["tags"])
+    environment.updated_at = utc_now()
+    record_audit(session, caller, "environment.change", environment.full_name, **given)
+    await announce(session, "change", environment, owner)
+
+
+def require_admin(caller: Principal) -> None:
+    """Return for an administrator of the hub; Forbidden otherwise."""
+    if not caller.is_unlimited_admin:
+        raise Forbidden("Only an administrator of this hub may set or lift a quarantine.")
+
+
+async def set_tags(session: AsyncSession, environment: Environment, tags: list[str]) -> None:
+    """Replace the labels; unusable ones are cut, not refused: they are only for finding."""
+    clean = [tag.strip().lower()[:MAX_TAG_CHARACTERS] for tag in tags if tag.strip()]
+    environment.tags = sorted(set(clean))[:MAX_TAGS]
+    table = EnvironmentTag.__table__
+    await session.execute(table.delete().where(table.c.environment_id == environment.id))
+    if environment.tags:
+        rows = [{"environment_id": environment.id, "tag": tag} for tag in environment.tags]
+        await session.execute(table.insert(), rows)
+
+
+async def set_yanked(
+    session: AsyncSession, caller: Principal, found: Found, reference: str, reason: str | None
+) -> Version:
+    """Yank a version with a reason, or put it back with None."""
+    version = await find_version(session, found.environment, reference)
+    version.yanked_at = None if reason is None else (version.yanked_at or utc_now())
+    version.yanked_reason = reason
+    await _after_change(session, found, "unyank" if reason is None else "yank", version.version)
+    subject = f"{found.environment.full_name}@{version.version}"
+    record_audit(session, caller, "version.yank", subject, reason=reason)
+    return version
+
+
+async def delete_version(
+    session: AsyncSession, caller: Principal, found: Found, reference: str
+) -> Version:
+    """Delete a version; its number and file names are never given out again."""
+    version = await find_version(session, found.environment, reference)
+    await _entomb(session, [version.id])
+    await _after_change(session, found, "delete", version.version)
+    subject = f"{found.environment.full_name}@{version.version}"
+    record_audit(session, caller, "version.delete", subject)
+    return version
+
+
+async def delete_environment(session: AsyncSession, caller: Principal, found: Found) -> None:
+    """Delete an environment with all versions; the name stays with its owner."""
+    environment = found.environment
+    versions = await versions_of(session, environment.id)
+    await _entomb(session, [version.id for version in versions])
+    environment.deleted_at = utc_now()
+    environment.latest_version = None
+    environment.stored_bytes = 0
+    record_audit(session, caller, "environment.delete", environment.full_name)
+    await announce(session, "delete", environment, found.owner)
+
+
+async def _entomb(session: AsyncSession, version_ids: list[str]) -> None:
+    now = utc_now()
+    await session.execute(update(Version).where(Version.id.in_(version_ids)).values(deleted_at=now))
+    await session.execute(
+        update(File).where(File.version_id.in_(version_ids)).values(deleted_at=now)
+    )
+
+
+async def _after_change(
+    session: AsyncSession, found: Found, kind: str, version: str | None = None
+) -> None:
+    environment = found.environment
+    await session.flush()
+    left = await versions_of(session, environment.id)
+    environment.latest_version = choose_latest(left)
+    environment.stored_bytes = sum(
+        file.size_bytes for file in await files_of(session, environment.id)
+    )
+    environment.updated_at = utc_now()
+    await announce(session, kind, environment, found.owner, version)
+
+
+async def announce(
+    session: AsyncSession,
+    kind: str,
+    environment: Environment,
+    owner: Owner,
+    version: str | None = None,
+) -> None:
+    """Tell caches and mirrors that the environment's pages are different now."""
+    await record_change(
+        session,
+        kind,
+        environment_id=environment.id,
+        owner=owner.slug,
+        name=environment.normalized_name,
+        version=version,
+    )
+
+
+async def note_downloads(session: AsyncSession, counts: dict[str, int]) -> None:
+    """Add to the download counts, by environment id."""
+    for environment_id, count in counts.items():
+        await session.execute(
+            update(Environment)
+            .where(Environment.id == environment_id)
+            .values(downloads=Environment.downloads + count)
+        )
+
+
+async def visible_ids(
+    session: AsyncSession, caller: Principal, environment_ids: set[str]
+) -> set[str]:
+    """Those of the environments that the caller may see."""
+    query = select(Environment.id).where(Environment.id.in_(environment_ids), readable_by(caller))
+    return set(await session.scalars(query))

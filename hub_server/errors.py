@@ -1,0 +1,97 @@
+"""Every refusal of the hub, with its HTTP status. Routes raise these; `app` renders them.
+
+    HubError
+    ├── BadRequest 400        ├── NotFound 404      ├── TooManyRequests 429
+    ├── Unauthorized 401      ├── Conflict 409      ├── NotOffered 501
+    ├── Forbidden 403         ├── TooLarge 413      └── Unavailable 503
+    └── SettingsError         the operator's configuration, not a request
+
+422 is kept for bodies that do not fit their model.
+"""
+
+
+class HubError(Exception):
+    """Root of everything the hub refuses on purpose; `detail` is what the client is told."""
+
+    status = 500
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to the answer."""
+        return {}
+
+
+class SettingsError(HubError, ValueError):
+    """A setting is missing or wrong."""
+
+
+class BadRequest(HubError, ValueError):
+    """The request is understood and cannot be right."""
+
+    status = 400
+
+
+class Unauthorized(HubError, PermissionError):
+    """There are no credentials, or none that work."""
+
+    status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Ask for Basic, which pip and uv know how to answer."""
+        return {"WWW-Authenticate": 'Basic realm="environments hub"'}
+
+
+class Forbidden(HubError, PermissionError):
+    """The caller is known and may not do this."""
+
+    status = 403
+
+
+class NotFound(HubError, LookupError):
+    """There is nothing here that the caller may see."""
+
+    status = 404
+
+
+class Conflict(HubError):
+    """It exists already, with other contents."""
+
+    status = 409
+
+
+class TooLarge(HubError, ValueError):
+    """A limit of this hub is exceeded."""
+
+    status = 413
+
+
+class TooManyRequests(HubError):
+    """The caller's share of this minute is used up."""
+
+    status = 429
+
+    def __init__(self, detail: str, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to come back."""
+        return {"Retry-After": str(max(1, round(self.retry_after_s)))}
+
+
+class NotOffered(HubError, NotImplementedError):
+    """This hub does not have the feature."""
+
+    status = 501
+
+
+class Unavailable(HubError, ConnectionError):
+    """The database or the storage does not answer; trying again can help."""
+
+    status = 503

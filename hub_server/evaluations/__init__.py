@@ -1,0 +1,1 @@
+"""Results of evaluations, tied to environment versions."""

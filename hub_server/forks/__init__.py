@@ -1,0 +1,1 @@
+"""Copies of an environment under another owner."""

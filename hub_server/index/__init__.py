@@ -1,0 +1,1 @@
+"""The package index that pip and uv read."""

@@ -1,0 +1,167 @@
+"""The package index and the files behind it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from hub_server.environments.names import normalized
+from hub_server.errors import Forbidden, NotFound, Unauthorized
+from hub_server.hub import Caller, HubDep
+from hub_server.index import service
+from hub_server.index.answers import Receive, Scope, Send, send_file, send_page
+from hub_server.index.cache import CachedFile, CachedPage
+from hub_server.index.service import Download, IndexPage
+
+router = APIRouter(tags=["index"])
+
+
+class Sent(Response):
+    """A response that is sent by one of the functions of `answers`."""
+
+    def __init__(self, send_it: Callable[[Scope, dict[bytes, bytes], Send], Awaitable[None]]):
+        super().__init__()
+        self._send_it = send_it
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await self._send_it(scope, dict(scope["headers"]), send)
+
+
+@router.api_route("/{owner}/simple/", methods=["GET", "HEAD"], response_class=Response)
+async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str) -> Response:
+    """The projects of an owner."""
+    generation = hub.pages.generation
+    async with hub.database.read() as session:
+        found = await service.owner_root(session, caller, owner)
+    return _page(request, hub, found, generation)
+
+
+@router.api_route("/{owner}/simple/{project}/", methods=["GET", "HEAD"], response_class=Response)
+async def owner_project(
+    request: Request, hub: HubDep, caller: Caller, owner: str, project: str
+) -> Response:
+    """The files of one of an owner's projects. 404 for a missing and for a hidden one."""
+    if project != normalized(project):
+        return RedirectResponse(f"../{normalized(project)}/", 301)
+    generation = hub.pages.generation
+    async with hub.database.read() as session:
+        found = await service.project(session, caller, owner, project, up="../../../")
+    return _page(request, hub, found, generation)
+
+
+@router.api_route("/{owner}/{name}/simple/", methods=["GET", "HEAD"], response_class=Response)
+async def environment_index(
+    request: Request, hub: HubDep, caller: Caller, owner: str, name: str
+) -> Response:
+    """The one project of an environment's own index."""
+    generation = hub.pages.generation
+    found = await _own_page(hub, caller, owner, name)
+    root = service.root_page([normalized(name)], found.page.serial)
+    return _page(request, hub, found._replace(page=root), generation)
+
+
+@router.api_route(
+    "/{owner}/{name}/simple/{project}/", methods=["GET", "HEAD"], response_class=Response
+)
+async def environment_project(
+    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, project: str
+) -> Response:
+    """The files of an environment, in the index that lists nothing else.
+
+    Without permission every name is answered alike, with 401 (or 403 to a known caller): a resolver
+    stops there, where a 404 would send it to the next index for a project of the same name.
+    """
+    if project != normalized(project):
+        return RedirectResponse(f"../{normalized(project)}/", 301)
+    generation = hub.pages.generation
+    found = await _own_page(hub, caller, owner, name)
+    if project != normalized(name):
+        raise NotFound("Not found.")
+    return _page(request, hub, found, generation)
+
+
+async def _own_page(hub: HubDep, caller: Caller, owner: str, name: str) -> IndexPage:
+    try:
+        async with hub.database.read() as session:
+            return await service.project(session, caller, owner, name, up="../../../../")
+    except NotFound as error:
+        if caller.is_known:
+            raise Forbidden("This index does not exist or is not yours.") from error
+        raise Unauthorized("This index does not exist or needs an API token.") from error
+
+
+def _page(request: Request, hub: HubDep, found: IndexPage, generation: object) -> Response:
+    if found.is_public:
+        hub.pages.put(request.url.path, CachedPage(found.owner, found.page), generation)
+
+    async def send_it(scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
+        await send_page(scope, headers, send, found.page, is_public=found.is_public)
+
+    return Sent(send_it)
+
+
+@router.api_route(
+    "/files/{owner}/{name}/{sha256}/{filename}", methods=["GET", "HEAD"], response_class=Response
+)
+async def download(
+    request: Request,
+    hub: HubDep,
+    caller: Caller,
+    owner: str,
+    name: str,
+    sha256: str,
+    filename: str,
+) -> Response:
+    """A wheel, its `.metadata`, or a source archive."""
+    generation = hub.pages.generation
+    try:
+        async with hub.database.read() as session:
+            found = await service.find_file(session, caller, owner, name, sha256, filename)
+    except NotFound as error:
+        if caller.is_known:
+            raise
+        raise Unauthorized("This file does not exist or needs an API token.") from error
+    environment, file = found.found.environment, found.file
+    is_download = found.metadata is None
+    if is_download and request.method == "GET":
+        hub.usage.downloads[environment.id] += 1
+        # Old clients that pull source archives do not follow redirects; installers do.
+        if file.kind == "wheel":
+            address = await hub.store.download_url(file.sha256, file.filename)
+            if address is not None:
+                return RedirectResponse(address, 302, headers={"Cache-Control": "no-store"})
+    is_public = environment.visibility == "PUBLIC" and environment.is_open
+    entry = _entry(hub, found, is_download)
+    if is_public and (entry.path is not None or entry.content is not None):
+        hub.pages.put(request.url.path, entry, generation)
+
+    async def send_it(scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
+        def pieces(start: int, end: int) -> Any:
+            return hub.store.read(file.sha256, start, end)
+
+        await send_file(scope, headers, send, entry, pieces, is_public=is_public)
+
+    return Sent(send_it)
+
+
+def _entry(hub: HubDep, found: Download, is_download: bool) -> CachedFile:
+    file = found.file
+    return CachedFile(
+        owner=found.found.owner.slug,
+        environment_id=found.found.environment.id,
+        sha256=file.sha256 if found.metadata is None else file.metadata_sha256 or "",
+        size_bytes=file.size_bytes if found.metadata is None else len(found.metadata),
+        content=found.metadata,
+        path=hub.store.local_path(file.sha256) if found.metadata is None else None,
+        is_download=is_download,
+    )
+
+
+@router.get("/{owner}/simple", include_in_schema=False)
+@router.get("/{owner}/simple/{project}", include_in_schema=False)
+@router.get("/{owner}/{name}/simple/{project}", include_in_schema=False)
+async def with_slash(request: Request) -> Response:
+    """Index pages end in a slash, or their relative addresses would be wrong."""
+    return RedirectResponse(request.url.path.rpartition("/")[2] + "/", 301)

@@ -1,0 +1,1 @@
+"""Ways to a token: password, browser challenge, device flow, first administrator."""

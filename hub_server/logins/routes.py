@@ -1,0 +1,121 @@
+"""Ways to a token over HTTP."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from hub_server.accounts.routes import token_answer
+from hub_server.errors import BadRequest, NotFound, Unauthorized
+from hub_server.hub import Hub, HubDep, KnownCaller, base_url_of
+from hub_server.logins import service
+from hub_server.logins.service import CHALLENGE_LIFETIME, POLL_INTERVAL_S
+from verifiers.hub.wire import ApproveRequest, ChallengeRequest, PasswordLogin, SetupRequest
+
+router = APIRouter(prefix="/api/v1", tags=["login"])
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+def limit_logins(request: Request, hub: Hub, account: str) -> None:
+    """Count an attempt for the address and for the account. Raises TooManyRequests."""
+    hub.logins.take(f"address {request.client.host if request.client else '-'}")
+    hub.logins.take(f"account {account.lower()[:128]}")
+
+
+@router.post("/setup")
+async def setup(request: Request, hub: HubDep, body: SetupRequest) -> dict[str, Any]:
+    """Make the first administrator with the token that the server printed."""
+    limit_logins(request, hub, "setup")
+    async with hub.database.write() as session:
+        new = await service.use_setup_token(session, body)
+    return {"data": token_answer(new.row, new.text)}
+
+
+@router.post("/login")
+async def log_in(request: Request, hub: HubDep, body: PasswordLogin) -> dict[str, Any]:
+    """A session token for a name and password."""
+    limit_logins(request, hub, body.username)
+    new = await service.log_in(hub.database, body)
+    return {"data": token_answer(new.row, new.text)}
+
+
+@router.post("/auth_challenge/generate")
+async def start_challenge(request: Request, hub: HubDep, body: ChallengeRequest) -> dict[str, Any]:
+    """Begin `prime login`: a code for the browser and a secret to poll with."""
+    limit_logins(request, hub, "challenge")
+    async with hub.database.write() as session:
+        challenge = await service.start_challenge(
+            session,
+            kind="rsa",
+            public_key_pem=body.encryptionPublicKey,
+            client=request.headers.get("user-agent", ""),
+            address=request.client.host if request.client else "",
+        )
+    return {"challenge": challenge.code, "status_auth_token": challenge.secret}
+
+
+@router.get("/auth_challenge/status")
+async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dict[str, Any]:
+    """The token, encrypted with the client's key, once a person has approved; null before."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise Unauthorized("Poll with the status_auth_token.")
+    async with hub.database.write() as session:
+        answer = await service.poll(session, secret.strip(), challenge)
+    return {"result": answer.encrypted_token}
+
+
+@router.post("/auth_challenge/approve")
+async def approve(hub: HubDep, caller: KnownCaller, body: ApproveRequest) -> dict[str, Any]:
+    """Let the client that shows this code act for the caller."""
+    async with hub.database.write() as session:
+        await service.approve(session, caller, body.code)
+    return {"data": {"success": True}}
+
+
+@router.post("/oauth/device")
+async def start_device(request: Request, hub: HubDep) -> dict[str, Any]:
+    """Begin the device flow (RFC 8628)."""
+    limit_logins(request, hub, "challenge")
+    async with hub.database.write() as session:
+        challenge = await service.start_challenge(
+            session,
+            kind="device",
+            client=request.headers.get("user-agent", ""),
+            address=request.client.host if request.client else "",
+        )
+    page = f"{base_url_of(request, hub)}/dashboard/tokens/challenge"
+    return {
+        "device_code": challenge.secret,
+        "user_code": challenge.code,
+        "verification_uri": page,
+        "verification_uri_complete": f"{page}?code={challenge.code}",
+        "expires_in": int(CHALLENGE_LIFETIME.total_seconds()),
+        "interval": POLL_INTERVAL_S,
+    }
+
+
+@router.post("/oauth/token", response_class=JSONResponse)
+async def device_token(request: Request, hub: HubDep) -> Response:
+    """Poll for the token of the device flow."""
+    form = await request.form(max_fields=20)
+    grant, code = form.get("grant_type"), form.get("device_code")
+    if grant != DEVICE_GRANT or not isinstance(code, str):
+        raise BadRequest(f"Send grant_type={DEVICE_GRANT} and device_code.")
+    try:
+        async with hub.database.write() as session:
+            answer = await service.poll(session, code)
+    except NotFound:
+        return _oauth_error("expired_token")
+    if answer.state == "pending":
+        return _oauth_error("authorization_pending")
+    if answer.state == "slow_down":
+        return _oauth_error("slow_down")
+    body = {"access_token": answer.token, "token_type": "Bearer"}
+    return JSONResponse(body, headers={"Cache-Control": "no-store"})
+
+
+def _oauth_error(
+    code: Literal["expired_token", "authorization_pending", "slow_down"],
+) -> Response:
+    return JSONResponse({"error": code}, 400, headers={"Cache-Control": "no-store"})

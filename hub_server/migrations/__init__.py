@@ -1,0 +1,68 @@
+"""The history of the tables, and bringing a database up to date with it."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from hub_server.errors import SettingsError
+
+_LOCK_KEY = 0x7666_6875
+"""Any constant: workers that start together take this PostgreSQL lock one after the other."""
+
+
+def alembic_config() -> Config:
+    """The configuration that alembic would read from a file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+async def upgrade(engine: AsyncEngine, revision: str = "head") -> None:
+    """Bring the database to the revision, in one transaction."""
+    async with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
+        await connection.run_sync(_run, "upgrade", revision)
+
+
+async def downgrade(engine: AsyncEngine, revision: str) -> None:
+    """Take the database back to the revision."""
+    async with engine.begin() as connection:
+        await connection.run_sync(_run, "downgrade", revision)
+
+
+async def check_current(engine: AsyncEngine) -> None:
+    """Return when the database has all migrations; SettingsError says what to run otherwise."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    async with engine.connect() as connection:
+        current = await connection.run_sync(
+            lambda sync: MigrationContext.configure(sync).get_current_revision()
+        )
+    if current != head:
+        raise SettingsError(
+            f"The database is at revision {current}, this program needs {head}."
+            " Make a backup, then run `vf-hub migrate`."
+        )
+
+
+def offline_sql() -> str:
+    """The statements of all migrations for PostgreSQL, for people who run them by hand."""
+    import io  # only here: everything else streams
+
+    config, out = alembic_config(), io.StringIO()
+    config.output_buffer = out
+    config.attributes["url"] = "postgresql+asyncpg://"
+    command.upgrade(config, "head", sql=True)
+    return out.getvalue()
+
+
+def _run(connection: Connection, direction: str, revision: str) -> None:
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    getattr(command, direction)(config, revision)

@@ -1,0 +1,21 @@
+"""Alembic's entry: runs migrations on the connection it is given, or prints them."""
+
+from alembic import context
+
+from hub_server.database import Base
+from hub_server.tables import ALL_TABLES
+
+assert ALL_TABLES
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    context.configure(
+        url=context.config.attributes["url"],
+        target_metadata=Base.metadata,
+        literal_binds=True,
+        dialect_opts={"paramstyle": "named"},
+    )
+    context.run_migrations()
+else:
+    context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
+    context.run_migrations()

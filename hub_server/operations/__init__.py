@@ -1,0 +1,1 @@
+"""What an operator needs: health, metrics, audit, backup, repair, export."""

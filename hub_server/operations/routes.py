@@ -1,0 +1,36 @@
+"""Health, readiness and metrics."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse, Response
+
+from hub_server.hub import Hub, HubDep
+from hub_server.operations import service
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/health")
+async def health() -> dict[str, Any]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/ready")
+async def ready(hub: HubDep) -> dict[str, Any]:
+    """Database and storage answer too; 503 says which one does not."""
+    await service.check(hub.database)
+    await hub.store.check()
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(hub: HubDep) -> Response:
+    """Counters of this worker, for Prometheus."""
+    return PlainTextResponse(hub.metrics.render(await _gauges(hub)))
+
+
+async def _gauges(hub: Hub) -> dict[str, float]:
+    async with hub.database.read() as session:
+        return await service.totals(session)

@@ -1,0 +1,102 @@
+"""Numbers about the whole hub, and what keeps it whole: fsck and gc. Backup is in `backup`."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hub_server.accounts.models import Owner, User
+from hub_server.database import Database, utc_now
+from hub_server.environments.models import Environment, File, Version
+from hub_server.evaluations.models import Evaluation
+from hub_server.publishing.models import Upload
+
+
+async def check(database: Database) -> None:
+    """Ask the database for nothing. Raises Unavailable."""
+    async with database.read() as session:
+        await session.execute(text("SELECT 1"))
+
+
+async def totals(session: AsyncSession) -> dict[str, float]:
+    """How much there is of everything, by metric name."""
+    counts: dict[str, float] = {}
+    for name, model in (
+        ("users", User),
+        ("environments", Environment),
+        ("versions", Version),
+        ("evaluations", Evaluation),
+    ):
+        counts[name] = await session.scalar(select(func.count()).select_from(model)) or 0
+    stored = select(func.coalesce(func.sum(Environment.stored_bytes), 0))
+    counts["stored_bytes"] = await session.scalar(stored) or 0
+    return counts
+
+
+class StoredFile(NamedTuple):
+    """A file that must have a blob."""
+
+    environment: str
+    filename: str
+    sha256: str
+    size_bytes: int
+
+
+async def stored_files(session: AsyncSession) -> AsyncIterator[StoredFile]:
+    """Every file that is not deleted."""
+    query = (
+        select(Environment.full_name, File.filename, File.sha256, File.size_bytes)
+        .join(Environment, Environment.id == File.environment_id)
+        .where(File.deleted_at.is_(None))
+        .order_by(Environment.full_name, File.filename)
+    )
+    async for row in (await session.stream(query)).tuples():
+        yield StoredFile(*row)
+
+
+async def referenced_blobs(session: AsyncSession) -> set[str]:
+    """Hashes that a file, or an upload that may still be finished, refers to."""
+    files = await session.scalars(select(File.sha256).where(File.deleted_at.is_(None)).distinct())
+    uploads = await session.scalars(
+        select(Upload.received_sha256).where(
+            Upload.received_sha256.is_not(None), Upload.version_id.is_(None)
+        )
+    )
+    return {sha256 for sha256 in (*files, *uploads) if sha256}
+
+
+async def is_referenced(session: AsyncSession, sha256: str) -> bool:
+    """Whether the blob is needed, asked again at the moment of deleting it."""
+    file = select(File.id).where(File.sha256 == sha256, File.deleted_at.is_(None)).limit(1)
+    upload = select(Upload.id).where(Upload.received_sha256 == sha256, Upload.version_id.is_(None))
+    return (
+        await session.scalar(file) is not None or await session.scalar(upload.limit(1)) is not None
+    )
+
+
+async def forget_old_uploads(session: AsyncSession, age: timedelta) -> int:
+    """Remove reservations that ended long ago; how many."""
+    old = utc_now() - age
+    rows = list(await session.scalars(select(Upload).where(Upload.expires_at < old)))
+    for row in rows:
+        await session.delete(row)
+    return len(rows)
+
+
+async def exported(session: AsyncSession) -> AsyncIterator[tuple[Owner, Environment]]:
+    """Every public environment that has something to install."""
+    query = (
+        select(Owner, Environment)
+        .join(Environment, Environment.owner_id == Owner.id)
+        .where(
+            Environment.visibility == "PUBLIC",
+            Environment.deleted_at.is_(None),
+            Environment.status != "quarantined",
+            Environment.latest_version.is_not(None),
+        )
+        .order_by(Environment.full_name)
+    )
+    for owner, environment in (await session.execute(query)).tuples():
+        yield owner, environment

@@ -1,0 +1,438 @@
+"""From uploaded bytes to an immutable version.
+
+Every way of publishing ends in the same order: the bytes arrive in the staging folder and are checked
+there; the blob is put at its sha256, durably; then one transaction claims version and file names
+and makes them visible. Before that transaction nothing can be seen, after it nothing can change.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hub_server.accounts.authorisation import Action, Principal, require
+from hub_server.changes.service import record_audit
+from hub_server.database import Database, utc_now
+from hub_server.environments.models import Environment, File, Version
+from hub_server.environments.service import Found, announce, find_by_id, set_tags
+from hub_server.environments.versions import better_latest, canonical
+from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge
+from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file
+from hub_server.publishing.models import Upload
+from hub_server.search.service import index_document
+from hub_server.settings import Settings
+from hub_server.storage.service import Staged, stage, staging_path
+from hub_server.storage.store import BlobStore
+
+
+class Reservation(NamedTuple):
+    """An upload that may happen; the secret is part of its address."""
+
+    upload: Upload
+    secret: str
+
+
+class Publication(NamedTuple):
+    """What a claim did."""
+
+    version: Version
+    is_new: bool
+    """False when exactly these files were there already."""
+
+
+class Publisher:
+    """Publishes into one hub."""
+
+    def __init__(self, settings: Settings, database: Database, store: BlobStore) -> None:
+        self._settings = settings
+        self._database = database
+        self._store = store
+        self.intake = Intake(settings, store)
+
+    # --- two phases: reserve, receive, publish ------------------------------------------------
+
+    async def reserve(
+        self, session: AsyncSession, caller: Principal, found: Found, announced: Announced
+    ) -> Reservation:
+        """Let the caller upload one file. Raises Conflict when it cannot be published any more."""
+        environment = found.environment
+        require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
+        self.intake.check_announced(environment, announced)
+        await self._check_not_taken(session, environment, announced)
+        await self._check_quota(session, found, announced.size_bytes or 0)
+        secret = secrets.token_urlsafe(32)
+        upload = Upload(
+            environment_id=environment.id,
+            user_id=caller.user_id or "",
+            token_id=caller.token_id,
+            kind=announced.kind,
+            filename=announced.filename,
+            sha256=announced.sha256,
+            size_bytes=announced.size_bytes,
+            content_hash=announced.content_hash,
+            semantic_version=announced.semantic_version,
+            runtime_hint=announced.runtime_hint,
+            tags=list(announced.tags),
+            secret_sha256=hashlib.sha256(secret.encode()).hexdigest(),
+            expires_at=utc_now() + timedelta(seconds=self._settings.upload_lifetime_s),
+        )
+        session.add(upload)
+        await session.flush()
+        return Reservation(upload, secret)
+
+    async def receive(self, upload_id: str, secret: str, body: AsyncIterator[bytes]) -> None:
+        """Take the bytes of a reservation. Repeating it is harmless.
+
+        Bytes that break a rule of packaging are remembered as refused, and `publish` says why:
+        clients show its answer, but not this one's. Raises BadRequest for other bytes than announced.
+        """
+        upload = await self._open_upload(upload_id, secret)
+        limit = (
+            upload.size_bytes
+            if upload.size_bytes is not None
+            else self.intake.max_bytes(upload.kind)
+        )
+        with staging_path(self._settings) as path:
+            staged = await stage(body, path, limit)
+            await self._take(upload, staged)
+
+    async def _take(self, upload: Upload, staged: Staged) -> None:
+        if staged.sha256 != upload.sha256 or staged.size_bytes != (
+            staged.size_bytes if upload.size_bytes is None else upload.size_bytes
+        ):
+            raise BadRequest(
+                f"The bytes are not the announced ones: sha256 {staged.sha256} and"
+                f" {staged.size_bytes} bytes came, {upload.sha256} and {upload.size_bytes} were"
+                " announced."
+            )
+        refusal, arrived = None, None
+        try:
+            arrived = await self.intake.accept(upload.kind, upload.filename, staged, {})
+        except BadRequest as error:
+            refusal = error.detail
+        async with self._database.write() as session:
+            row = await session.get_one(Upload, upload.id)
+            row.refusal = refusal
+            if arrived is not None:
+                row.received_sha256, row.received_bytes = arrived.sha256, arrived.size_bytes
+                row.contents = arrived.contents
+
+    async def _open_upload(self, upload_id: str, secret: str) -> Upload:
+        async with self._database.read() as session:
+            upload = await session.get(Upload, upload_id)
+        given = hashlib.sha256(secret.encode()).hexdigest()
+        if upload is None or not secrets.compare_digest(given, upload.secret_sha256):
+            raise NotFound("This upload address is unknown.")
+        if upload.finalized_at is not None or upload.expires_at <= utc_now():
+            raise Forbidden("This upload address has been used or is too old; ask for a new one.")
+        return upload
+
+    async def fetch_incoming(self, upload_id: str) -> None:
+        """Take bytes that the client put into the storage directly, when there are any."""
+        async with self._database.read() as session:
+            upload = await session.get(Upload, upload_id)
+        if upload is None or upload.contents is not None or upload.finalized_at is not None:
+            return
+        limit = (
+            upload.size_bytes
+            if upload.size_bytes is not None
+            else self.intake.max_bytes(upload.kind)
+        )
+        with staging_path(self._settings) as path:
+            if not await self._store.take_incoming(upload.id, path, limit):
+                return
+            digest, size_bytes = await asyncio.to_thread(hash_file, path)
+            await self._take(upload, Staged(path, digest, size_bytes))
+
+    async def uploads(
+        self, session: AsyncSession, caller: Principal, upload_ids: list[str]
+    ) -> tuple[Found, list[Upload]]:
+        """The caller's reservations, with their one environment locked for publishing."""
+        found: Found | None = None
+        uploads = []
+        for upload_id in upload_ids:
+            upload = await session.get(Upload, upload_id)
+            if upload is None or (found and upload.environment_id != found.environment.id):
+                raise NotFound(f"Upload {upload_id[:60]} not found.")
+            if found is None:
+                found = await find_by_id(
+                    session, caller, upload.environment_id, Action.PUBLISH, lock=True
+                )
+            uploads.append(upload)
+        if found is None:
+            raise BadRequest("Name at least one upload.")
+        return found, uploads
+
+    async def publish_push(
+        self, session: AsyncSession, caller: Principal, found: Found, source: Upload
+    ) -> Publication:
+        """Make a version of a pushed source archive and the wheel with the same content hash."""
+        if source.version_id is not None:
+            return Publication(await session.get_one(Version, source.version_id), is_new=False)
+        wheel = await session.scalar(
+            select(Upload)
+            .where(
+                Upload.environment_id == found.environment.id,
+                Upload.kind == "wheel",
+                Upload.content_hash == source.content_hash,
+                Upload.finalized_at.is_not(None),
+                Upload.received_sha256.is_not(None),
+            )
+            .order_by(Upload.created_at.desc())
+            .limit(1)
+        )
+        if wheel is None:
+            raise BadRequest("The wheel of this version has not arrived; push again.")
+        return await self.publish_uploads(session, caller, found, [wheel, source])
+
+    async def publish_uploads(
+        self, session: AsyncSession, caller: Principal, found: Found, uploads: list[Upload]
+    ) -> Publication:
+        """Make one version of the uploads; exactly one of them names it, the wheel if there is one."""
+        files = [arrived(upload) for upload in uploads]
+        numbers = {f.contents["version"] for f in files if f.kind == "wheel"}
+        numbers = numbers or {u.semantic_version for u in uploads if u.semantic_version}
+        if len(numbers) != 1:
+            raise BadRequest(f"The files must be of one version, not of {sorted(numbers)}.")
+        done = await self.claim(
+            session,
+            caller,
+            found,
+            files,
+            version=numbers.pop(),
+            content_hash=next((u.content_hash for u in uploads if u.content_hash), None),
+            runtime_hint=next((u.runtime_hint for u in uploads if u.runtime_hint), None),
+            tags=[tag for upload in uploads for tag in upload.tags],
+        )
+        for upload in uploads:
+            upload.version_id = done.version.id
+            upload.finalized_at = upload.finalized_at or utc_now()
+        return done
+
+    # --- the claim ----------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        session: AsyncSession,
+        caller: Principal,
+        found: Found,
+        files: list[Arrived],
+        *,
+        version: str,
+        content_hash: str | None = None,
+        runtime_hint: str | None = None,
+        tags: list[str] | None = None,
+    ) -> Publication:
+        """Make the files visible as (part of) a version; the environment must be locked.
+
+        Raises Conflict when the version or a file name is used for other bytes, or was deleted.
+        """
+        environment = found.environment
+        require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
+        release = await self._version_for(
+            session, caller, environment, version, content_hash, files
+        )
+        await session.flush()
+        fresh = False
+        for file in files:
+            fresh = await self._claim_file(session, environment, release, file) or fresh
+        if not fresh:
+            return Publication(release, is_new=False)
+        await self._check_quota(session, found, sum(file.size_bytes for file in files))
+        environment.stored_bytes += sum(file.size_bytes for file in files)
+        release.runtime_hint = release.runtime_hint or runtime_hint
+        await self._describe(session, found, release, files, tags)
+        try:
+            await session.flush()
+        except IntegrityError as error:
+            raise Conflict(f"Version {version} was published by someone else just now.") from error
+        record_audit(
+            session,
+            caller,
+            "version.publish",
+            f"{environment.full_name}@{release.version}",
+            files={file.filename: file.sha256 for file in files},
+        )
+        await announce(session, "publish", environment, found.owner, release.version)
+        return Publication(release, is_new=True)
+
+    async def _version_for(
+        self,
+        session: AsyncSession,
+        caller: Principal,
+        environment: Environment,
+        version: str,
+        content_hash: str | None,
+        files: list[Arrived],
+    ) -> Version:
+        release = await session.scalar(
+            select(Version).where(
+                Version.environment_id == environment.id,
+                Version.canonical_version == canonical(version),
+            )
+        )
+        if release is None:
+            count = await session.scalar(
+                select(func.count())
+                .select_from(Version)
+                .where(Version.environment_id == environment.id)
+            )
+            if (count or 0) >= self._settings.max_versions:
+                raise Conflict(f"{environment.full_name} has {count} versions, the most allowed.")
+            release = Version(
+                environment_id=environment.id,
+                version=version,
+                canonical_version=canonical(version),
+                content_hash=content_hash,
+                published_by=caller.user_id or "",
+            )
+            session.add(release)
+        elif release.deleted_at is not None:
+            raise Conflict(
+                f"Version {version} of {environment.full_name} was deleted; its number cannot be"
+                " used again. Bump the version."
+            )
+        elif (utc_now() - release.created_at).total_seconds() > self._settings.release_window_s:
+            await self._check_closed(session, release, files)
+        return release
+
+    async def _check_closed(
+        self, session: AsyncSession, release: Version, files: list[Arrived]
+    ) -> None:
+        """Refuse new files for an old version: a wheel with other tags would replace the first."""
+        names = await session.scalars(select(File.filename).where(File.version_id == release.id))
+        new = {file.filename for file in files} - set(names)
+        if new:
+            raise Conflict(
+                f"Version {release.version} already exists and is closed; {sorted(new)} cannot be"
+                " added any more. Bump the version."
+            )
+
+    async def _claim_file(
+        self, session: AsyncSession, environment: Environment, release: Version, file: Arrived
+    ) -> bool:
+        query = select(File).where(File.environment_id == environment.id)
+        taken = await session.scalar(query.where(File.filename == file.filename))
+        if taken is None and file.kind == "source":
+            taken = await session.scalar(
+                query.where(File.version_id == release.id, File.kind == "source")
+            )
+        if taken is not None:
+            same = taken.sha256 == file.sha256 and taken.version_id == release.id
+            if same and taken.deleted_at is None:
+                return False
+            raise Conflict(
+                f"File already exists: {file.filename} of {environment.full_name} with different"
+                f" content (version {release.version} already exists); bump the version."
+            )
+        is_wheel = file.kind == "wheel"
+        session.add(
+            File(
+                environment_id=environment.id,
+                version_id=release.id,
+                kind=file.kind,
+                filename=file.filename,
+                sha256=file.sha256,
+                uploaded_sha256=file.uploaded_sha256,
+                size_bytes=file.size_bytes,
+                metadata_text=file.contents["metadata_text"].encode() if is_wheel else None,
+                metadata_sha256=file.contents["metadata_sha256"] if is_wheel else None,
+                requires_python=file.contents["requires_python"] if is_wheel else None,
+                members=None if is_wheel else file.contents["members"],
+            )
+        )
+        return True
+
+    async def _describe(
+        self,
+        session: AsyncSession,
+        found: Found,
+        release: Version,
+        files: list[Arrived],
+        tags: list[str] | None,
+    ) -> None:
+        """Copy what the wheel says about itself to the version, and to the environment if newest."""
+        environment = found.environment
+        environment.updated_at = utc_now()
+        wheel = next((file.contents for file in files if file.kind == "wheel"), None)
+        if wheel is None:
+            return
+        unlisted = ("metadata_text", "description", "sha256", "size_bytes", "filename")
+        release.manifest = {key: wheel[key] for key in wheel if key not in unlisted}
+        release.readme = wheel["description"]
+        release.runtime_hint = wheel["runtime_hint"] or release.runtime_hint
+        latest = better_latest(environment.latest_version, release.version)
+        if latest == release.version and release.yanked_at is None:
+            environment.latest_version = latest
+            environment.description = wheel["summary"] or environment.description
+            if tags or wheel["keywords"]:
+                await set_tags(session, environment, [*(tags or []), *wheel["keywords"]])
+            await index_document(session, environment, release.readme)
+
+    # --- rules --------------------------------------------------------------------------------
+
+    async def _check_not_taken(
+        self, session: AsyncSession, environment: Environment, announced: Announced
+    ) -> None:
+        query = select(Version).where(Version.environment_id == environment.id)
+        if announced.content_hash is not None:
+            same = query.where(
+                Version.content_hash == announced.content_hash, Version.deleted_at.is_(None)
+            )
+            if await session.scalar(same.limit(1)) is not None:
+                raise Conflict("Version with this content hash already exists")
+        file = await session.scalar(
+            select(File).where(
+                File.environment_id == environment.id, File.filename == announced.filename
+            )
+        )
+        if file is not None and (
+            file.uploaded_sha256 != announced.sha256 or file.deleted_at is not None
+        ):
+            raise Conflict(
+                f"File already exists: {announced.filename} with different content; bump the"
+                " version."
+            )
+        if announced.semantic_version is not None and announced.content_hash is not None:
+            number = canonical(announced.semantic_version)
+            other = await session.scalar(query.where(Version.canonical_version == number))
+            if other is not None and file is None:
+                raise Conflict(
+                    f"Version {announced.semantic_version} already exists with different content;"
+                    " bump the version"
+                )
+
+    async def _check_quota(self, session: AsyncSession, found: Found, more_bytes: int) -> None:
+        used = await session.scalar(
+            select(func.coalesce(func.sum(Environment.stored_bytes), 0)).where(
+                Environment.owner_id == found.owner.id
+            )
+        )
+        quota = self._settings.owner_quota_bytes
+        if (used or 0) + more_bytes > quota:
+            raise TooLarge(
+                f"{found.owner.slug} has used {used} of {quota} bytes; {more_bytes} more do not"
+                " fit. Delete versions or ask the operator."
+            )
+
+
+def arrived(upload: Upload) -> Arrived:
+    """What was received. Raises BadRequest with the reason when nothing usable was."""
+    if upload.refusal is not None:
+        raise BadRequest(upload.refusal)
+    if upload.contents is None or upload.received_sha256 is None:
+        raise BadRequest(f"The bytes of {upload.filename} have not arrived; PUT them first.")
+    return Arrived(
+        kind=upload.kind,
+        filename=upload.filename,
+        uploaded_sha256=upload.sha256,
+        sha256=upload.received_sha256,
+        size_bytes=upload.received_bytes or 0,
+        contents=upload.contents,
+    )

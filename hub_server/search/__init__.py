@@ -1,0 +1,1 @@
+"""Finding environments: lists, full text, tags, stars."""

@@ -1,0 +1,229 @@
+"""Lists and full-text search, always through `readable_by`."""
+
+import re
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import ColumnElement, Select, and_, column, exists, func, select, table, text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hub_server.accounts.authorisation import Action, Principal, require_account
+from hub_server.accounts.models import Owner
+from hub_server.accounts.service import owner_by_slug
+from hub_server.environments.models import Environment, EnvironmentTag, Star, Version
+from hub_server.environments.service import Found, readable_by
+
+MAX_WORDS = 12
+MAX_CANDIDATES = 1_000
+"""Most matches that are put in order; a query that matches more is too general for an order."""
+README_CHARACTERS = 20_000
+
+_SEARCH = table("environment_search", column("environment_id"), column("document"))
+
+
+class ListQuery(BaseModel):
+    """What a list should contain and in which order."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    search: str | None = Field(None, max_length=400)
+    owner: str | None = Field(None, max_length=64)
+    visibility: str | None = None
+    tags: list[str] = []
+    starred_only: bool = False
+    mine_only: bool = False
+    sort_by: Literal["name", "created_at", "updated_at", "stars", "relevance"] | None = None
+    sort_order: Literal["asc", "desc"] = "desc"
+    limit: int = Field(50, ge=1, le=500)
+    offset: int = Field(0, ge=0, le=1_000_000)
+
+
+class Page(NamedTuple):
+    """Some rows, and how many there are in all (at most `MAX_CANDIDATES` for a search)."""
+
+    rows: list[Found]
+    total: int
+
+
+def words_of(query: str) -> list[str]:
+    """The words of a query, without anything that a search engine could take for an operator."""
+    return re.findall(r"\w+", query.casefold())[:MAX_WORDS]
+
+
+async def list_environments(session: AsyncSession, caller: Principal, wanted: ListQuery) -> Page:
+    """The environments that fit, as far as the caller may see them."""
+    conditions = [readable_by(caller), *await _filters(session, caller, wanted)]
+    words = words_of(wanted.search or "")
+    if wanted.search and not words:
+        return Page([], 0)
+    base = select(Environment, Owner).join(Owner, Owner.id == Environment.owner_id)
+    if words:
+        ids = await _matching_ids(session, words, and_(*conditions))
+        total = len(ids)
+        query = base.where(Environment.id.in_(ids))
+        if wanted.sort_by in (None, "relevance"):
+            page = ids[wanted.offset : wanted.offset + wanted.limit]
+            rows = (await session.execute(base.where(Environment.id.in_(page)))).tuples().all()
+            place = {environment_id: i for i, environment_id in enumerate(page)}
+            ordered = sorted(rows, key=lambda row: place[row[0].id])
+            return Page([Found(*row) for row in ordered], total)
+    else:
+        query = base.where(*conditions)
+        count = select(func.count()).select_from(Environment).where(*conditions)
+        total = await session.scalar(count) or 0
+    rows = await session.execute(_ordered(query, wanted).offset(wanted.offset).limit(wanted.limit))
+    return Page([Found(*row) for row in rows.tuples()], total)
+
+
+async def _filters(
+    session: AsyncSession, caller: Principal, wanted: ListQuery
+) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.owner:
+        owner = await owner_by_slug(session, wanted.owner)
+        conditions.append(Environment.owner_id == (owner.id if owner else ""))
+    if wanted.visibility:
+        conditions.append(Environment.visibility == wanted.visibility.upper())
+    if wanted.mine_only:
+        conditions.append(Environment.owner_id.in_(list(caller.roles)))
+    for tag in wanted.tags[:MAX_WORDS]:
+        has_tag = exists().where(
+            EnvironmentTag.environment_id == Environment.id, EnvironmentTag.tag == tag.lower()
+        )
+        conditions.append(has_tag)
+    if wanted.starred_only:
+        starred = exists().where(
+            Star.environment_id == Environment.id, Star.user_id == (caller.user_id or "")
+        )
+        conditions.append(starred)
+    return conditions
+
+
+def _ordered(query: Select[Environment, Owner], wanted: ListQuery) -> Select[Environment, Owner]:
+    columns = {
+        "name": Environment.normalized_name,
+        "created_at": Environment.created_at,
+        "updated_at": Environment.updated_at,
+        "stars": Environment.stars,
+    }
+    chosen = columns.get(wanted.sort_by or "created_at", Environment.created_at)
+    if wanted.sort_order == "asc":
+        return query.order_by(chosen.asc(), Environment.id.asc())
+    return query.order_by(chosen.desc(), Environment.id.desc())
+
+
+async def _matching_ids(
+    session: AsyncSession, words: list[str], condition: ColumnElement[bool]
+) -> list[str]:
+    """Ids of the readable environments with all words (the last may be cut short), best first."""
+    if session.get_bind().dialect.name == "sqlite":
+        match = " ".join(f'"{word}"*' for word in words)
+        # Matches come newest first without an order of their own, so that a word which is in
+        # everything costs no more than one that is rare; the best of those are put in front.
+        query = (
+            select(Environment.id, text("bm25(environment_search, 0, 8, 4, 2, 1) AS score"))
+            .join(_SEARCH, _SEARCH.c.environment_id == Environment.id)
+            .where(text("environment_search MATCH :match").bindparams(match=match), condition)
+            .order_by(text("environment_search.rowid DESC"))
+            .limit(MAX_CANDIDATES)
+        )
+        rows = (await session.execute(query)).tuples().all()
+        return [environment_id for environment_id, _ in sorted(rows, key=lambda row: row[1])]
+    match = " & ".join(f"{word}:*" for word in words)
+    wanted = text("to_tsquery('simple', :match) AS wanted").bindparams(match=match)
+    inner = (
+        select(
+            Environment.id,
+            text("ts_rank(environment_search.document, wanted) AS score"),
+        )
+        .select_from(_SEARCH)
+        .join(wanted, text("true"))  # type: ignore[arg-type]  # a text fragment as a table
+        .join(Environment, _SEARCH.c.environment_id == Environment.id)
+        .where(text("environment_search.document @@ wanted"), condition)
+        .limit(MAX_CANDIDATES)
+    )
+    rows = (await session.execute(inner)).tuples().all()
+    return [environment_id for environment_id, _ in sorted(rows, key=lambda row: -row[1])]
+
+
+async def index_document(session: AsyncSession, environment: Environment, readme: str) -> None:
+    """Put an environment's words into the index, in place of what was there."""
+    values = {
+        "id": environment.id,
+        "name": f"{environment.full_name} {environment.normalized_name.replace('-', ' ')}",
+        "tags": " ".join(environment.tags),
+        "description": environment.description,
+        "readme": readme[:README_CHARACTERS],
+    }
+    if session.get_bind().dialect.name == "sqlite":
+        row = await session.scalar(
+            text("SELECT fts_rowid FROM environment_rows WHERE environment_id = :id"), values
+        )
+        if row is not None:
+            await session.execute(
+                text("DELETE FROM environment_search WHERE rowid = :row"), {"row": row}
+            )
+        result = await session.execute(
+            text(
+                "INSERT INTO environment_search (environment_id, name, tags, description, readme)"
+                " VALUES (:id, :name, :tags, :description, :readme)"
+            ),
+            values,
+        )
+        await session.execute(
+            text(
+                "INSERT INTO environment_rows (environment_id, fts_rowid) VALUES (:id, :row)"
+                " ON CONFLICT (environment_id) DO UPDATE SET fts_rowid = excluded.fts_rowid"
+            ),
+            {"id": environment.id, "row": result.lastrowid},  # type: ignore[attr-defined]
+        )
+        return
+    await session.execute(
+        text(
+            "INSERT INTO environment_search (environment_id, document) VALUES (:id,"
+            " setweight(to_tsvector('simple', :name), 'A') ||"
+            " setweight(to_tsvector('simple', :tags), 'B') ||"
+            " setweight(to_tsvector('simple', :description), 'C') ||"
+            " setweight(to_tsvector('simple', :readme), 'D'))"
+            " ON CONFLICT (environment_id) DO UPDATE SET document = excluded.document"
+        ),
+        values,
+    )
+
+
+async def set_star(session: AsyncSession, caller: Principal, found: Found, starred: bool) -> int:
+    """Put or take the caller's star; how many there are then."""
+    require_account(caller, Action.READ)
+    key = (caller.user_id, found.environment.id)
+    row = await session.get(Star, key)
+    if starred and row is None:
+        session.add(Star(user_id=caller.user_id, environment_id=found.environment.id))
+    elif not starred and row is not None:
+        await session.delete(row)
+    await session.flush()
+    count = await session.scalar(
+        select(func.count()).select_from(Star).where(Star.environment_id == found.environment.id)
+    )
+    found.environment.stars = count or 0
+    return found.environment.stars
+
+
+async def is_starred(session: AsyncSession, caller: Principal, environment_id: str) -> bool:
+    """Whether the caller has put a star."""
+    if not caller.is_known:
+        return False
+    return await session.get(Star, (caller.user_id, environment_id)) is not None
+
+
+async def reindex(session: AsyncSession, environment: Environment) -> None:
+    """Bring the index up to date after a change that came without a new version."""
+    readme = await session.scalar(
+        select(Version.readme)
+        .where(
+            Version.environment_id == environment.id,
+            Version.version == environment.latest_version,
+            Version.deleted_at.is_(None),
+        )
+        .limit(1)
+    )
+    await index_document(session, environment, readme or "")

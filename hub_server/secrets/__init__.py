@@ -1,0 +1,1 @@
+"""Secrets and variables of environments and people, encrypted at rest."""

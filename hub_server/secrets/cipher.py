@@ -1,0 +1,55 @@
+"""Encrypting values at rest with a key that is not in the database."""
+
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from hub_server.errors import SettingsError
+
+KEY_FILE = "secret.key"
+_NONCE_BYTES = 12
+
+
+class Cipher:
+    """AES-256-GCM; a value only opens in the scope and under the name it was sealed for."""
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = AESGCM(key)
+
+    def seal(self, value: str, context: str) -> bytes:
+        """The encrypted value."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._aead.encrypt(nonce, value.encode(), context.encode())
+
+    def open(self, sealed: bytes, context: str) -> str:
+        """The value. Raises SettingsError when the key is another one than it was sealed with."""
+        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._aead.decrypt(nonce, rest, context.encode()).decode()
+        except InvalidTag as error:
+            raise SettingsError(
+                f"A secret cannot be opened: {KEY_FILE} in the data folder is not the key it was"
+                " stored with."
+            ) from error
+
+
+def open_cipher(data_dir: Path) -> Cipher:
+    """The cipher of this hub; its key is made on first use, readable by the operator only."""
+    path = data_dir / KEY_FILE
+    data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        key = bytes.fromhex(path.read_text().strip())
+    else:
+        key = AESGCM.generate_key(256)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key.hex())
+            file.flush()
+            os.fsync(file.fileno())
+    if len(key) != 32:
+        raise SettingsError(f"{path} is not a key of 32 bytes in hex.")
+    return Cipher(key)

@@ -1,0 +1,159 @@
+"""Secrets and variables of environments and people."""
+
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hub_server.accounts.authorisation import Action, Principal, require_account, require_owner
+from hub_server.accounts.service import owner_by_id
+from hub_server.changes.service import record_audit
+from hub_server.database import utc_now
+from hub_server.environments.service import Found, find_by_id
+from hub_server.errors import Conflict, NotFound
+from hub_server.secrets.cipher import Cipher
+from hub_server.secrets.models import Secret, SecretLink
+from verifiers.hub.wire import SecretPatch, SecretRequest
+
+Kind = Literal["secret", "variable"]
+
+
+async def environment_scope(session: AsyncSession, caller: Principal, environment_id: str) -> Found:
+    """The environment, for a caller who may handle its secrets."""
+    return await find_by_id(session, caller, environment_id, Action.SECRETS)
+
+
+async def own_scope(session: AsyncSession, caller: Principal, team_id: str | None) -> str:
+    """The id of the person or team whose secrets are meant."""
+    require_account(caller, Action.SECRETS)
+    if not team_id:
+        return caller.user_id or ""
+    owner = await owner_by_id(session, team_id)
+    if owner is None or (team_id not in caller.roles and not caller.is_unlimited_admin):
+        raise NotFound(f"Team {team_id[:60]} not found.")
+    require_owner(caller, Action.SECRETS, owner.id, owner.slug)
+    return owner.id
+
+
+async def secrets_of(session: AsyncSession, scope: str, kind: Kind) -> list[Secret]:
+    """The secrets or variables of an environment or owner, by name."""
+    query = select(Secret).where(Secret.scope == scope, Secret.kind == kind)
+    return list(await session.scalars(query.order_by(Secret.name)))
+
+
+async def linked_to(session: AsyncSession, environment_id: str) -> list[tuple[SecretLink, Secret]]:
+    """An owner's secrets that the environment uses."""
+    query = (
+        select(SecretLink, Secret)
+        .join(Secret, Secret.id == SecretLink.secret_id)
+        .where(SecretLink.environment_id == environment_id)
+        .order_by(Secret.name)
+    )
+    return list((await session.execute(query)).tuples())
+
+
+async def get(session: AsyncSession, scope: str, kind: Kind, secret_id: str) -> Secret:
+    """One of the scope's secrets. Raises NotFound for another scope's."""
+    secret = await session.get(Secret, secret_id)
+    if secret is None or secret.scope != scope or secret.kind != kind:
+        raise NotFound(f"The {kind} {secret_id[:60]} was not found.")
+    return secret
+
+
+async def create(
+    session: AsyncSession,
+    caller: Principal,
+    cipher: Cipher,
+    *,
+    scope: str,
+    owner_id: str,
+    environment_id: str | None,
+    kind: Kind,
+    wanted: SecretRequest,
+) -> Secret:
+    """Store a value. Raises Conflict for a name that the scope has."""
+    secret = Secret(
+        owner_id=owner_id,
+        environment_id=environment_id,
+        scope=scope,
+        kind=kind,
+        name=wanted.name,
+        value=cipher.seal(wanted.value, scope),
+        description=wanted.description,
+        is_file=wanted.isFile,
+    )
+    session.add(secret)
+    try:
+        await session.flush()
+    except IntegrityError as error:
+        raise Conflict(f"A {kind} named {wanted.name} already exists.") from error
+    record_audit(session, caller, f"{kind}.create", f"{scope}/{wanted.name}")
+    return secret
+
+
+async def change(
+    session: AsyncSession,
+    caller: Principal,
+    cipher: Cipher,
+    secret: Secret,
+    wanted: SecretPatch,
+) -> None:
+    """Change name, value or description."""
+    if wanted.value is not None:
+        secret.value = cipher.seal(wanted.value, secret.scope)
+    secret.name = wanted.name or secret.name
+    if wanted.description is not None:
+        secret.description = wanted.description
+    secret.updated_at = utc_now()
+    try:
+        await session.flush()
+    except IntegrityError as error:
+        raise Conflict(f"A {secret.kind} named {wanted.name} already exists.") from error
+    record_audit(session, caller, f"{secret.kind}.change", f"{secret.scope}/{secret.name}")
+
+
+async def remove(session: AsyncSession, caller: Principal, secret: Secret) -> None:
+    """Delete a secret or variable, and its links."""
+    for link in await session.scalars(select(SecretLink).where(SecretLink.secret_id == secret.id)):
+        await session.delete(link)
+    await session.flush()
+    await session.delete(secret)
+    record_audit(session, caller, f"{secret.kind}.delete", f"{secret.scope}/{secret.name}")
+
+
+async def link(
+    session: AsyncSession, caller: Principal, found: Found, secret_id: str
+) -> tuple[SecretLink, Secret]:
+    """Let the environment use a secret of the caller, or of the environment's owner."""
+    secret = await session.get(Secret, secret_id)
+    owners = {caller.user_id, found.owner.id}
+    if secret is None or secret.environment_id is not None or secret.owner_id not in owners:
+        raise NotFound(f"The secret {secret_id[:60]} was not found.")
+    query = select(SecretLink).where(
+        SecretLink.environment_id == found.environment.id, SecretLink.secret_id == secret_id
+    )
+    row = await session.scalar(query)
+    if row is None:
+        row = SecretLink(environment_id=found.environment.id, secret_id=secret_id)
+        session.add(row)
+        await session.flush()
+        record_audit(session, caller, "secret.link", f"{found.environment.full_name}/{secret.name}")
+    return row, secret
+
+
+async def unlink(
+    session: AsyncSession, caller: Principal, found: Found, secret_id: str
+) -> tuple[SecretLink, Secret]:
+    """Take the link back."""
+    query = (
+        select(SecretLink, Secret)
+        .join(Secret, Secret.id == SecretLink.secret_id)
+        .where(SecretLink.environment_id == found.environment.id, SecretLink.secret_id == secret_id)
+    )
+    row = (await session.execute(query)).tuples().first()
+    if row is None:
+        raise NotFound(f"The secret {secret_id[:60]} is not linked.")
+    await session.delete(row[0])
+    record_audit(session, caller, "secret.unlink", f"{found.environment.full_name}/{row[1].name}")
+    return row

@@ -1,0 +1,91 @@
+"""Running the application in uvicorn, with the time limit that uvicorn does not have."""
+
+import asyncio
+import os
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hub_server.settings import Settings
+
+
+class TimedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 that drops a connection whose request head does not arrive in time."""
+
+    header_timeout_s = 10.0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:  # uvicorn types it for its own use
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request is here; the rest of its head has the same time."""
+        super().on_message_begin()
+        self._wait_for_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is here."""
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to wait for any more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting()
+        self._head_timer = self.loop.call_later(self.header_timeout_s, self._drop)
+
+    def _stop_waiting(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _drop(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.abort()
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal comes. With several workers each is a process of its own."""
+    os.environ.update(environment_of(settings))
+    uvicorn.run(
+        "hub_server.server:application",
+        factory=True,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers if settings.workers > 1 else None,
+        loop="uvloop",
+        http="hub_server.server:TimedProtocol",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=True,
+        proxy_headers=True,
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=32 * 1024,
+        backlog=2048,
+    )
+
+
+def application() -> Any:  # an ASGI application, whose type uvicorn does not export
+    """What each worker runs."""
+    from hub_server.app import create_app  # here: the parent process of workers needs none of it
+    from hub_server.settings import settings_from_environment
+
+    settings = settings_from_environment()
+    TimedProtocol.header_timeout_s = settings.header_timeout_s
+    return create_app(settings)
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The settings as variables, by which worker processes get them."""
+    values = settings.model_dump(mode="json")
+    return {f"VF_HUB_{key.upper()}": str(value) for key, value in values.items()}

@@ -1,0 +1,117 @@
+"""Everything an operator can set. Each field is also the variable `VF_HUB_<FIELD>`."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from hub_server.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """The configuration of one hub."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Path("hub-data")
+    """Folder for the SQLite file, the blobs, files in transit and the key of the secrets."""
+    database_url: str = ""
+    """`postgresql+asyncpg://…`; empty is SQLite in `data_dir`."""
+    storage_url: str = ""
+    """`s3://bucket/prefix`; empty is a folder in `data_dir`."""
+    s3_endpoint: str = ""
+    """Address of an S3 server that is not Amazon's."""
+    s3_region: str = "us-east-1"
+    s3_access_key_id: str = ""
+    s3_secret_access_key: str = ""
+    s3_presign: bool = True
+    """Let clients read and write S3 directly by signed addresses; false relays the bytes."""
+
+    base_url: str = ""
+    """Public address, as in `https://hub.example.org`; empty takes it from each request's Host."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = Field(1, ge=1, le=64)
+    trusted_proxies: str = "127.0.0.1"
+    """Addresses whose X-Forwarded-* headers are believed, comma separated."""
+
+    install_urls: Literal["wheel", "index"] = "wheel"
+    """What `prime env install` is told: the wheel's address with its hash, which no other index can
+    answer for, or the environment's index."""
+    registration: Literal["closed", "open"] = "closed"
+    """Whether strangers may make accounts."""
+    anonymous_read: bool = True
+    """Whether public environments can be read without an account."""
+
+    max_wheel_bytes: int = Field(100 * 1024**2, ge=1)
+    max_source_bytes: int = Field(250 * 1024**2, ge=1)
+    max_unpacked_bytes: int = Field(2 * 1024**3, ge=1)
+    """Most bytes of a wheel or source archive, unpacked."""
+    max_json_bytes: int = Field(4 * 1024**2, ge=1)
+    """Largest JSON body, except batches of samples."""
+    max_batch_bytes: int = Field(64 * 1024**2, ge=1)
+    """Largest batch of samples."""
+    owner_quota_bytes: int = Field(10 * 1024**3, ge=1)
+    """Most bytes of artifacts of one owner."""
+    max_versions: int = Field(2_000, ge=1)
+    """Most versions of one environment."""
+    max_environments: int = Field(1_000, ge=1)
+    """Most environments of one owner."""
+
+    upload_lifetime_s: float = Field(900.0, gt=0)
+    """How long an upload address can be used, in seconds."""
+    release_window_s: float = Field(3600.0, ge=0)
+    """How long after its first file a version takes further ones, in seconds."""
+    install_token_lifetime_s: float = Field(3600.0, gt=0)
+    """Life of the read-only token inside a private environment's addresses, in seconds."""
+    header_timeout_s: float = Field(10.0, gt=0)
+    """Longest a client may take to send the head of a request, in seconds."""
+    body_idle_timeout_s: float = Field(20.0, gt=0)
+    """Longest silence inside a request body, in seconds."""
+    body_min_bytes_per_s: int = Field(1_000, ge=0)
+    """Slowest body that is not dropped, measured after `body_idle_timeout_s`."""
+    rate_limit_per_minute: int = Field(6_000, ge=1)
+    """Requests a minute and caller (token, or address when anonymous), in each worker."""
+    login_limit_per_minute: int = Field(10, ge=1)
+    """Password attempts a minute, for each address and for each account, in each worker."""
+    gc_grace_s: float = Field(86_400.0, ge=0)
+    """Age in seconds at which a blob no version refers to may be removed."""
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The address of the database."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'hub.db'}"
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is one file on this machine."""
+        return self.sqlalchemy_url.startswith("sqlite")
+
+    @property
+    def staging_dir(self) -> Path:
+        """Files in transit; on the same file system as the blobs when those are a folder."""
+        return self.data_dir / "staging"
+
+
+def settings_from_environment(**overrides: object) -> Settings:
+    """Settings from `VF_HUB_*`, with the overrides that are not None on top.
+
+    Raises SettingsError for an unknown or unusable variable.
+    """
+    prefix = "VF_HUB_"
+    values: dict[str, object] = {
+        key.removeprefix(prefix).lower(): value
+        for key, value in os.environ.items()
+        if key.startswith(prefix)
+    }
+    values.update({key: value for key, value in overrides.items() if value is not None})
+    try:
+        return Settings.model_validate(values)
+    except ValueError as error:
+        raise SettingsError(f"The VF_HUB_* settings cannot be used: {error}") from error

@@ -1,0 +1,181 @@
+"""Blobs as objects in S3 or anything that speaks it: `blobs/ab/abcd…`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
+
+from hub_server.database import utc_now
+from hub_server.errors import TooLarge, Unavailable
+from hub_server.settings import Settings
+from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
+
+SIGNATURE_LIFETIME = timedelta(minutes=15)
+SMALL_BYTES = 64 * 1024**2
+"""Up to this size a blob is put in one request, which S3 can refuse when the key exists."""
+
+YOUNG = timedelta(hours=1)
+
+T = TypeVar("T")
+
+
+class ObjectStore:
+    """Keeps blobs in a bucket."""
+
+    def __init__(self, settings: Settings) -> None:
+        address = urlsplit(settings.storage_url)
+        self._prefix = address.path.strip("/")
+        self._presign = settings.s3_presign
+        options: dict[str, object] = {"region": settings.s3_region}
+        if settings.s3_endpoint:
+            options["endpoint"] = settings.s3_endpoint
+            options["virtual_hosted_style_request"] = False
+        if settings.s3_access_key_id:
+            options["access_key_id"] = settings.s3_access_key_id
+            options["secret_access_key"] = settings.s3_secret_access_key
+        self._store = S3Store(
+            address.netloc,
+            prefix=self._prefix or None,
+            config=options,  # type: ignore[arg-type]  # the stub wants a literal dict
+            client_options={"allow_http": True, "timeout": "60s", "connect_timeout": "5s"},
+            retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
+        )
+
+    async def put(self, staged: Path, sha256: str) -> None:
+        """Put the object unless a young one is there."""
+        size_bytes = (await asyncio.to_thread(staged.stat)).st_size
+        try:
+            there = await _answered(obstore.head_async(self._store, self._key(sha256)))
+        except FileNotFoundError:
+            there = None
+        # An old object is written again with the same bytes: it is young then, so that a
+        # collection under way, which takes old blobs nobody refers to, leaves it.
+        age = utc_now() - there["last_modified"] if there else None
+        if there and there["size"] == size_bytes and age and age < YOUNG:
+            return
+        create = there is None and size_bytes <= SMALL_BYTES
+        try:
+            await _answered(
+                obstore.put_async(
+                    self._store,
+                    self._key(sha256),
+                    staged,
+                    mode="create" if create else "overwrite",
+                    use_multipart=size_bytes > SMALL_BYTES,
+                )
+            )
+        except AlreadyExistsError:
+            return
+
+    async def size_bytes(self, sha256: str) -> int | None:
+        """The object's size."""
+        try:
+            return (await _answered(obstore.head_async(self._store, self._key(sha256))))["size"]
+        except FileNotFoundError:
+            return None
+
+    async def read(
+        self, sha256: str, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """The object in pieces, as they arrive."""
+        options: dict[str, object] = {}
+        if end is not None:
+            if end <= start:
+                return
+            options["range"] = (start, end)
+        elif start:
+            options["range"] = {"offset": start}
+        try:
+            result = await _answered(
+                obstore.get_async(
+                    self._store,
+                    self._key(sha256),
+                    options=options,  # type: ignore[arg-type]
+                )
+            )
+            async for piece in result.stream(min_chunk_size=256 * 1024):
+                yield bytes(piece)
+        except FileNotFoundError as error:
+            raise BlobMissing(f"There is no blob {sha256}.") from error
+        except BaseError as error:
+            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+
+    async def delete(self, sha256: str) -> None:
+        """Remove the object."""
+        try:
+            await _answered(obstore.delete_async(self._store, self._key(sha256)))
+        except FileNotFoundError:
+            return
+
+    async def blobs(self) -> AsyncIterator[BlobInfo]:
+        """Every object under `blobs/`."""
+        try:
+            async for page in obstore.list(self._store, prefix="blobs"):
+                for item in page:
+                    name = item["path"].rpartition("/")[2]
+                    yield BlobInfo(name, item["size"], item["last_modified"])
+        except BaseError as error:
+            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+
+    def local_path(self, sha256: str) -> Path | None:
+        """None: objects are not files here."""
+        return None
+
+    async def download_url(self, sha256: str, filename: str) -> str | None:
+        """A signed address, unless the operator wants the hub to relay."""
+        if not self._presign:
+            return None
+        return await _answered(
+            obstore.sign_async(self._store, "GET", self._key(sha256), SIGNATURE_LIFETIME)
+        )
+
+    async def upload_url(self, upload_id: str) -> str | None:
+        """A signed address for one incoming file, unless the operator wants the hub to relay."""
+        if not self._presign:
+            return None
+        return await _answered(
+            obstore.sign_async(self._store, "PUT", f"incoming/{upload_id}", SIGNATURE_LIFETIME)
+        )
+
+    async def take_incoming(self, upload_id: str, into: Path, max_bytes: int) -> bool:
+        """Download the incoming object to `into` and delete it."""
+        key = f"incoming/{upload_id}"
+        try:
+            result = await _answered(obstore.get_async(self._store, key))
+        except FileNotFoundError:
+            return False
+        if result.meta["size"] > max_bytes:
+            await _answered(obstore.delete_async(self._store, key))
+            raise TooLarge(f"{result.meta['size']} bytes came; at most {max_bytes} were announced.")
+        with into.open("wb") as file:
+            async for piece in result.stream(min_chunk_size=1024**2):
+                await asyncio.to_thread(file.write, bytes(piece))
+        await _answered(obstore.delete_async(self._store, key))
+        return True
+
+    async def check(self) -> None:
+        """Ask for an object that does not exist."""
+        await self.size_bytes("0" * 64)
+
+    def _key(self, sha256: str) -> str:
+        check_sha256(sha256)
+        return f"blobs/{sha256[:2]}/{sha256}"
+
+
+async def _answered(request: Awaitable[T]) -> T:
+    try:
+        return await request
+    except (FileNotFoundError, AlreadyExistsError):
+        raise
+    except BaseError as error:
+        raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["no message"])[0][:200]

@@ -1,0 +1,74 @@
+"""Choosing the storage, and files in transit to it."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from hub_server.database import new_id
+from hub_server.errors import TooLarge, Unavailable
+from hub_server.settings import Settings
+from hub_server.storage.folder import FolderStore
+from hub_server.storage.s3 import ObjectStore
+from hub_server.storage.store import BlobStore
+
+INLINE_BYTES = 256 * 1024
+"""Pieces up to this size are written without a thread: the page cache takes them in microseconds."""
+
+
+def open_store(settings: Settings) -> BlobStore:
+    """The storage that the settings name."""
+    if settings.storage_url.startswith("s3://"):
+        return ObjectStore(settings)
+    return FolderStore(settings.data_dir / "blobs")
+
+
+class Staged(NamedTuple):
+    """A file that arrived completely."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+
+
+@contextmanager
+def staging_path(settings: Settings) -> Iterator[Path]:
+    """A new name in the staging folder; the file is removed at the end of the block."""
+    settings.staging_dir.mkdir(parents=True, exist_ok=True)
+    path = settings.staging_dir / new_id()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Staged:
+    """Write the pieces to `path`, hashing as they come.
+
+    Raises TooLarge at the first byte too many, Unavailable when the disk is full.
+    """
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        with path.open("wb", buffering=0) as file:
+            async for piece in pieces:
+                size_bytes += len(piece)
+                if size_bytes > max_bytes:
+                    raise TooLarge(f"The file is larger than the {max_bytes} bytes allowed.")
+                if len(piece) <= INLINE_BYTES:
+                    digest.update(piece)
+                    _write_all(file.fileno(), piece)
+                else:
+                    await asyncio.to_thread(digest.update, piece)
+                    await asyncio.to_thread(_write_all, file.fileno(), piece)
+    except OSError as error:
+        raise Unavailable(f"The file cannot be stored: {error.strerror}.") from error
+    return Staged(path, digest.hexdigest(), size_bytes)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

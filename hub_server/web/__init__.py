@@ -1,0 +1,1 @@
+"""The few pages that logging in needs."""
