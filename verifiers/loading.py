@@ -152,9 +152,12 @@ def environment_source(folder: Path) -> Path | None:
 
 def read_pyproject(folder: Path) -> dict[str, Any]:
     """The pyproject.toml of a folder, `{}` when there is none; ConfigError when it is not TOML."""
+    return _toml(folder / "pyproject.toml")
+
+
+def _toml(path: Path) -> dict[str, Any]:
     import tomllib
 
-    path = folder / "pyproject.toml"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -178,6 +181,9 @@ def evaluation_defaults(env_id: str) -> dict[str, Any]:
     origin = Path(spec.origin).parent
     folders = [origin, origin.parent] if spec.submodule_search_locations else [origin]
     for folder in folders:
+        carried = folder / f"{module_name(env_id)}.pyproject.toml"
+        if carried.is_file():
+            return _suggested(_toml(carried))
         try:
             pyproject = read_pyproject(folder)
         except ConfigError:
@@ -185,10 +191,19 @@ def evaluation_defaults(env_id: str) -> dict[str, Any]:
         own = re.sub(r"[-.]", "_", str(pyproject.get("project", {}).get("name", ""))).lower()
         if own not in ("", module_name(env_id)):
             continue  # wheels of other environments put their pyproject.toml at the same place
-        chosen = pyproject.get("tool", {}).get("verifiers", {}).get("eval", {})
-        if chosen:
-            return {k: chosen[k] for k in ("num_examples", "rollouts_per_example") if k in chosen}
+        if chosen := _suggested(pyproject):
+            return chosen
     return {}
+
+
+def folder_evaluation_defaults(folder: Path) -> dict[str, Any]:
+    """`evaluation_defaults` of an environment's folder."""
+    return _suggested(read_pyproject(folder))
+
+
+def _suggested(pyproject: Mapping[str, Any]) -> dict[str, Any]:
+    chosen = pyproject.get("tool", {}).get("verifiers", {}).get("eval", {})
+    return {k: chosen[k] for k in ("num_examples", "rollouts_per_example") if k in chosen}
 
 
 def _import_file(name: str, source: Path) -> ModuleType:

@@ -15,8 +15,7 @@
     [ablation.sweep.env_args]
     difficulty = ["easy", "hard"]       # 3 x 2 evaluations
 
-A table's value replaces the top's whole value, tables such as `env_args` and `sampling_args` included. Paths are
-relative to the file.
+A table's value replaces the top's whole value, tables such as `env_args` and `sampling_args` included.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class PlannedEvaluation(NamedTuple):
 
     settings: EvalSettings
     swept: dict[str, Any]
-    """What distinguishes it from the others of its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for `[[eval]]`."""
+    """What distinguishes it within its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for `[[eval]]`."""
 
 
 class ConfigFile(NamedTuple):
@@ -142,7 +141,7 @@ def _expanded(
                 for name, v in values.items()
             ]
         else:
-            if key not in EvalSettings.model_fields:
+            if key not in (*EvalSettings.model_fields, "id"):
                 near = get_close_matches(key, EvalSettings.model_fields, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"{where} sweeps {key!r}, which is no setting.{hint}")
@@ -189,9 +188,12 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _with_paths(
     values: dict[str, Any], folder: Path, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Registry and resume paths of the file made relative to where the file is; the user's own stay as they are."""
-    for key in ("endpoints_path", "resume_path"):
-        value = values.get(key)
-        if isinstance(value, str) and key not in overrides and not Path(value).is_absolute():
-            values[key] = str(folder / value)
+    """The registry's path made relative to where the file is, as in 0.1.14; other paths are relative to the shell's."""
+    value = values.get("endpoints_path")
+    if (
+        isinstance(value, str)
+        and "endpoints_path" not in overrides
+        and not Path(value).is_absolute()
+    ):
+        values["endpoints_path"] = str(folder / value)
     return values

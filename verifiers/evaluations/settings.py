@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from verifiers.clients.connect import PROVIDERS
+from verifiers.clients.connect import PROVIDERS, is_private
 from verifiers.configs import ClientConfig, ClientType, Config, EndpointClientConfig, EvalConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluations.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
@@ -258,8 +258,8 @@ def _client_of(
     """Model name at the endpoint, registry name or None, and how to reach it."""
     replicas, endpoint_id = _replicas(settings)
     provider = PROVIDERS[settings.provider] if settings.provider else None
-    base_url = settings.api_base_url or (provider.url if provider else None)
-    key_var = settings.api_key_var or (provider.key if provider else None)
+    base_url = settings.api_base_url or (provider.base_url if provider else None)
+    key_var = settings.api_key_var or (provider.key_var if provider else None)
     client_type = settings.api_client_type or (
         replicas[0].get("api_client_type") if replicas else None
     )
@@ -348,6 +348,5 @@ def _host(url: str | None) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether the URL names this machine, where no rate limit has to be found out."""
-    host = _host(url)
-    return host in ("localhost", "::1", "0.0.0.0", "") or host.startswith("127.")
+    """Whether the URL names this machine or its network, where no rate limit has to be found out."""
+    return is_private(_host(url))

@@ -1,0 +1,327 @@
+"""What `vf-eval` does once its options are read: plan, load, run, report."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from vf_cli import output, report
+from vf_cli.interrupts import interruptible
+from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED
+from vf_cli.progress import LiveProgress, PlainProgress, Progress
+
+if TYPE_CHECKING:
+    from verifiers.configs import EvalConfig
+    from verifiers.evaluation import RunOptions
+    from verifiers.evaluations.config_file import PlannedEvaluation
+    from verifiers.loading import Loaded
+    from verifiers.types import GenerateOutputs
+
+ASK_FROM_ROLLOUTS = 5000
+"""Evaluations of at least this many rollouts on a remote endpoint are confirmed, in a terminal."""
+REFRESH_S = 0.25
+HEARTBEAT_INTERVAL_S = 30.0
+
+
+class Choices(NamedTuple):
+    """What the command line says beside the settings of evaluations."""
+
+    as_json: bool
+    dry_run: bool
+    yes: bool
+    verbose: bool
+    fullscreen: bool
+    disable_tui: bool
+    abbreviated_summary: bool
+    heartbeat_url: str | None
+    fail_under: float | None
+    seed: int | None
+    strict: bool
+    prices: str | None
+    num_workers: str | None
+
+
+class Planned(NamedTuple):
+    """One evaluation, resolved."""
+
+    config: EvalConfig
+    swept: Mapping[str, Any]
+    resume_latest: bool
+
+
+def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> int:
+    """Plan and run every evaluation of the command, and give the exit code."""
+    from verifiers.clients.connect import api_key_of, resolve_client_configs
+    from verifiers.runs.prices import PriceTable
+
+    planned, heartbeat_url = plan(env_id_or_config, said)
+    if choices.dry_run:
+        _show_plan(planned, as_json=choices.as_json)
+        return 0
+    for one in planned:
+        for endpoint in resolve_client_configs(one.config.client_config):
+            api_key_of(endpoint)  # a missing key is said before anything is loaded
+        if one.config.num_workers not in ("auto", 1):
+            output.warn("--num-workers has no effect: environments run in this process.")
+        if one.config.max_cost_usd is not None and choices.prices is None:
+            raise typer.BadParameter(
+                "--max-cost needs --prices FILE, which says what the model costs."
+            )
+    prices = PriceTable.load(choices.prices) if choices.prices else None
+    finished: list[report.Finished] = []
+    for one in planned:
+        if len(planned) > 1:
+            output.note(f"evaluation {len(finished) + 1} of {len(planned)}")
+        result = _run_one(one, choices, prices, heartbeat_url or choices.heartbeat_url)
+        finished.append(result)
+        if not choices.as_json:
+            with_example = not choices.abbreviated_summary and len(planned) == 1
+            for part in report.tables(result, with_example=with_example):
+                output.show(part)
+        if not result.is_complete:
+            break
+    code = exit_code(finished, len(planned), choices.fail_under)
+    if choices.as_json:
+        output.show_json(
+            {"exit_code": code, "evaluations": [report.as_json(one) for one in finished]}
+        )
+    elif len(planned) > 1:
+        output.show()
+        output.show(report.comparison(finished))
+    return code
+
+
+def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], str | None]:
+    """The evaluations a command asks for, and the heartbeat URL of its file.
+
+    With a configuration file, options that were given replace the file's values in every evaluation.
+    """
+    from verifiers.evaluations.config_file import read_config_file
+    from verifiers.evaluations.settings import resolve, settings_of
+    from verifiers.loading import evaluation_defaults
+
+    heartbeat_url = None
+    evaluations: Sequence[PlannedEvaluation]
+    if env_id_or_config.endswith(".toml"):
+        evaluations, heartbeat_url = read_config_file(env_id_or_config, said)
+        if said:
+            output.note(
+                f"{', '.join(sorted(said))} from the command line replace what {env_id_or_config} says."
+            )
+        chosen = [(one.settings, one.swept) for one in evaluations]
+    else:
+        chosen = [(settings_of({**said, "env_id": env_id_or_config}, "options"), {})]
+    planned = []
+    for settings, swept in chosen:
+        config = resolve(settings, environment_defaults=_defaults_of(evaluation_defaults))
+        planned.append(Planned(config, swept, bool(settings.resume)))
+    return planned, heartbeat_url
+
+
+def _defaults_of(installed: Any) -> Any:
+    from verifiers.evaluation import is_folder_id
+    from verifiers.loading import folder_evaluation_defaults
+
+    return lambda env_id: (
+        folder_evaluation_defaults(Path(env_id)) if is_folder_id(env_id) else installed(env_id)
+    )
+
+
+def _show_plan(planned: Sequence[Planned], *, as_json: bool) -> None:
+    plans = [{**report.config_json(one.config), "swept": dict(one.swept)} for one in planned]
+    if as_json:
+        output.show_json({"evaluations": plans})
+        return
+    for one in plans:
+        client = one.pop("client_config")
+        output.show(f"{one['env_id']}   {one['model']}   {client['api_base_url']}")
+        for name, value in one.items():
+            if value not in (None, {}, [], False) and name not in ("env_id", "model"):
+                output.show(f"  {name:24} {value}")
+        for name in (
+            "client_type",
+            "api_key_var",
+            "extra_headers",
+            "extra_headers_from_state",
+            "adaptive_concurrency",
+        ):
+            output.show(
+                f"  client {name:24} {client[name]}" if client[name] else f"  client {name:24} -"
+            )
+        for endpoint in client["endpoint_configs"]:
+            output.show(f"  replica {endpoint['api_base_url']}")
+    output.show("nothing was run (--dry-run)")
+
+
+def _run_one(
+    one: Planned, choices: Choices, prices: Any, heartbeat_url: str | None
+) -> report.Finished:
+    from verifiers.evaluation import (
+        RunOptions,
+        environment_version,
+        example_count,
+        prepare_environment,
+        run_folder_for,
+    )
+    from verifiers.runs.summary import summarize
+
+    config = one.config
+    with output.stderr().status(f"loading {config.env_id} …"):
+        loaded = prepare_environment(config)
+    environment = loaded.environment
+    examples = example_count(config, environment)
+    wanted = examples * config.rollouts_per_example
+    title = report.title_of(
+        environment.env_id,
+        environment_version(environment.env_id),
+        examples,
+        config.rollouts_per_example,
+        config.model,
+    )
+    _confirm(config, wanted, choices)
+    options = RunOptions(choices.seed, choices.strict, one.resume_latest, prices)
+    folder = run_folder_for(config, environment, options)
+    progress = Progress(title, wanted, most_running=config.max_concurrent)
+    results = asyncio.run(_run(config, loaded, folder, options, progress, choices, heartbeat_url))
+    outputs = results["outputs"]
+    summary = summarize(
+        outputs,
+        environment.pass_threshold,
+        price=prices.price_of(config.model) if prices else None,
+        wall_time_s=progress.elapsed_s if progress.saved_before == 0 else None,
+    )
+    example = next((rollout for rollout in outputs if not rollout.get("error")), None)
+    return report.Finished(
+        config, title, summary, folder, summary.rollouts >= wanted, wanted, example, one.swept
+    )
+
+
+def _confirm(config: EvalConfig, wanted: int, choices: Choices) -> None:
+    from verifiers.evaluations.settings import is_local
+
+    url = config.client_config.api_base_url
+    asks = (
+        wanted >= ASK_FROM_ROLLOUTS
+        and not is_local(url)
+        and not choices.yes
+        and not choices.as_json
+    )
+    if asks and sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(
+            f"{wanted:,} rollouts of {config.model} at {url}. Start?",
+            default=True,
+            abort=True,
+            err=True,
+        )
+
+
+async def _run(
+    config: EvalConfig,
+    loaded: Loaded,
+    folder: Path | None,
+    options: RunOptions,
+    progress: Progress,
+    choices: Choices,
+    heartbeat_url: str | None,
+) -> GenerateOutputs:
+    """The run itself with its display, its heartbeat, and Ctrl-C."""
+    from verifiers.clients import close_all_clients
+    from verifiers.evaluation import run_evaluation
+
+    is_live = output.stderr().is_terminal and not (choices.disable_tui or config.disable_tui)
+    plain = PlainProgress(progress, output.note)
+
+    def changed(outputs: Sequence[Any], new: Sequence[Any], _: Any) -> None:
+        progress.update(outputs, new)
+        if not is_live:
+            plain.changed()
+
+    async def work(stop: asyncio.Event) -> GenerateOutputs:
+        try:
+            return await run_evaluation(
+                config,
+                on_start=lambda rows, groups: progress.start(len(rows), _count(groups)),
+                on_progress=changed,
+                on_log=output.note,
+                environment=loaded.environment,
+                results_path=folder,
+                options=options._replace(stop=stop),
+            )
+        finally:
+            await loaded.environment.aclose()
+            await close_all_clients()
+
+    def interrupted() -> None:
+        output.note(
+            "\nStopping: finished rollouts are being written. Press Ctrl-C again to stop at once."
+        )
+
+    beside: list[asyncio.Task[None]] = []
+    if heartbeat_url is not None:
+        beside.append(asyncio.create_task(_heartbeat(heartbeat_url, progress)))
+    try:
+        if not is_live:
+            output.note(progress.title)
+            return await interruptible(work, interrupted)
+        with output.live(LiveProgress(progress), fullscreen=choices.fullscreen) as shown:
+            beside.append(asyncio.create_task(_refresh(shown)))
+            return await interruptible(work, interrupted)
+    finally:
+        for task in beside:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def _refresh(shown: Any) -> None:
+    # In the loop, not in Rich's own thread: the numbers change only between steps of the loop.
+    while True:
+        shown.refresh()
+        await asyncio.sleep(REFRESH_S)
+
+
+async def _heartbeat(url: str, progress: Progress) -> None:
+    """GET the URL at once and then whenever rollouts have finished since: a run that hangs falls silent."""
+    import httpx
+
+    done = -1
+    async with httpx.AsyncClient(timeout=10.0) as client:
+        while True:
+            if progress.done != done:
+                done = progress.done
+                try:
+                    await client.get(url)
+                except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    output.warn(f"The heartbeat {url} failed: {error}")
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+
+def _count(groups: Sequence[Any]) -> int:
+    """Rollouts that still have to run; they come one by one or in groups."""
+    return sum(len(group) if isinstance(group, list) else 1 for group in groups)
+
+
+def exit_code(finished: Sequence[report.Finished], planned: int, fail_under: float | None) -> int:
+    """130 when interrupted, 1 when rollouts or reward functions failed or a mean is too low, else 0."""
+    if len(finished) < planned or any(not one.is_complete for one in finished):
+        return EXIT_INTERRUPTED
+    low = [
+        one
+        for one in finished
+        if fail_under is not None and not one.summary.reward.mean >= fail_under
+    ]
+    for one in low:
+        output.error(
+            f"{one.config.env_id}: the mean reward {one.summary.reward.mean:.3f} is below --fail-under {fail_under}."
+        )
+    failed = any(
+        one.summary.error_count or one.summary.reward_error_rollouts or one.summary.unscored
+        for one in finished
+    )
+    return EXIT_FAILED if failed or low else 0

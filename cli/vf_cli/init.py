@@ -1,0 +1,70 @@
+"""`vf-init`: start a new environment from a template."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vf_cli import output
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def init(
+    env: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the new environment, e.g. my-env.")
+    ],
+    path: Annotated[
+        str,
+        typer.Option("--path", "-p", help="Folder of environments; the project is made inside it."),
+    ] = "./environments",
+    template: Annotated[
+        str,
+        typer.Option(
+            "--template",
+            "-t",
+            help="What to start from: single-turn, multi-turn, tool, judge or group.",
+        ),
+    ] = "single-turn",
+    multi_file: Annotated[
+        bool,
+        typer.Option("--multi-file", help="Make the module a package instead of a single file."),
+    ] = False,
+    rewrite_readme: Annotated[
+        bool, typer.Option("--rewrite-readme", help="Write README.md anew even when there is one.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write every file anew; without it they are kept.")
+    ] = False,
+    openenv: Annotated[
+        bool, typer.Option("--openenv", help="Not supported; answers with an error.")
+    ] = False,
+) -> int:
+    """Start a new environment: code, test, README and pyproject.toml that work from the first minute.
+
+    Files that are already there are kept, so it is safe to run twice.
+    """
+    from verifiers.errors import ConfigError
+    from verifiers.packages.scaffold import create_environment
+
+    if openenv:
+        raise ConfigError("OpenEnv projects (--openenv) are not supported; leave the option out.")
+    made = create_environment(
+        env,
+        path,
+        template=template,
+        multi_file=multi_file,
+        rewrite_readme=rewrite_readme,
+        force=force,
+    )
+    for file in made.written:
+        output.show(f"wrote  {file}")
+    for file in made.kept:
+        output.show(f"kept   {file}  (--force writes it anew)")
+    env_id = made.folder.name.replace("_", "-")
+    output.show(
+        f"next   vf-install {env_id}{'' if path == './environments' else f' -p {path}'} && vf-validate {env_id}"
+    )
+    return 0

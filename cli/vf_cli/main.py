@@ -1,0 +1,141 @@
+"""Entry points of the commands, and what their exit codes mean.
+
+0    done
+1    some rollouts failed, a threshold was missed, or something broke
+2    wrong usage: an option, a configuration, an environment that is not there, a key that is not set
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from typing import Any
+
+import typer
+
+from vf_cli import output
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# Typer comes with click, in newer releases under a private name; its own error class leads to click's either way.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickException: Any = typer.BadParameter.__mro__[2]
+
+
+def run(app: typer.Typer, arguments: list[str] | None = None) -> int:
+    """Run a one-command app and give its exit code; whatever it raises becomes a message on stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    is_verbose = any(
+        re.fullmatch(r"--verbose|-[A-Za-z]*v[A-Za-z]*", argument) for argument in arguments
+    )
+    try:
+        code = app(arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; nothing can be said to anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except _ClickException as error:
+        return _usage_error(error)
+    except (KeyboardInterrupt, typer.Abort):
+        output.note("Interrupted.")
+        return EXIT_INTERRUPTED
+    except typer.Exit as exit_request:
+        return exit_request.exit_code
+    except Exception as error:  # noqa: BLE001  # the one place where a command's failure becomes its exit code
+        return failure(error, is_verbose=is_verbose)
+
+
+def failure(error: BaseException, *, is_verbose: bool) -> int:
+    """Say what went wrong, with the traceback when wanted, and give the exit code."""
+    from verifiers.errors import ConfigError, EnvironmentNotFound, Error, MissingKeyError
+
+    while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
+        error = error.exceptions[0]
+    if is_verbose:
+        output.traceback_of(error)
+    if isinstance(error, Error | MissingKeyError):
+        output.error(str(error))
+    elif isinstance(error, OSError):
+        output.error(f"{type(error).__name__}: {error}")
+    else:
+        output.error(f"{type(error).__name__}: {error}")
+        if not is_verbose:
+            output.note("This was not expected. Run again with -v to see where it happened.")
+    return (
+        EXIT_USAGE
+        if isinstance(error, ConfigError | EnvironmentNotFound | MissingKeyError)
+        else EXIT_FAILED
+    )
+
+
+def _usage_error(error: Any) -> int:
+    output.error(error.format_message())
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        output.note(f"See `{context.command_path} --help`.")
+    return error.exit_code
+
+
+def configure_logging(*, is_verbose: bool) -> None:
+    """Send the library's log to stderr: warnings, or everything with -v."""
+    from rich.logging import RichHandler
+
+    handler = RichHandler(
+        console=output.stderr(), show_path=False, show_time=is_verbose, markup=False
+    )
+    handler.setFormatter(
+        logging.Formatter("%(message)s" if not is_verbose else "%(name)s: %(message)s")
+    )
+    logger = logging.getLogger("verifiers")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.DEBUG if is_verbose else logging.WARNING)
+    logger.propagate = False
+
+
+def eval_main() -> int:
+    """`vf-eval`."""
+    from vf_cli.eval import app
+
+    return run(app)
+
+
+def init_main() -> int:
+    """`vf-init`."""
+    from vf_cli.init import app
+
+    return run(app)
+
+
+def install_main() -> int:
+    """`vf-install`."""
+    from vf_cli.install import app
+
+    return run(app)
+
+
+def build_main() -> int:
+    """`vf-build`."""
+    from vf_cli.build import app
+
+    return run(app)
+
+
+def validate_main() -> int:
+    """`vf-validate`."""
+    from vf_cli.validate import app
+
+    return run(app)
+
+
+def endpoint_main() -> int:
+    """`vf-endpoint`."""
+    from vf_cli.endpoint import app
+
+    return run(app)

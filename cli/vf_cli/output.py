@@ -1,0 +1,112 @@
+"""Everything the commands print. Results go to stdout; notes, progress and errors to stderr.
+
+Text from models, environments and files passes through `safe`, so that it cannot drive the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+PIPE_WIDTH = 120
+"""Columns when the output goes to a file or a pipe and COLUMNS does not say otherwise."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def safe(text: str) -> str:
+    """Text without control characters; line breaks and tabs stay."""
+    return _CONTROL.sub("�", text)
+
+
+@cache
+def _console(*, is_stderr: bool, stream: int) -> Console:
+    # `stream` is part of the cache's key: tests and pipes replace sys.stdout.
+    from rich.console import Console
+
+    console = Console(stderr=is_stderr, highlight=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def stdout() -> Console:
+    """The console for results."""
+    return _console(is_stderr=False, stream=id(sys.stdout))
+
+
+def stderr() -> Console:
+    """The console for notes, progress and errors."""
+    return _console(is_stderr=True, stream=id(sys.stderr))
+
+
+def show(renderable: RenderableType = "") -> None:
+    """A result, for people: text as it is, anything else laid out for the terminal's width."""
+    stdout().print(
+        safe(renderable) if isinstance(renderable, str) else renderable,
+        soft_wrap=isinstance(renderable, str),
+    )
+
+
+def show_json(value: Any) -> None:
+    """A result, for programs: one JSON document and a line break."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Something to know beside the result."""
+    stderr().print(safe(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Something that is probably not as the user thinks."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("warning: ", "bold yellow"), safe(text)), soft_wrap=True)
+
+
+def error(text: str) -> None:
+    """Why the command failed."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("error: ", "bold red"), safe(text)), soft_wrap=True)
+
+
+def traceback_of(caught: BaseException) -> None:
+    """The full traceback, for -v."""
+    import traceback
+
+    sys.stderr.write(safe("".join(traceback.format_exception(caught))))
+
+
+@contextmanager
+def live(renderable: Any, *, fullscreen: bool = False) -> Iterator[Live]:
+    """Keep a renderable on the terminal while the block runs; what is printed meanwhile appears above it."""
+    from rich.live import Live
+
+    with Live(
+        renderable,
+        console=stderr(),
+        refresh_per_second=4,
+        transient=True,
+        screen=fullscreen,
+        redirect_stdout=False,
+    ) as shown:
+        yield shown
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()  # a numpy number
+    return str(value)

@@ -1,0 +1,215 @@
+"""What is shown while an evaluation runs: how far it is, what it gives so far, and how fast.
+
+`Progress` only keeps numbers; `LiveProgress` draws them on a terminal, `PlainProgress` writes a line now and then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vf_cli import output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from verifiers.runs.statistics import Estimate
+
+PLAIN_INTERVAL_S = 10.0
+"""Shortest time between two plain lines; the last one is always written."""
+SPEED_WINDOW_S = 15.0
+"""Tokens per second are those of about this long, so that they follow a change of speed."""
+
+
+class Progress:
+    """The numbers of one evaluation so far. Kept by adding each finished rollout once, so a callback costs little."""
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        *,
+        most_running: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from verifiers.runs.summary import RunningSummary
+
+        self.title = title
+        self.total = total
+        self.most_running = most_running
+        """Rollouts that may be played at once; below 1: all."""
+        self.done = 0
+        self.saved_before = 0
+        """Rollouts that a resumed run had already."""
+        self.errors: Counter[str] = Counter()
+        self._reward, self._reward_s = "", float("-inf")
+        self.summary = RunningSummary()
+        self._clock = clock
+        self.started_s = clock()
+        self._marks: list[tuple[float, float]] = [(self.started_s, 0.0)]
+
+    def start(self, total: int, missing: int) -> None:
+        """The run has `total` rollouts, and `missing` of them are still to be played."""
+        self.total = total
+        self.done = self.saved_before = total - missing
+        self.started_s = self._clock()
+        self._marks = [(self.started_s, 0.0)]
+
+    def update(
+        self, outputs: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """`outputs` have finished so far, the `new` ones just now."""
+        if self.summary.rollouts == 0 and len(outputs) > len(new):
+            just_now = {id(output) for output in new}
+            self._count([output for output in outputs if id(output) not in just_now])
+            self._marks = [(self.started_s, self.output_tokens)]
+        self._count(new)
+        self.done = self.summary.rollouts
+        now = self._clock()
+        self._marks.append((now, self.output_tokens))
+        while len(self._marks) > 2 and self._marks[1][0] < now - SPEED_WINDOW_S:
+            self._marks.pop(0)
+
+    def _count(self, finished: Sequence[Mapping[str, Any]]) -> None:
+        self.summary.add(finished)
+        for rollout in finished:
+            if rollout.get("error"):
+                self.errors[error_name(rollout["error"])] += 1
+
+    @property
+    def output_tokens(self) -> float:
+        """Tokens the model wrote so far."""
+        return self.summary.output_tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens per second of late."""
+        (first_s, first), (last_s, last) = self._marks[0], self._marks[-1]
+        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the run started."""
+        return self._clock() - self.started_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds still needed at the speed so far; None before anything has finished."""
+        ran = self.done - self.saved_before
+        return None if ran <= 0 else self.elapsed_s * (self.total - self.done) / ran
+
+    @property
+    def running(self) -> int:
+        """Rollouts being played: all that are left, up to the limit."""
+        left = self.total - self.done
+        return left if self.most_running < 1 else min(left, self.most_running)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Label and value of everything worth a look, without the bar."""
+        facts = [("reward", self.reward_text())]
+        if self.running:
+            facts.append(("running", f"{self.running:,}"))
+        if self.output_tokens:
+            facts.append(("tokens/s", f"{self.tokens_per_s:,.0f}"))
+        if self.errors:
+            facts.append(("errors", errors_text(self.errors)))
+        return facts
+
+    def reward_text(self) -> str:
+        """Mean reward ± standard error so far, computed not more than once a second."""
+        if not self.done:
+            return "–"
+        now = self._clock()
+        if now - self._reward_s >= 1.0 or self.done >= self.total:
+            self._reward_s = now
+            self._reward = estimate_text(self.summary.summary().reward)
+        return self._reward
+
+
+class LiveProgress:
+    """`Progress` as a block of three lines on a terminal; Rich asks for it as often as it refreshes."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        progress = self.progress
+        share = progress.done / progress.total if progress.total else 0.0
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(
+            ProgressBar(total=max(progress.total, 1), completed=progress.done, width=40),
+            f"{progress.done:,}/{progress.total:,}",
+            f"{share:.0%}",
+            duration(progress.elapsed_s),
+            f"{duration(progress.left_s)} left" if progress.left_s is not None else "",
+        )
+        facts = Text()
+        for label, value in progress.facts():
+            facts.append(f"{label} ", style="dim")
+            facts.append(output.safe(value), style="red" if label == "errors" else "bold")
+            facts.append("   ")
+        return Group(Text(output.safe(progress.title)), bar, facts)
+
+
+class PlainProgress:
+    """`Progress` as lines of text, not more than one in `PLAIN_INTERVAL_S`."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        write: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.progress = progress
+        self._write = write
+        self._clock = clock
+        self._written_s = clock()
+
+    def changed(self) -> None:
+        """Write a line if it is time, or if all is done."""
+        now = self._clock()
+        if now - self._written_s >= PLAIN_INTERVAL_S or self.progress.done >= self.progress.total:
+            self._written_s = now
+            self._write(self.line())
+
+    def line(self) -> str:
+        """The state of things in one line."""
+        facts = "  ".join(f"{label} {value}" for label, value in self.progress.facts())
+        return f"{self.progress.done}/{self.progress.total}  {duration(self.progress.elapsed_s)}  {facts}"
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """`0.713 ± 0.041`, without the error where there is none (one example)."""
+    error = "" if math.isnan(estimate.stderr) else f" ± {estimate.stderr:.3f}"
+    return f"{estimate.mean:.3f}{error}"
+
+
+def error_name(error: Any) -> str:
+    """The type name of a rollout's saved error."""
+    return str(error.get("error", "error")) if isinstance(error, Mapping) else type(error).__name__
+
+
+def errors_text(errors: Mapping[str, int]) -> str:
+    """`3 (ModelError 2, SandboxError 1)`."""
+    by_type = ", ".join(f"{name} {count}" for name, count in Counter(errors).most_common())
+    return f"{sum(errors.values())} ({by_type})"
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `2 m 14 s`, `1 h 02 m`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} m"

@@ -1,0 +1,280 @@
+"""What is shown of a finished evaluation: tables for people, one object for programs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vf_cli import output
+from vf_cli.progress import duration, estimate_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from verifiers.configs import EvalConfig
+    from verifiers.runs.statistics import Estimate
+    from verifiers.runs.summary import ErrorCount, Summary
+
+MAX_METRICS = 30
+MAX_EXAMPLE_LINES = 8
+"""Lines of one message that the example shows."""
+
+
+class Finished(NamedTuple):
+    """One evaluation that has ended."""
+
+    config: EvalConfig
+    title: str
+    summary: Summary
+    saved_to: Path | None
+    is_complete: bool
+    """False when it was interrupted."""
+    wanted: int
+    """Rollouts it should have."""
+    example: Mapping[str, Any] | None = None
+    """A rollout to show."""
+    swept: Mapping[str, Any] = {}
+    """What distinguishes it within a sweep."""
+
+
+def title_of(
+    name: str, version: str | None, examples: int, rollouts_per_example: int, model: str
+) -> str:
+    """`gsm8k 0.1.2   20 examples x 4 rollouts   Qwen/Qwen3-4B`."""
+    named = f"{name} {version}" if version else name
+    plural = "" if rollouts_per_example == 1 else "s"
+    return f"{named}   {examples:,} examples x {rollouts_per_example} rollout{plural}   {model}"
+
+
+def tables(finished: Finished, *, with_example: bool) -> list[RenderableType]:
+    """Everything to show of one evaluation, in order."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(output.safe(finished.title), style="bold")]
+    if with_example and finished.example is not None:
+        parts += [_example(finished.example), ""]
+    parts.append(_facts(finished))
+    if len(finished.summary.metrics) > 0:
+        parts += ["", _metrics(finished.summary)]
+    return parts
+
+
+def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
+    """Label and text of the one thing to do next."""
+    if not finished.is_complete and finished.saved_to is not None:
+        return (
+            "resume",
+            f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}",
+        )
+    if finished.saved_to is None:
+        return "next", "add -s to keep the rollouts; they were not saved"
+    if finished.summary.error_count:
+        again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
+        return "next", f"{again}   (runs again what failed for infrastructure reasons)"
+    return "next", "every rollout is a line of results.jsonl there"
+
+
+def without_resume(command: Sequence[str]) -> list[str]:
+    """A command without its `--resume`."""
+    kept: list[str] = []
+    skip_value = False
+    for index, word in enumerate(command):
+        if skip_value:
+            skip_value = False
+        elif word in ("--resume", "-R"):
+            skip_value = index + 1 < len(command) and not command[index + 1].startswith("-")
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return kept
+
+
+def shell(words: Sequence[str]) -> str:
+    """Words as they can be typed into a shell."""
+    import shlex
+
+    return shlex.join(words)
+
+
+def _facts(finished: Finished) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    summary = finished.summary
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+
+    def add(label: str, value: str, style: str = "") -> None:
+        table.add_row(label, Text(output.safe(value), style=style))
+
+    add("reward", _estimate_line(summary.reward), "bold")
+    if summary.error_count or summary.reward_error_rollouts or summary.unscored:
+        clean = summary.reward_error_free
+        if clean.observations:
+            add("", f"{estimate_text(clean)} over the {clean.observations} without an error")
+    for label, values in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_all_k)):
+        if len(values) > 1:
+            add(label, "   ".join(f"k={k} {estimate_text(v)}" for k, v in values.items()))
+    if finished.is_complete:
+        add("rollouts", f"{summary.rollouts:,}")
+    else:
+        add("rollouts", f"{summary.rollouts:,} of {finished.wanted:,}; interrupted", "bold yellow")
+    cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0
+    add("truncated", f"{summary.truncated} ({cut_share:.0%})" if summary.truncated else "none")
+    if len(summary.stop_conditions) > 1:
+        add(
+            "ended by",
+            ", ".join(f"{name} {count}" for name, count in summary.stop_conditions.items()),
+        )
+    _add_errors(add, summary)
+    tokens = summary.tokens
+    if tokens.rollouts:
+        speed = summary.output_tokens_per_s
+        speed_text = f"   {speed:,.0f} out/s" if math.isfinite(speed) else ""
+        add(
+            "tokens", f"{tokens.input_tokens:,.0f} in   {tokens.output_tokens:,.0f} out{speed_text}"
+        )
+    if summary.cost is not None:
+        add("cost", f"${summary.cost['total_usd']:,.4f}")
+    add("took", duration(summary.wall_time_s))
+    add("saved", str(finished.saved_to) if finished.saved_to else "no")
+    label, text = next_step(finished, [Path(sys.argv[0]).name, *sys.argv[1:]])
+    add(label, text)
+    return table
+
+
+def _add_errors(add: Any, summary: Summary) -> None:
+    if not summary.error_count:
+        add("errors", "none")
+    else:
+        low, high = summary.error_interval
+        add(
+            "errors",
+            f"{summary.error_count} of {summary.rollouts}   95 % [{low:.1%}, {high:.1%}]",
+            "bold red",
+        )
+    for name, errors in summary.errors.items():
+        add("", f"{name} {errors.count}: {_message(errors)}", "red")
+    for name, errors in summary.reward_errors.items():
+        add("scoring", f"{name} raised {errors.count} times: {_message(errors)}", "red")
+    if summary.unscored:
+        add("unscored", f"{summary.unscored} rollouts have no finite reward; they count 0.0", "red")
+
+
+def _message(errors: ErrorCount, width: int = 300) -> str:
+    text = " ".join((errors.messages[0] if errors.messages else "").split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _estimate_line(estimate: Estimate) -> str:
+    if math.isnan(estimate.low):
+        return estimate_text(estimate) if estimate.observations else "–"
+    return f"{estimate_text(estimate)}   95 % [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _metrics(summary: Summary) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("metric")
+    for name in ("mean", "± se", "sd", "min", "max"):
+        table.add_column(name, justify="right")
+    for name, metric in list(summary.metrics.items())[:MAX_METRICS]:
+        numbers = (
+            metric.estimate.mean,
+            metric.estimate.stderr,
+            metric.deviation,
+            metric.low,
+            metric.high,
+        )
+        table.add_row(output.safe(name), *(_number(number) for number in numbers))
+    if len(summary.metrics) > MAX_METRICS:
+        table.add_row(f"… {len(summary.metrics) - MAX_METRICS} more in metadata.json")
+    return table
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:,.3f}"
+
+
+def _example(rollout: Mapping[str, Any]) -> RenderableType:
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from verifiers.messages import format_messages
+
+    shown = Text()
+    for label, messages in (
+        ("prompt", rollout.get("prompt")),
+        ("completion", rollout.get("completion")),
+    ):
+        shown.append(f"{label}\n", style="dim")
+        shown.append_text(_shortened(format_messages(messages or "")))
+        shown.append("\n")
+    shown.rstrip()
+    reward = rollout.get("reward")
+    title = (
+        f"example {rollout.get('example_id')}   reward {reward:.3f}"
+        if isinstance(reward, float)
+        else "example"
+    )
+    return Panel(shown, title=title, title_align="left", border_style="dim")
+
+
+def _shortened(text: Any) -> Any:
+    lines = text.split("\n", allow_blank=True)
+    if len(lines) <= MAX_EXAMPLE_LINES:
+        return text
+    from rich.text import Text
+
+    kept = Text("\n").join(lines[:MAX_EXAMPLE_LINES])
+    return kept.append(f"\n… {len(lines) - MAX_EXAMPLE_LINES} more lines", style="dim")
+
+
+def comparison(finished: Sequence[Finished]) -> Table:
+    """One row an evaluation, for a file with several."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("environment", "model", "setting"):
+        table.add_column(name, overflow="fold")
+    for name in ("reward", "95 %", "errors", "rollouts"):
+        table.add_column(name, justify="right")
+    table.add_column("saved", overflow="fold")
+    for one in finished:
+        reward = one.summary.reward
+        interval = "–" if math.isnan(reward.low) else f"[{reward.low:.3f}, {reward.high:.3f}]"
+        setting = ", ".join(f"{name}={value}" for name, value in one.swept.items())
+        cells = (one.config.env_id, one.config.model, setting, estimate_text(reward), interval,
+                 str(one.summary.error_count), f"{one.summary.rollouts}", str(one.saved_to or "no"))  # fmt: skip
+        table.add_row(*(output.safe(cell) for cell in cells))
+    return table
+
+
+def as_json(finished: Finished) -> dict[str, Any]:
+    """One evaluation as JSON values."""
+    return {
+        "env_id": finished.config.env_id,
+        "model": finished.config.model,
+        "swept": dict(finished.swept),
+        "is_complete": finished.is_complete,
+        "rollouts_wanted": finished.wanted,
+        "saved_to": str(finished.saved_to) if finished.saved_to else None,
+        "config": config_json(finished.config),
+        "summary": finished.summary.as_json(),
+    }
+
+
+def config_json(config: EvalConfig) -> dict[str, Any]:
+    """A resolved evaluation as JSON values; it holds names of key variables, never keys."""
+    return config.model_dump(mode="json")

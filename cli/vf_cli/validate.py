@@ -1,0 +1,88 @@
+"""`vf-validate`: check an environment without a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vf_cli import output
+from vf_cli.main import EXIT_FAILED
+
+app = typer.Typer(add_completion=False)
+
+_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
+
+
+@app.command()
+def validate(
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="Id of an installed environment, or a folder (./my_env)."
+        ),
+    ],
+    env_args: Annotated[
+        str | None, typer.Option("--env-args", "-a", help="JSON object for load_environment().")
+    ] = None,
+    num_rows: Annotated[
+        int, typer.Option("--num-rows", "-n", min=-1, help="Rows to look at; -1 means all.")
+    ] = 100,
+    num_played: Annotated[
+        int, typer.Option("--num-played", min=1, help="Rows to play rollouts on.")
+    ] = 8,
+    load_limit: Annotated[
+        float, typer.Option("--load-limit", help="Seconds that loading may take.")
+    ] = 60.0,
+    play_limit: Annotated[
+        float, typer.Option("--play-limit", help="Seconds that one set of rollouts may take.")
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
+) -> int:
+    """Check an environment without a model: rows, gold answers, empty answers, determinism, isolation.
+
+    A right answer must score full and an empty one nothing. For conversations and tools write the right replies in
+    a function gold_completion(row) beside load_environment; without it that check is skipped, which is not a pass.
+
+    Exit code: 0 nothing failed, 1 something failed, 2 wrong usage.
+    """
+    import asyncio
+
+    from verifiers.packages.validation import Limits, validate
+    from vf_cli.eval import json_object
+    from vf_cli.main import configure_logging
+
+    configure_logging(is_verbose=verbose)
+    arguments = json_object(env_args, "-a") if env_args else {}
+    limits = Limits(num_rows, num_played, load_limit, play_limit)
+    with output.stderr().status(f"checking {env} …"):
+        found = asyncio.run(validate(env, arguments, limits=limits))
+    if as_json:
+        checks = [check._asdict() for check in found.checks]
+        output.show_json({"env_id": found.env_id, "is_sound": found.is_sound, "checks": checks})
+    else:
+        _show(found.env_id, found.checks)
+    return 0 if found.is_sound else EXIT_FAILED
+
+
+def _show(env_id: str, checks: list) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in checks:
+        style = _STYLES[check.status]
+        table.add_row(Text(check.status, style=style), check.name, output.safe(check.detail))
+    output.show(table)
+    counts = {
+        status: sum(check.status == status for check in checks)
+        for status in ("pass", "fail", "skip")
+    }
+    summary = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
+    output.show(
+        f"{env_id}: {summary}" + ("" if counts["fail"] else f"   next: vf-eval {env_id} -m MODEL")
+    )

@@ -1,0 +1,193 @@
+"""Run one evaluation from its configuration: environment → client → `Environment.evaluate` → saved results.
+
+Nothing here prints or handles signals: callbacks and an event go in, results come out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from verifiers.clients import resolve_client
+from verifiers.configs import EvalConfig, EvalRunConfig
+from verifiers.errors import ConfigError
+from verifiers.loading import Loaded, load, load_folder
+from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
+from verifiers.runs.saved import RunNotFound
+from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, StartCallback
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+    from verifiers.runs.prices import PriceTable
+
+logger = logging.getLogger(__name__)
+
+_LOOSE_KWARGS = frozenset({"timeout_seconds", "concurrency", "max_seq_len", "score_rollouts"})
+"""Settings every environment takes whether or not it has an attribute of that name."""
+
+
+class RunOptions(NamedTuple):
+    """How to run an evaluation, beside what its configuration says."""
+
+    shuffle_seed: int | None = None
+    """Take examples at random with this seed; None takes the first ones."""
+    strict: bool = False
+    """Stop at the first reward function that raises."""
+    resume_latest: bool = False
+    """Continue the newest incomplete run like this one, if there is one."""
+    prices: PriceTable | None = None
+    stop: asyncio.Event | None = None
+    """When set, nothing more is started; what is finished is kept and returned."""
+
+
+def prepare_environment(config: EvalConfig) -> Loaded:
+    """The environment of an evaluation with its extra settings applied. Blocks while it loads.
+
+    An `env_id` that is a path (`./my_env`) is loaded from that folder. Raises what `load_environment` raises, and
+    ConfigError for an extra setting that looks like a slip.
+    """
+    if is_folder_id(config.env_id):
+        loaded = load_folder(config.env_id, config.env_args)
+    else:
+        loaded = load(config.env_id, config.env_args)
+    apply_extra_kwargs(loaded.environment, config.extra_env_kwargs)
+    return loaded
+
+
+def is_folder_id(env_id: str) -> bool:
+    """Whether an id is a path to a folder rather than a name: it begins with `.`, `/` or `~`."""
+    return env_id.startswith((".", "/", "~"))
+
+
+def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:
+    """Set attributes of the environment by name; refuse a name it does not have that is near to one it has."""
+    known = [name for name in dir(environment) if not name.startswith("_")]
+    for name in extra:
+        if name in _LOOSE_KWARGS or name in known or f"set_{name}" in known:
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(
+                f"{type(environment).__name__} has no setting {name!r}. Did you mean {near[0]!r}?"
+            )
+        logger.warning(
+            "%s has no setting %r; it is set all the same.", type(environment).__name__, name
+        )
+    environment.set_kwargs(**extra)
+
+
+def run_folder_for(
+    config: EvalConfig, environment: Environment, options: RunOptions
+) -> Path | None:
+    """Where the results go: the run to continue, or a new folder; None when nothing is saved.
+
+    Raises RunNotFound when `resume_path` is no run.
+    """
+    if config.resume_path is not None:
+        if not is_run_folder(config.resume_path):
+            raise RunNotFound(
+                f"{config.resume_path} is no saved run: it needs results.jsonl and metadata.json."
+            )
+        return config.resume_path
+    if not config.save_results and not options.resume_latest:
+        return None
+    env_id = environment.env_id
+    if options.resume_latest:
+        found = find_latest_incomplete(
+            env_id,
+            config.model,
+            example_count(config, environment),
+            config.rollouts_per_example,
+            config.env_dir_path,
+            config.output_dir,
+        )
+        if found is not None:
+            return found
+        logger.warning(
+            "There is no incomplete run of %s with %s to resume; a new one begins.",
+            env_id,
+            config.model,
+        )
+    return new_run_folder(env_id, config.model, config.env_dir_path, config.output_dir)
+
+
+def example_count(config: EvalConfig, environment: Environment) -> int:
+    """How many examples the evaluation has: those asked for, but not more than there are.
+
+    Raises DatasetError when all are asked for and the dataset has no end.
+    """
+    source = environment.source("eval")
+    if config.num_examples > 0 and source.is_endless:
+        return config.num_examples
+    available = len(source)
+    return min(config.num_examples, available) if config.num_examples > 0 else available
+
+
+def environment_version(env_id: str) -> str | None:
+    """The version of the installed package of an environment; None when it is not a package."""
+    try:
+        return importlib.metadata.version(env_id.rpartition("/")[2].partition("@")[0])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+async def run_evaluation(
+    config: EvalConfig,
+    on_start: StartCallback | None = None,
+    on_log_file: Callable[[Path], None] | None = None,
+    on_progress: ProgressCallback | Sequence[ProgressCallback] | None = None,
+    on_log: LogCallback | None = None,
+    *,
+    environment: Environment | None = None,
+    results_path: Path | None = None,
+    options: RunOptions | None = None,
+) -> GenerateOutputs:
+    """Evaluate, and save as the configuration says.
+
+    `environment` and `results_path` may be given by a caller that made them with `prepare_environment` and
+    `run_folder_for`. `on_log_file` is accepted for v0's sake: there is no log file, because there is no server.
+    Failed rollouts are results; what ends the whole run (wrong credentials, a full disk) raises.
+    """
+    options = options or RunOptions()
+    if environment is None:
+        environment = prepare_environment(config).environment
+    if results_path is None:
+        results_path = run_folder_for(config, environment, options)
+    return await environment.evaluate(
+        resolve_client(config.client_config),
+        config.model,
+        config.sampling_args,
+        num_examples=config.num_examples,
+        rollouts_per_example=config.rollouts_per_example,
+        max_concurrent=config.max_concurrent,
+        max_concurrent_scoring=config.max_concurrent_scoring,
+        results_path=results_path,
+        save_results=results_path is not None,
+        state_columns=config.state_columns,
+        independent_scoring=config.independent_scoring,
+        max_retries=config.max_retries,
+        retry_failed=config.resume_path is not None or options.resume_latest,
+        rollout_timeout_s=config.rollout_timeout_s,
+        max_total_tokens=config.max_total_tokens,
+        max_cost_usd=config.max_cost_usd,
+        prices=options.prices,
+        strict=options.strict,
+        shuffle=options.shuffle_seed is not None,
+        shuffle_seed=options.shuffle_seed,
+        push_to_hf_hub=config.save_to_hf_hub,
+        hf_hub_dataset_name=config.hf_hub_dataset_name,
+        on_start=on_start,
+        on_progress=on_progress,
+        on_log=on_log,
+        stop=options.stop,
+    )
+
+
+async def run_evaluations(config: EvalRunConfig) -> list[GenerateOutputs]:
+    """Several evaluations, one after the other."""
+    return [await run_evaluation(one) for one in config.evals]

@@ -1,0 +1,608 @@
+"""Is an environment sound? Checks that need no model: `vf-validate`, and the same from Python.
+
+    load           load_environment() works, and in time
+    rows           every row has a prompt or a question, valid messages, JSON-like info, an example id of its own
+    same-rows      loading twice gives the same rows
+    gold           the right answer scores full
+    empty          an empty answer scores nothing
+    same-scores    scoring twice gives the same numbers
+    isolation      rollouts do not change the dataset, and do not change each other's scores
+
+The replies are played through the environment's own rollout and rubric, by a client that says what it is told.
+For `gold` the right reply has to be known. An author can give it, as a method of the environment or as a function
+beside `load_environment`:
+
+    def gold_completion(row) -> str | list:
+        # what scores full on this row: one reply, or one a turn (text, or an assistant message with tool calls)
+
+Otherwise single-turn environments are tried with the row's `answer` in the usual wrappings (the parser's own format,
+`\\boxed{}`, plain). Full means the sum of the rubric's positive weights, or the environment's `full_reward`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from verifiers.clients.client import Client
+from verifiers.errors import Error
+from verifiers.loading import Loaded, load, load_folder
+from verifiers.messages import from_raw_message, normalize_messages
+from verifiers.tasks import Row, input_key
+from verifiers.types import Response, ResponseMessage, RolloutOutput
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+    from verifiers.parsers.parser import Parser
+
+TOLERANCE = 1e-6
+MAX_SILENT_TURNS = 50
+"""An environment that goes on longer than this without a word from the model has no end of its own."""
+
+Status = Literal["pass", "fail", "skip"]
+Reply = str | Mapping[str, Any]
+
+
+class Check(NamedTuple):
+    """One finding."""
+
+    name: str
+    status: Status
+    detail: str
+    """What was seen; for a failure what to do, for a skip why the check says nothing."""
+    took_s: float
+
+
+class Validation(NamedTuple):
+    """All findings about one environment."""
+
+    env_id: str
+    checks: list[Check]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing failed. Skipped checks do not count as passed, but they do not fail it either."""
+        return all(check.status != "fail" for check in self.checks)
+
+
+class Limits(NamedTuple):
+    """How much is checked, and how long it may take."""
+
+    max_rows: int = 100
+    """Rows that are looked at; -1 looks at all of a dataset that ends."""
+    max_played: int = 8
+    """Rows on which rollouts are played."""
+    load_s: float = 60.0
+    """Longest time to load."""
+    play_s: float = 60.0
+    """Longest time to play and score one set of rollouts."""
+
+
+class _NotApplicable(Exception):
+    """The check says nothing about this environment; the text says why."""
+
+
+class _Failed(Exception):
+    """The check found a fault."""
+
+
+class _OutOfReplies(Error):
+    """The environment asked for more replies than the script has."""
+
+
+class ReplyingClient(Client[None, Any, Any, Any]):
+    """Says what a script has for the rollout, turn by turn. No network, no waiting."""
+
+    def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Reply] | None]) -> None:
+        super().__init__(None)
+        self._replies_for = replies_for
+        self._ids = count()
+
+    def setup_client(self, config: Any) -> None:
+        """Nothing to set up."""
+
+    async def get_response(
+        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
+    ) -> Response:
+        """The script's reply for this turn; without a script silence, but not without end."""
+        state = kwargs["state"]
+        turn = len(state["trajectory"])
+        replies = self._replies_for(state)
+        if replies is None:
+            if turn >= MAX_SILENT_TURNS:
+                raise _OutOfReplies(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
+            reply: Reply = ""
+        elif turn < len(replies):
+            reply = replies[turn]
+        else:
+            raise _OutOfReplies(
+                f"The gold completion has {len(replies)} replies, but the environment asked for number {turn + 1}."
+            )
+        said = (
+            {"role": "assistant", "content": reply}
+            if isinstance(reply, str)
+            else {**reply, "role": "assistant"}
+        )
+        message = from_raw_message(said)
+        calls = message.get("tool_calls")
+        return Response(
+            id=f"reply-{next(self._ids)}",
+            created=0,
+            model=model,
+            message=ResponseMessage(
+                content=message.get("content"),
+                tool_calls=calls,
+                finish_reason="tool_calls" if calls else "stop",
+                is_truncated=False,
+            ),
+        )
+
+    async def to_native_tool(self, tool: Any) -> Any:
+        """The tool itself."""
+        return tool
+
+    async def to_native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
+        """The messages themselves."""
+        return messages, {}
+
+    async def get_native_response(
+        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any
+    ) -> Any:
+        """Not used: `get_response` answers."""
+        raise NotImplementedError
+
+    async def raise_from_native_response(self, response: Any) -> None:
+        """Nothing to raise."""
+
+    async def from_native_response(self, response: Any) -> Response:
+        """The response itself."""
+        return response
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def validate(
+    env: str, env_args: Mapping[str, Any] | None = None, *, limits: Limits | None = None
+) -> Validation:
+    """Check an environment: an id, or a path to its folder. What is wrong with it is in the result, not raised."""
+    limits = limits or Limits()
+    arguments = dict(env_args or {})
+
+    def load_it() -> Loaded:
+        is_path = env.startswith((".", "/", "~"))
+        return load_folder(Path(env).expanduser(), arguments) if is_path else load(env, arguments)
+
+    checks: list[Check] = []
+    loaded = await _load(load_it, limits, checks)
+    if loaded is None:
+        return Validation(env, checks)
+    try:
+        await _Validator(loaded, load_it, limits, checks).run()
+    finally:
+        await loaded.environment.aclose()
+    return Validation(loaded.environment.env_id, checks)
+
+
+async def _load(
+    load_it: Callable[[], Loaded], limits: Limits, checks: list[Check]
+) -> Loaded | None:
+    found: list[Loaded] = []
+
+    async def load_in_time() -> str:
+        loaded = load_it()
+        found.append(loaded)
+        if loaded.load_s > limits.load_s:
+            raise _Failed(f"{loaded.load_s:.2f} s, longer than {limits.load_s:g} s")
+        return f"{loaded.load_s:.2f} s"
+
+    checks.append(await _checked("load", load_in_time()))
+    return found[0] if found else None
+
+
+async def _checked(name: str, work: Awaitable[str]) -> Check:
+    """Run one check; whatever the environment's code raises is a failure of the check, not of the validation."""
+    started = time.perf_counter()
+
+    def check(status: Status, detail: str) -> Check:
+        return Check(name, status, detail, time.perf_counter() - started)
+
+    try:
+        return check("pass", await work)
+    except _NotApplicable as reason:
+        return check("skip", str(reason))
+    except _Failed as fault:
+        return check("fail", str(fault))
+    except TimeoutError as error:
+        return check("fail", str(error) or "It took too long.")
+    except Exception as error:  # noqa: BLE001  # author code may raise anything; that is what is being checked
+        text = str(error)
+        return check(
+            "fail", text if isinstance(error, Error) else f"{type(error).__name__}: {text}"
+        )
+
+
+class _Validator:
+    """The checks of one loaded environment, in order; later ones use what earlier ones found."""
+
+    def __init__(
+        self, loaded: Loaded, load_again: Callable[[], Loaded], limits: Limits, checks: list[Check]
+    ) -> None:
+        self.environment = loaded.environment
+        self.hook = getattr(loaded.environment, "gold_completion", None) or getattr(
+            loaded.module, "gold_completion", None
+        )
+        self.load_again = load_again
+        self.limits = limits
+        self.checks = checks
+        self.rows: list[Row] = []
+        self.gold: dict[int, list[Reply]] = {}
+        """example_id → replies that score full."""
+        self.first_scores: dict[str, list[tuple[float, dict[str, float]]]] = {}
+
+    async def run(self) -> None:
+        """Make every check."""
+        for name, work in (
+            ("rows", self.check_rows),
+            ("same-rows", self.check_same_rows),
+            ("gold", self.check_gold),
+            ("empty", self.check_empty),
+            ("same-scores", self.check_same_scores),
+            ("isolation", self.check_isolation),
+        ):
+            self.checks.append(await _checked(name, work()))
+
+    # ------------------------------------------------------------------------------------------------ rows
+
+    async def check_rows(self) -> str:
+        """Rows are well-formed."""
+        source = self.environment.source("eval")
+        wanted = self.limits.max_rows
+        if wanted < 1 and source.is_endless:
+            wanted = Limits().max_rows
+        rows = source.inputs(wanted)
+        if not rows:
+            raise _Failed("The dataset has no rows.")
+        problems = [problem for row in rows if (problem := row_problem(row)) is not None]
+        ids = [row["example_id"] for row in rows]
+        if len(set(ids)) < len(ids):
+            twice = next(i for i in ids if ids.count(i) > 1)
+            problems.append(f"the example_id {twice} is used more than once")
+        if problems:
+            raise _Failed(f"{len(problems)} problems: {'; '.join(problems[:3])}")
+        self.rows = rows
+        total = "an endless dataset" if source.is_endless else f"{len(source)}"
+        return f"{len(rows)} rows of {total} are well-formed"
+
+    async def check_same_rows(self) -> str:
+        """Loading twice gives the same rows."""
+        self._needs_rows()
+        again = self.load_again().environment
+        try:
+            rows = again.source("eval").inputs(len(self.rows))
+        finally:
+            await again.aclose()
+        for first, second in zip(self.rows, rows, strict=False):
+            if input_key(first) != input_key(second):
+                raise _Failed(
+                    f"Row {first['example_id']} differs when the environment is loaded again. Seed whatever makes rows "
+                    "(e.g. random.Random(seed)), or runs cannot be resumed or compared."
+                )
+        if len(rows) != len(self.rows):
+            raise _Failed(
+                f"{len(self.rows)} rows at first, {len(rows)} when the environment is loaded again."
+            )
+        return f"{len(rows)} rows are the same when loaded again"
+
+    # ---------------------------------------------------------------------------------------------- scores
+
+    async def check_gold(self) -> str:
+        """The right answer scores full."""
+        self._needs_scores()
+        played = self._played_rows()
+        worst: tuple[float, float, Row, RolloutOutput] | None = None
+        preferred = 0
+        for row in played:
+            full = self._full_reward(row)
+            candidates = self._gold_candidates(row)
+            order = sorted(range(len(candidates)), key=lambda index: index != preferred)
+            best: tuple[float, RolloutOutput] | None = None
+            for index in order:
+                output = await self._play_one(row, candidates[index])
+                reward = _reward(output)
+                if best is None or reward > best[0]:
+                    best = (reward, output)
+                if reward >= full - TOLERANCE:
+                    self.gold[row["example_id"]] = candidates[index]
+                    self.first_scores.setdefault("gold", []).append(_scores(output))
+                    preferred = index
+                    break
+            if best is None:
+                raise _NotApplicable("rows have no answer, and there is no gold_completion(row)")
+            if best[0] < full - TOLERANCE and (worst is None or best[0] < worst[0]):
+                worst = (best[0], full, row, best[1])
+        if worst is not None:
+            raise _Failed(
+                self._gold_fault(*worst, failed=len(played) - len(self.gold), played=len(played))
+            )
+        by = "gold_completion" if self.hook is not None else "the answer column"
+        return f"{len(played)} rows score full ({self._full_reward(played[0]):g}) with {by}"
+
+    def _gold_fault(
+        self,
+        reward: float,
+        full: float,
+        row: Row,
+        output: RolloutOutput,
+        *,
+        failed: int,
+        played: int,
+    ) -> str:
+        reason = _what_failed(output) or f"metrics {_shown(output.get('metrics'))}"
+        advice = (
+            ""
+            if self.hook is not None
+            else " If the answer column is not what a model should reply, define gold_completion(row) beside "
+            "load_environment; if less than all weights is full, set full_reward on the environment."
+        )
+        return (
+            f"On {failed} of {played} rows the right answer does not score {full:g}: row {row['example_id']} gets "
+            f"{reward:g} ({reason}).{advice}"
+        )
+
+    async def check_empty(self) -> str:
+        """An empty answer scores nothing."""
+        self._needs_scores()
+        rows = self._played_rows()
+        outputs = await self._play(rows, lambda state: None)
+        endless = [
+            o
+            for o in outputs
+            if isinstance(o.get("error"), Mapping) and "_OutOfReplies" in str(o["error"])
+        ]
+        if endless:
+            raise _NotApplicable(f"the environment goes on after {MAX_SILENT_TURNS} empty replies")
+        for output in outputs:
+            reward = _reward(output)
+            if reward > TOLERANCE:
+                raise _Failed(
+                    f"An empty answer scores {reward:g} on row {output['example_id']} "
+                    f"(metrics {_shown(output.get('metrics'))}). Models learn to say nothing."
+                )
+            if fault := _what_failed(output):
+                raise _Failed(f"On an empty answer to row {output['example_id']}: {fault}")
+        self.first_scores["empty"] = [_scores(output) for output in outputs]
+        return f"{len(outputs)} rows score {max(map(_reward, outputs)):g}"
+
+    async def check_same_scores(self) -> str:
+        """Scoring twice gives the same numbers."""
+        self._needs_scores()
+        compared = 0
+        for kind, first in self.first_scores.items():
+            outputs = await self._play_kind(kind)
+            for before, output in zip(first, outputs, strict=True):
+                compared += 1
+                if _scores(output) != before:
+                    raise _Failed(
+                        f"The same {kind} answer to row {output['example_id']} scores {_shown(before)} the first time "
+                        f"and {_shown(_scores(output))} the second."
+                    )
+        if not compared:
+            raise _NotApplicable("nothing could be scored")
+        return f"{compared} answers score the same again"
+
+    async def check_isolation(self) -> str:
+        """Rollouts leave the dataset and each other alone."""
+        self._needs_scores()
+        if not self.gold:
+            raise _NotApplicable("needs a right answer to play beside an empty one")
+        rows = [row for row in self._played_rows() if row["example_id"] in self.gold]
+        before = [input_key(row) for row in rows]
+        mixed = [dict(row) for row in rows for _ in range(2)]
+        seen: dict[int, int] = {}
+        turns: dict[str, int] = {}
+
+        def replies(state: Mapping[str, Any]) -> list[Reply] | None:
+            # Of the two rollouts of a row the first that speaks has the right answer, the other none.
+            place = turns.setdefault(state["trajectory_id"], seen.get(state["example_id"], 0))
+            if not state["trajectory"]:
+                seen[state["example_id"]] = place + 1
+            return self.gold[state["example_id"]] if place == 0 else None
+
+        outputs = await self._generate(mixed, replies)
+        changed = [
+            row["example_id"]
+            for row, key in zip(rows, before, strict=True)
+            if input_key(row) != key
+        ]
+        if changed:
+            raise _Failed(
+                f"Playing changed the dataset row {changed[0]}. Copy what a rollout changes."
+            )
+        for row in rows:
+            pair = sorted(
+                (_reward(o) for o in outputs if o["example_id"] == row["example_id"]), reverse=True
+            )
+            alone = _reward(await self._play_one(row, self.gold[row["example_id"]]))
+            if self.environment.requires_group_rollouts:
+                continue  # there the rewards of a group depend on each other by design
+            if abs(pair[0] - alone) > TOLERANCE or pair[1] > TOLERANCE:
+                raise _Failed(
+                    f"Row {row['example_id']}: a right and an empty answer played at once score {pair[0]:g} and "
+                    f"{pair[1]:g}; alone they score {alone:g} and 0. Rollouts share something they change."
+                )
+        return f"{len(rows)} pairs of rollouts at once score as they do alone"
+
+    # --------------------------------------------------------------------------------------------- playing
+
+    def _needs_rows(self) -> None:
+        if not self.rows:
+            raise _NotApplicable("needs well-formed rows")
+
+    def _needs_scores(self) -> None:
+        self._needs_rows()
+        if has_judge(self.environment):
+            raise _NotApplicable("a judge model scores this environment")
+
+    def _played_rows(self) -> list[Row]:
+        return self.rows[: self.limits.max_played]
+
+    def _full_reward(self, row: Row) -> float:
+        own = getattr(self.environment, "full_reward", None)
+        if own is not None:
+            return float(own)
+        weights = rubric_of(self.environment, row)._get_reward_weights()
+        return sum(weight for weight in weights if weight > 0)
+
+    def _gold_candidates(self, row: Row) -> list[list[Reply]]:
+        if self.hook is not None:
+            given = self.hook(row)
+            return [[given] if isinstance(given, str | Mapping) else list(given)]
+        environment = environment_of(self.environment, row)
+        if not is_single_turn(environment):
+            raise _NotApplicable(
+                "a conversation of several turns; define gold_completion(row) beside load_environment to check it"
+            )
+        answer = row.get("answer")
+        if answer in (None, ""):
+            return []
+        return [[text] for text in wrapped_answers(str(answer), environment.parser)]
+
+    async def _play_kind(self, kind: str) -> list[RolloutOutput]:
+        if kind == "empty":
+            return await self._play(self._played_rows(), lambda state: None)
+        rows = [row for row in self._played_rows() if row["example_id"] in self.gold]
+        return await self._play(rows, lambda state: self.gold[state["example_id"]])
+
+    async def _play_one(self, row: Row, replies: Sequence[Reply]) -> RolloutOutput:
+        [output] = await self._play([row], lambda state: replies)
+        return output
+
+    async def _play(
+        self,
+        rows: Sequence[Row],
+        replies_for: Callable[[Mapping[str, Any]], Sequence[Reply] | None],
+    ) -> list[RolloutOutput]:
+        return await self._generate([dict(row) for row in rows], replies_for)
+
+    async def _generate(self, rows: list[Row], replies_for: Any) -> list[RolloutOutput]:
+        try:
+            async with asyncio.timeout(self.limits.play_s):
+                results = await self.environment.generate(
+                    rows, ReplyingClient(replies_for), "scripted"
+                )
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"Playing and scoring {len(rows)} rollouts took longer than {self.limits.play_s:g} s."
+            ) from error
+        return results["outputs"]
+
+
+# --------------------------------------------------------------------------------------------------- parts
+
+
+def row_problem(row: Row) -> str | None:
+    """What is wrong with a formatted row, or None."""
+    name = f"row {row.get('example_id')}"
+    prompt = row["prompt"]
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            return f"{name} has an empty prompt"
+    else:
+        try:
+            messages = normalize_messages(prompt, field_name="prompt")
+        except (TypeError, ValueError) as error:
+            return f"{name}: {error}"
+        if not any(message.get("content") for message in messages):
+            return f"{name} has only empty messages"
+        if messages[-1]["role"] == "assistant":
+            return (
+                f"{name} ends with the assistant's own message, so the model has nothing to answer"
+            )
+    info = row.get("info")
+    if info is not None:
+        try:
+            json.dumps(info)
+        except (TypeError, ValueError) as error:
+            return f"{name}: info cannot be written as JSON: {error}"
+    return None
+
+
+def wrapped_answers(answer: str, parser: Parser) -> list[str]:
+    """An answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
+    from verifiers.parsers.think_parser import ThinkParser
+    from verifiers.parsers.xml_parser import XMLParser
+
+    forms: list[str] = []
+    if isinstance(parser, XMLParser):
+        others = {name: "…" for name in parser.get_fields() if name != parser.answer_field}
+        forms.append(parser.format(**others, **{parser.answer_field: answer}))
+    forms += [answer, f"\\boxed{{{answer}}}", f"<answer>{answer}</answer>"]
+    thoughtful = [f"<think>\nI know this one.\n</think>\n\n{form}" for form in forms]
+    return thoughtful + forms if isinstance(parser, ThinkParser) else forms + thoughtful
+
+
+def is_single_turn(environment: Environment) -> bool:
+    """Whether a rollout is one question and one answer."""
+    from verifiers.envs.singleturn_env import SingleTurnEnv
+
+    return isinstance(environment, SingleTurnEnv)
+
+
+def environment_of(environment: Environment, row: Row) -> Environment:
+    """The environment that plays a row: itself, or a group's member."""
+    from verifiers.envs.env_group import EnvGroup, routed_name
+
+    if isinstance(environment, EnvGroup):
+        return environment_of(environment.env_map[routed_name(row, environment.env_map)], row)
+    return environment
+
+
+def rubric_of(environment: Environment, row: Row) -> Any:
+    """The rubric that scores a row."""
+    return environment_of(environment, row).rubric
+
+
+def has_judge(environment: Environment) -> bool:
+    """Whether a judge model takes part in the scores."""
+    from verifiers.envs.env_group import EnvGroup
+    from verifiers.rubrics.judge_rubric import JudgeRubric
+    from verifiers.rubrics.rubric_group import RubricGroup
+
+    def rubrics(rubric: Any) -> Iterable[Any]:
+        yield rubric
+        if isinstance(rubric, RubricGroup):
+            for one in rubric.rubrics:
+                yield from rubrics(one)
+
+    members = environment.envs if isinstance(environment, EnvGroup) else []
+    own = any(isinstance(rubric, JudgeRubric) for rubric in rubrics(environment.rubric))
+    return own or any(has_judge(member) for member in members)
+
+
+def _reward(output: Mapping[str, Any]) -> float:
+    reward = output.get("reward")
+    return float(reward) if reward is not None and math.isfinite(float(reward)) else 0.0
+
+
+def _scores(output: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
+    return _reward(output), dict(output.get("metrics") or {})
+
+
+def _what_failed(output: Mapping[str, Any]) -> str | None:
+    """The error of a rollout or of a reward function, or None."""
+    error = output.get("error")
+    if error is not None:
+        return str(error.get("error_chain_str") if isinstance(error, Mapping) else error)
+    reward_errors = output.get("errors") or []
+    return str(reward_errors[0].get("message", reward_errors[0])) if reward_errors else None
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:200]
