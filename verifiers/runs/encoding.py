@@ -15,6 +15,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -141,6 +142,7 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (bool, bool),
     (int, int.__int__),
     (float, float.__float__),
+    (Decimal, float),
     (PurePath, str),
     ((set, frozenset), _from_set),
     ((bytes, bytearray, memoryview), _from_bytes),
