@@ -325,9 +325,11 @@ class Channel:
 def encoded(payload: Mapping[str, Any]) -> bytes:
     """A request body; raises ModelError naming what cannot be written as JSON."""
     try:
-        return orjson.dumps(
+        body = orjson.dumps(
             payload, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
         )
+        # orjson gives even a short text in a block of 4 KiB, which every request in flight would keep. A copy fits.
+        return bytes(memoryview(body))
     except TypeError as error:
         raise ModelError(
             f"The request cannot be written as JSON: {error}. Keys: {sorted(payload)}"

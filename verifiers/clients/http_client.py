@@ -166,30 +166,24 @@ class HttpClient(Client[Any, Any, Any, Any]):
     ) -> dict[str, Any]:
         """Send one request over our transport and give the answer's JSON."""
         sampling = split(sampling_args, length_key=self.length_key)
-        body = self.request_body(prompt, model, sampling, tools, extra)
+        body = encoded(self.request_body(prompt, model, sampling, tools, extra))
         return await self._post(self.path, body, sampling, state, headers)
 
     async def _post(
-        self,
-        path: str,
-        body: dict[str, Any],
-        sampling: Sampling,
-        state: Any,
-        headers: Mapping[str, str] | None,
+        self, path: str, body: bytes, sampling: Sampling | None, state: Any, headers: Any
     ) -> dict[str, Any]:
         channel = self._channel
         assert channel is not None  # both ways to here have asked
-        if sampling.headers:
-            headers = {**sampling.headers, **(headers or {})}
-        rollout_id = (
-            state.get("trajectory_id") if state is not None and len(channel.endpoints) > 1 else None
-        )
+        timeout_s: float | None = None
+        if sampling is not None:
+            timeout_s = sampling.timeout_s
+            if sampling.headers:
+                headers = {**sampling.headers, **(headers or {})}
+        rollout_id: str | None = None
+        if state is not None and len(channel.endpoints) > 1:
+            rollout_id = state.get("trajectory_id")
         return await channel.post(
-            path,
-            encoded(body),
-            headers=headers,
-            rollout_id=rollout_id,
-            timeout_s=sampling.timeout_s,
+            path, body, headers=headers, rollout_id=rollout_id, timeout_s=timeout_s
         )
 
     async def _call_sdk(

@@ -74,7 +74,9 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         if prompt_ids is None:
             return await super()._ask(prompt, model, sampling_args, tools, extra, state, headers)
         sampling = split(sampling_args, length_key=self.length_key)
-        body = self.request_body(prompt, model, sampling, tools, extra) | {"tokens": prompt_ids}
+        body = encoded(
+            self.request_body(prompt, model, sampling, tools, extra) | {"tokens": prompt_ids}
+        )
         try:
             return await self._post(self.tokens_path, body, sampling, state, headers)
         except NoSuchRoute as error:
@@ -139,8 +141,8 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
             if isinstance(messages, str)
             else {"messages": native_messages(messages), "tools": tools}
         )
-        body = {"model": model, **what, **(extra_kwargs or {}), **kwargs}
-        answer = await self._post(self.tokenize_path, body, split(None, length_key=""), None, None)
+        body = encoded({"model": model, **what, **(extra_kwargs or {}), **kwargs})
+        answer = await self._post(self.tokenize_path, body, None, None, None)
         ids = answer.get("tokens")
         if not isinstance(ids, list):
             raise InvalidModelResponseError(f"/tokenize answered without tokens: {answer!r:.200}")
