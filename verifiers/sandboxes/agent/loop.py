@@ -13,17 +13,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import frames, launch, processes
-from .jobs import SESSION, Job, JobRequest
+from .jobs import Job, JobRequest
+from .throttle import Throttle
 
 READ_BYTES = 64 << 10
 MAX_DRAIN_BYTES = 1 << 20
 """A pipe holds at most this much when its writer has ended (Linux caps F_SETPIPE_SZ here)."""
 OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
 MAX_JOBS = 96
-WATCH_INTERVAL_S = 0.05
+WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
+"""Between two looks at all processes, with and without a job."""
 
 
 class Settings(NamedTuple):
@@ -35,6 +37,8 @@ class Settings(NamedTuple):
     """Whether this is the first process of a pid namespace of its own."""
     watched_memory_bytes: int | None = None
     """Memory of all jobs together that the agent itself has to enforce, where no cgroup does."""
+    throttle: Throttle | None = None
+    """Shares the processor out, where no cgroup does."""
     oom_kills: Callable[[], int] = lambda: 0
     """How often the kernel has killed something here for want of memory."""
     set_oom_score: Callable[[int], None] = lambda score: None
@@ -58,6 +62,8 @@ class Agent:
         self._is_choked = False
         self._paused_pipes: dict[int, Job] = {}
         self._oom_kills_seen = 0
+        self._has_children = False
+        self._next_watch_s = 0.0
 
     def run(self) -> None:
         """Serve; returns when the host has hung up."""
@@ -95,12 +101,17 @@ class Agent:
         self._paused_pipes.pop(descriptor, None)
 
     def _poll_timeout_s(self) -> float:
-        if not self._jobs:
-            return -1
-        nearest_s = min(job.deadline_s for job in self._jobs.values())
-        if self._settings.watched_memory_bytes is not None:
-            nearest_s = min(nearest_s, time.monotonic() + WATCH_INTERVAL_S)
+        nearest_s = min((job.deadline_s for job in self._jobs.values()), default=float("inf"))
+        if self._is_watching:
+            nearest_s = min(nearest_s, self._next_watch_s)
         return -1 if nearest_s == float("inf") else max(0.0, nearest_s - time.monotonic())
+
+    @property
+    def _is_watching(self) -> bool:
+        """Whether all processes have to be looked at again and again. Detached ones are children too, at last."""
+        settings = self._settings
+        has_duty = settings.watched_memory_bytes is not None or settings.throttle is not None
+        return has_duty and self._has_children
 
     # --- to the host
 
@@ -186,6 +197,9 @@ class Agent:
             self._send(frames.STDERR, channel, f"sandbox: {reason}\n".encode("utf-8", "replace"))
             self._send(frames.EXIT, channel, job.report())
             return
+        if not self._has_children:
+            self._has_children = True
+            self._next_watch_s = time.monotonic() + WATCH_INTERVAL_S
         self._jobs[channel] = job
         self._by_pid[job.pid] = job
         for descriptor in job.pipes:
@@ -330,6 +344,7 @@ class Agent:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self._has_children = False
                 return
             if not pid:
                 return
@@ -374,12 +389,20 @@ class Agent:
                 job.timed_out = True
                 job.deadline_s = float("inf")
                 self._kill_tree(job)
-        if self._settings.watched_memory_bytes is not None and self._jobs:
-            self._enforce_memory(self._settings.watched_memory_bytes)
+        if self._is_watching and now_s >= self._next_watch_s:
+            self._watch_processes()
+            interval_s = WATCH_INTERVAL_S if self._jobs else IDLE_WATCH_INTERVAL_S
+            self._next_watch_s = time.monotonic() + interval_s
 
-    def _enforce_memory(self, limit_bytes: int) -> None:
+    def _watch_processes(self) -> None:
         running = processes.running_processes()
         running.pop(os.getpid(), None)
+        if self._settings.throttle is not None:
+            self._settings.throttle.tick(running)
+        if self._settings.watched_memory_bytes is not None:
+            self._enforce_memory(self._settings.watched_memory_bytes, running)
+
+    def _enforce_memory(self, limit_bytes: int, running: dict[int, processes.ProcessFacts]) -> None:
         if not self._settings.is_init:
             jobs = self._jobs.values()
             ours = processes.family([j.pid for j in jobs], [j.mark for j in jobs], running)
@@ -409,9 +432,6 @@ def _signal_group(pid: int, number: int) -> None:
         pass
 
 
-def serve(stream: socket.socket, settings: Settings) -> Any:
+def serve(stream: socket.socket, settings: Settings) -> None:
     """Run an agent to its end."""
     Agent(stream, settings).run()
-
-
-__all__ = ["SESSION", "Agent", "Settings", "serve"]

@@ -83,7 +83,11 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
         )
         notes += [f"Control groups: {problem}" for problem in facts.cgroup_problems]
     if spec.cpu_cores is None:
-        cpu = "fair share"
+        cpu = (
+            f"fair share ({groups['cpu']})"
+            if "cpu" in groups
+            else "fair share (throttled when busy)"
+        )
     elif "cpu" in groups:
         cpu = f"{spec.cpu_cores:g} cores ({groups['cpu']})"
     else:

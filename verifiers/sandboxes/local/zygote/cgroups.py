@@ -116,6 +116,11 @@ class ControlGroups:
     def __bool__(self) -> bool:
         return "memory" in self._folders and "pids" in self._folders
 
+    @property
+    def limits_cpu(self) -> bool:
+        """Whether every sandbox gets a share of the processor of its own."""
+        return bool(self) and "cpu" in self._folders
+
     def open(self) -> None:
         """Find a usable hierarchy and make this process's own group in it."""
         with open("/proc/self/mountinfo") as mountinfo, open("/proc/self/cgroup") as own:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...agent.loop import Settings
+from ...agent.throttle import Throttle
 from . import cgroups, linux, rootfs
 
 CONTAINER_NAMESPACES = (
@@ -76,6 +77,7 @@ def confine_container(
     template: rootfs.Template,
     filters: linux.SystemCallFilter,
     oom_counter: int | None,
+    has_cpu_group: bool,
     proxy_channel: socket.socket | None,
 ) -> Settings:
     """Lock this process, the first of its namespaces, up for good; what the agent needs to know comes back."""
@@ -116,7 +118,8 @@ def confine_container(
         **(_proxy_env() if request.proxy else {}),
         **request.env,
     }
-    return agent_settings(request, env, oom_counter, oom_score)
+    throttle = None if has_cpu_group else Throttle(os.cpu_count() or 1)
+    return agent_settings(request, env, oom_counter, oom_score)._replace(throttle=throttle)
 
 
 def agent_settings(

@@ -195,7 +195,7 @@ class Zygote:
                 counter = self._groups.open_oom_counter(str(request.box))
             _forget_parent([stream.fileno(), proxy and proxy.fileno(), counter])
             settings = confine.confine_container(
-                request, self._template, self._filters, counter, proxy
+                request, self._template, self._filters, counter, self._groups.limits_cpu, proxy
             )
             loop.serve(stream, settings)
         except confine.SetupError as error:

@@ -1,0 +1,227 @@
+"""What must not work inside does not, and what one sandbox does leaves the others alone."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from verifiers.sandboxes import Sandbox
+from verifiers.sandboxes.contract import Bench
+
+PROBES = Path(__file__).with_name("abuse_probes.py")
+SECRET = "sk-a-secret-of-the-host-4711"
+MAX_SIBLING_P99_S = 0.1
+
+# Probes that are safe to run unprotected, as root, on the machine of the tests: the control group.
+SUCCEED_OUTSIDE = [
+    "read_a_host_file",
+    "see_the_host_tmp",
+    "read_host_sources_beside_the_agent",
+    "climb_out_by_dots",
+    "read_the_parents_secrets",
+    "ptrace_another_process",
+    "see_host_processes",
+    "signal_a_host_process",
+    "connect_to_host_loopback",
+    "connect_to_host_abstract_socket",
+    "connect_to_host_socket_file",
+    "may_gain_new_privileges",
+    "run_without_system_call_filter",
+]
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def host_facts() -> Iterator[dict[str, object]]:
+    """Things of the host that a probe tries to reach, all of them real."""
+    name = f"abuse-{os.getpid()}"
+    paths = [Path("/var/tmp", name), Path("/tmp", name), Path("/tmp", name + ".socket")]
+    os.environ["ABUSE_SECRET"] = SECRET
+    # A child of this process, so that the secret is in a /proc/*/environ for sure.
+    with ExitStack() as stack:
+        for path in paths[:2]:
+            path.write_text("host")
+            path.chmod(0o644)
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        abstract.bind("\0" + name)
+        abstract.listen()
+        in_file = stack.enter_context(socket.socket(socket.AF_UNIX))
+        in_file.bind(str(paths[2]))
+        in_file.listen()
+        paths[2].chmod(0o777)
+        holder = stack.enter_context(subprocess.Popen(["sleep", "600"]))
+        stack.callback(holder.kill)
+        yield {
+            "host_file": str(paths[0]),
+            "host_tmp_file": str(paths[1]),
+            "repository": str(Path(__file__).parents[3]),
+            "secret": SECRET,
+            "host_pid": os.getpid(),
+            "host_port": listener.getsockname()[1],
+            "host_address": socket.gethostbyname(socket.gethostname()),
+            "host_abstract": name,
+            "host_socket": str(paths[2]),
+        }
+    for path in paths:
+        path.unlink()
+    del os.environ["ABUSE_SECRET"]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sibling(bench: Bench) -> AsyncIterator[Sandbox]:
+    async with bench.sandbox() as sandbox:
+        await sandbox.ready()
+        yield sandbox
+
+
+async def probe_inside(sandbox: Sandbox, facts: dict[str, object]) -> dict[str, str]:
+    await sandbox.write("probes.py", PROBES.read_bytes())
+    await sandbox.write("facts.json", json.dumps(facts).encode())
+    result = await sandbox.exec(["python3", "probes.py", "facts.json"], timeout_s=100)
+    assert result.ok, result.error_text
+    return json.loads(result.text)
+
+
+async def test_no_probe_gets_through(bench: Bench, sibling: Sandbox, host_facts: dict[str, object]):
+    serve = (
+        "import socket, os\ns = socket.create_server(('127.0.0.1', 45678))\n"
+        "a = socket.socket(socket.AF_UNIX); a.bind('\\0sibling'); a.listen()\n"
+        "print(os.getpid(), flush=True)\nwhile True: s.accept()"
+    )
+    server = await sibling.spawn(["python3", "-c", serve])
+    async for _, data in server.output():
+        pid = int(data)
+        break
+    facts = {
+        **host_facts,
+        "sibling_port": 45678,
+        "sibling_abstract": "sibling",
+        # Its number means another process inside the attacker's own pid namespace, if any at all.
+        "sibling_pid": pid + 5000,
+    }
+    async with bench.sandbox() as attacker:
+        outcomes = await probe_inside(attacker, facts)
+        allowed = {name: text for name, text in outcomes.items() if text.startswith("allowed")}
+        assert allowed == {}
+        assert len(outcomes) >= 70
+        assert (await attacker.exec("echo alive")).stdout == b"alive\n"
+
+
+async def test_the_probes_do_get_through_outside(host_facts: dict[str, object], tmp_path: Path):
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(host_facts))
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(PROBES), str(path), *SUCCEED_OUTSIDE],
+        capture_output=True,
+        check=True,
+    )
+    outcomes = json.loads(done.stdout)
+    denied = {name: text for name, text in outcomes.items() if not text.startswith("allowed")}
+    assert denied == {}
+
+
+FORK_BOMB = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+DETACHED_FORK_BOMB = (
+    "import os\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.setsid()\n"
+    "            if os.fork(): os._exit(0)\n    except OSError: pass"
+)
+MEMORY_BOMB = "x = []\nwhile True: x.append(bytearray(16 << 20))"
+MEMFD_BOMB = (
+    "import os\ntry:\n    while True:\n        fd = os.memfd_create('x')\n        os.write(fd, bytes(16 << 20))\n"
+    "except PermissionError:\n    print('refused')"
+)
+SHARED_MEMORY_BOMB = (
+    "import mmap\nx = []\nwhile True:\n    m = mmap.mmap(-1, 16 << 20)\n"
+    "    m.write(bytes(16 << 20)); x.append(m)"
+)
+DISK_FILL = "f = open('fill', 'wb')\nwhile True:\n    f.write(bytes(1 << 20)); f.flush()"
+INODE_BOMB = (
+    "import os\nfor i in range(10**9):\n    os.close(os.open(f'f{i}', os.O_CREAT | os.O_WRONLY))"
+)
+BUSY_LOOP = "while True: pass"
+BUSY_PROCESSES = (
+    "import os\nfor i in range(20): os.fork() or exec('while 1: pass')\nwhile True: pass"
+)
+PIPE_HOARD = (
+    "import os, time\np = []\ntry:\n    while True:\n        r, w = os.pipe()\n"
+    "        os.set_blocking(w, False); p.append((r, w))\n"
+    "        try: os.write(w, bytes(1 << 20))\n        except BlockingIOError: pass\nexcept OSError: time.sleep(100)"
+)
+KILL_EVERYTHING = "import os\nwhile True:\n    try: os.kill(-1, 9)\n    except OSError: pass"
+
+ATTACKS = {
+    "fork_bomb": FORK_BOMB,
+    "detached_fork_bomb": DETACHED_FORK_BOMB,
+    "memory_bomb": MEMORY_BOMB,
+    "memfd_bomb": MEMFD_BOMB,
+    "shared_memory_bomb": SHARED_MEMORY_BOMB,
+    "disk_fill": DISK_FILL,
+    "inode_bomb": INODE_BOMB,
+    "busy_loop": BUSY_LOOP,
+    "busy_processes": BUSY_PROCESSES,
+    "pipe_hoard": PIPE_HOARD,
+    "kill_everything": KILL_EVERYTHING,
+}
+
+
+ATTEMPTS = 3
+
+
+async def sibling_p99_s(sibling: Sandbox, until: asyncio.Task[object]) -> float:
+    times_s = []
+    while not until.done() or len(times_s) < 50:
+        started_s = time.perf_counter()
+        assert (await sibling.exec(["true"], timeout_s=20)).ok
+        times_s.append(time.perf_counter() - started_s)
+    return sorted(times_s)[int(len(times_s) * 0.99)]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_attack_is_contained(bench: Bench, sibling: Sandbox, attack: str):
+    # The machine of the tests has other work too: siblings must have been served well in one of three attempts.
+    p99s_s = []
+    while len(p99s_s) < ATTEMPTS and (not p99s_s or min(p99s_s) >= MAX_SIBLING_P99_S):
+        p99s_s.append(await p99_during_attack_s(bench, sibling, ATTACKS[attack]))
+    assert min(p99s_s) < MAX_SIBLING_P99_S, f"a sibling's command took {p99s_s} s at p99"
+
+
+async def p99_during_attack_s(bench: Bench, sibling: Sandbox, code: str) -> float:
+    limits = {"memory_mb": 256, "disk_mb": 32, "max_files": 2000, "max_processes": 64}
+    async with bench.sandbox(**limits) as attacker:
+        running = asyncio.create_task(attacker.exec(["python3", "-c", code], timeout_s=1.5))
+        p99_s = await sibling_p99_s(sibling, running)
+        result = await running
+        assert not result.ok or result.text == "refused\n"
+        # The attacked sandbox itself is usable again: processes are gone, memory is free.
+        await attacker.exec("rm -rf *", timeout_s=20)
+        left = 1000
+        for _ in range(100):  # the killed ones may take a moment to be gone
+            left = int((await attacker.exec("ps ax | wc -l", timeout_s=20)).text)
+            if left < 10:
+                break
+        assert left < 10
+    return p99_s
+
+
+async def test_an_output_flood_leaves_siblings_alone(bench: Bench, sibling: Sandbox):
+    p99s_s = []
+    while len(p99s_s) < ATTEMPTS and (not p99s_s or min(p99s_s) >= MAX_SIBLING_P99_S):
+        async with bench.sandbox() as attacker:
+            flood = asyncio.create_task(attacker.exec("cat /dev/zero", timeout_s=1.5))
+            p99s_s.append(await sibling_p99_s(sibling, flood))
+            result = await flood
+            assert result.output_limit_hit or result.timed_out
+            assert (await attacker.exec("echo alive")).ok
+    assert min(p99s_s) < MAX_SIBLING_P99_S, f"a sibling's command took {p99s_s} s at p99"
