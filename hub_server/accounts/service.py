@@ -58,9 +58,7 @@ async def authenticate(session: AsyncSession, token: str) -> Principal:
             await session.execute(
                 select(Membership.team_id, Membership.role).where(Membership.user_id == user.id)
             )
-        )
-        .tuples()
-        .all()
+        ).all()
     )
     return Principal(
         user_id=user.id,
@@ -205,7 +203,7 @@ async def set_disabled(session: AsyncSession, slug: str, *, disabled: bool) -> N
 async def users(session: AsyncSession) -> list[tuple[User, str]]:
     """Everybody, with public names."""
     query = select(User, Owner.slug).join(Owner, Owner.id == User.id).order_by(Owner.slug)
-    return list((await session.execute(query)).tuples())
+    return list(await session.execute(query))
 
 
 async def has_users(session: AsyncSession) -> bool:
@@ -338,7 +336,7 @@ async def teams_of(
     )
     total = await session.scalar(select(func.count()).select_from(Membership).where(mine))
     rows = await session.execute(query.offset(offset).limit(limit))
-    return list(rows.tuples()), total or 0
+    return list(rows), total or 0
 
 
 async def team_members(
@@ -355,7 +353,7 @@ async def team_members(
         .where(Membership.team_id == team_id)
         .order_by(Owner.slug)
     )
-    return list((await session.execute(query)).tuples())
+    return list(await session.execute(query))
 
 
 async def set_member(

@@ -141,7 +141,7 @@ async def _names(
         .order_by(Environment.full_name)
     )
     names: dict[str, list[str]] = {}
-    for evaluation_id, name in (await session.execute(query)).tuples():
+    for evaluation_id, name in await session.execute(query):
         names.setdefault(evaluation_id, []).append(name)
     return names
 

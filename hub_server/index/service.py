@@ -41,7 +41,7 @@ async def owner_root(session: AsyncSession, caller: Principal, owner_slug: str) 
         )
         .order_by(Environment.normalized_name)
     )
-    rows = (await session.execute(query)).tuples().all()
+    rows = (await session.execute(query)).all()
     serial = await session.scalar(select(func.max(Change.serial)).where(Change.owner == owner.slug))
     page = root_page([name for name, _ in rows], serial or 0)
     return IndexPage(page, owner.slug, is_public=not caller.is_known)
@@ -90,7 +90,7 @@ async def _find_or_quarantined(
                 Environment.deleted_at.is_(None),
             )
         )
-        row = (await session.execute(query)).tuples().first()
+        row = (await session.execute(query)).first()
         if row is None or not (caller.sees_public or caller.is_known):
             raise
         return Found(*row)

@@ -52,7 +52,7 @@ async def stored_files(session: AsyncSession) -> AsyncIterator[StoredFile]:
         .where(File.deleted_at.is_(None))
         .order_by(Environment.full_name, File.filename)
     )
-    async for row in (await session.stream(query)).tuples():
+    async for row in await session.stream(query):
         yield StoredFile(*row)
 
 
@@ -98,5 +98,5 @@ async def exported(session: AsyncSession) -> AsyncIterator[tuple[Owner, Environm
         )
         .order_by(Environment.full_name)
     )
-    for owner, environment in (await session.execute(query)).tuples():
+    for owner, environment in await session.execute(query):
         yield owner, environment

@@ -63,7 +63,7 @@ async def list_environments(session: AsyncSession, caller: Principal, wanted: Li
         query = base.where(Environment.id.in_(ids))
         if wanted.sort_by in (None, "relevance"):
             page = ids[wanted.offset : wanted.offset + wanted.limit]
-            rows = (await session.execute(base.where(Environment.id.in_(page)))).tuples().all()
+            rows = (await session.execute(base.where(Environment.id.in_(page)))).all()
             place = {environment_id: i for i, environment_id in enumerate(page)}
             ordered = sorted(rows, key=lambda row: place[row[0].id])
             return Page([Found(*row) for row in ordered], total)
@@ -72,7 +72,7 @@ async def list_environments(session: AsyncSession, caller: Principal, wanted: Li
         count = select(func.count()).select_from(Environment).where(*conditions)
         total = await session.scalar(count) or 0
     rows = await session.execute(_ordered(query, wanted).offset(wanted.offset).limit(wanted.limit))
-    return Page([Found(*row) for row in rows.tuples()], total)
+    return Page([Found(*row) for row in rows], total)
 
 
 async def _filters(
@@ -127,7 +127,7 @@ async def _matching_ids(
             .order_by(text("environment_search.rowid DESC"))
             .limit(MAX_CANDIDATES)
         )
-        rows = (await session.execute(query)).tuples().all()
+        rows = (await session.execute(query)).all()
         return [environment_id for environment_id, _ in sorted(rows, key=lambda row: row[1])]
     match = " & ".join(f"{word}:*" for word in words)
     wanted = text("to_tsquery('simple', :match) AS wanted").bindparams(match=match)
@@ -142,7 +142,7 @@ async def _matching_ids(
         .where(text("environment_search.document @@ wanted"), condition)
         .limit(MAX_CANDIDATES)
     )
-    rows = (await session.execute(inner)).tuples().all()
+    rows = (await session.execute(inner)).all()
     return [environment_id for environment_id, _ in sorted(rows, key=lambda row: -row[1])]
 
 

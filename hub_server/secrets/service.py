@@ -50,7 +50,7 @@ async def linked_to(session: AsyncSession, environment_id: str) -> list[tuple[Se
         .where(SecretLink.environment_id == environment_id)
         .order_by(Secret.name)
     )
-    return list((await session.execute(query)).tuples())
+    return list(await session.execute(query))
 
 
 async def get(session: AsyncSession, scope: str, kind: Kind, secret_id: str) -> Secret:
@@ -151,7 +151,7 @@ async def unlink(
         .join(Secret, Secret.id == SecretLink.secret_id)
         .where(SecretLink.environment_id == found.environment.id, SecretLink.secret_id == secret_id)
     )
-    row = (await session.execute(query)).tuples().first()
+    row = (await session.execute(query)).first()
     if row is None:
         raise NotFound(f"The secret {secret_id[:60]} is not linked.")
     await session.delete(row[0])

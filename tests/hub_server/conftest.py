@@ -1,0 +1,542 @@
+"""A hub for each test, on SQLite and a folder or on PostgreSQL and S3; wheels; people."""
+
+import asyncio
+import base64
+import contextlib
+import csv
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hub_server.accounts import service as accounts
+from hub_server.accounts.authorisation import Action
+from hub_server.app import create_app
+from hub_server.database import Database
+from hub_server.migrations import upgrade
+from hub_server.settings import Settings
+
+ALL_ACTIONS = [action.value for action in Action]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_for_port(port: int, process: subprocess.Popen[Any], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+            return
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode}")
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on {port} after {limit_s} s")
+
+
+# --- wheels -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Wheel:
+    """A wheel under construction; `bytes()` writes it."""
+
+    name: str = "demo-env"
+    version: str = "0.1.0"
+    metadata: str = "Summary: A demo\nRequires-Python: >=3.10\nRequires-Dist: verifiers>=0.1.8\n"
+    readme: str = "# Demo\n"
+    files: dict[str, bytes] = field(default_factory=lambda: {"demo_env.py": b"X = 1\n"})
+    metadata_name: str | None = None
+    metadata_version: str | None = None
+    entry_points: str = ""
+    tag: str = "py3-none-any"
+    wheel_tag: str | None = None
+    record: Callable[[str], str] = lambda text: text
+    write: Callable[[zipfile.ZipFile, list[tuple[str, bytes]]], None] | None = None
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name.replace('-', '_')}-{self.version}"
+
+    @property
+    def filename(self) -> str:
+        return f"{self.stem}-{self.tag}.whl"
+
+    def members(self) -> list[tuple[str, bytes]]:
+        info = f"{self.stem}.dist-info"
+        name, version = self.metadata_name or self.name, self.metadata_version or self.version
+        described = "Description-Content-Type: text/markdown\n" if self.readme else ""
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{self.metadata}"
+        metadata += f"{described}\n{self.readme}"
+        tag = self.wheel_tag or self.tag
+        wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
+        members = [
+            *self.files.items(),
+            (f"{info}/METADATA", metadata.encode()),
+            (f"{info}/WHEEL", wheel.encode()),
+        ]
+        if self.entry_points:
+            members.append((f"{info}/entry_points.txt", self.entry_points.encode()))
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        for path, content in members:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+            writer.writerow([path, f"sha256={digest.decode()}", len(content)])
+        writer.writerow([f"{info}/RECORD", "", ""])
+        return [*members, (f"{info}/RECORD", self.record(lines.getvalue()).encode())]
+
+    def bytes(self) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            if self.write is not None:
+                self.write(archive, self.members())
+            else:
+                for path, content in self.members():
+                    archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), content)
+        return buffer.getvalue()
+
+
+def source_archive(files: dict[str, bytes] | None = None) -> bytes:
+    files = files or {"README.md": b"# Demo\n", "demo_env.py": b"X = 1\n"}
+    files = {"pyproject.toml": b'[project]\nname = "demo-env"\n', **files}
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def wheel() -> type[Wheel]:
+    return Wheel
+
+
+@pytest.fixture
+def make_source() -> Callable[..., bytes]:
+    return source_archive
+
+
+# --- a hub inside the test --------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def running(app: Any) -> AsyncIterator[None]:
+    """Run an application's lifespan around the block."""
+    inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    outbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    task = asyncio.create_task(
+        app({"type": "lifespan", "asgi": {"version": "3.0"}}, inbox.get, outbox.put)
+    )
+    await inbox.put({"type": "lifespan.startup"})
+    started = await outbox.get()
+    assert started["type"] == "lifespan.startup.complete", started
+    try:
+        yield
+    finally:
+        await inbox.put({"type": "lifespan.shutdown"})
+        await outbox.get()
+        await task
+
+
+@dataclass
+class Person:
+    """Somebody with a token; `http` sends it."""
+
+    slug: str
+    id: str
+    token: str
+    http: httpx.AsyncClient
+
+    async def upload(self, wheel: Wheel, owner: str | None = None, **form: str) -> httpx.Response:
+        """The upload form, as twine sends it."""
+        content = wheel.bytes()
+        fields = {":action": "file_upload", "name": wheel.name, "version": wheel.version}
+        fields |= {"filetype": "bdist_wheel", "sha256_digest": sha256_of(content), **form}
+        address = f"/{owner or self.slug}/legacy/"
+        return await self.http.post(
+            address, data=fields, files={"content": (wheel.filename, content)}
+        )
+
+    async def push(
+        self, wheel: Wheel, source: bytes | None = None, **resolve: str
+    ) -> tuple[httpx.Response, dict[str, Any]]:
+        """The whole sequence of `prime env push`; the last answer, and what the steps gave."""
+        body, archive = wheel.bytes(), source or source_archive()
+        answer = await self.http.post(
+            "/api/v1/environmentshub/resolve", json={"name": wheel.name, **resolve}
+        )
+        if answer.status_code != 200:
+            return answer, {}
+        environment_id = answer.json()["data"]["id"]
+        base = f"/api/v1/environmentshub/{environment_id}"
+        common = {
+            "content_hash": sha256_of(archive),
+            "semantic_version": wheel.version,
+            "metadata": {"tags": ["train"], "description": "as the client says"},
+        }
+        steps: dict[str, Any] = {"environment_id": environment_id}
+        plural = {"wheel": "wheels", "version": "versions"}
+        for kind, filename, content in (
+            ("wheel", wheel.filename, body),
+            ("version", f"{wheel.name}-{wheel.version}-00.tar.gz", archive),
+        ):
+            declared = {"filename": filename, "sha256": sha256_of(content), **common}
+            answer = await self.http.post(f"{base}/{plural[kind]}", json=declared)
+            if answer.status_code != 200:
+                return answer, steps
+            data = answer.json()["data"]
+            steps[kind] = data
+            async with httpx.AsyncClient(transport=_transport_for(data["upload_url"], self)) as raw:
+                put = await raw.put(data["upload_url"], content=content)
+            if put.status_code // 100 != 2:
+                return put, steps
+            finalize = f"{base}/{plural[kind]}/{data[f'{kind}_id']}/finalize"
+            answer = await self.http.post(finalize)
+            if answer.status_code != 200:
+                return answer, steps
+        return answer, steps
+
+
+def _transport_for(address: str, person: Person) -> httpx.AsyncBaseTransport | None:
+    """The hub's own application for its own addresses; the network for S3's."""
+    host = str(person.http.base_url.host)
+    if address.startswith("http://") and httpx.URL(address).host == host:
+        return person.http._transport
+    return None
+
+
+@dataclass
+class Hub:
+    """A hub and the people on it."""
+
+    settings: Settings
+    app: Any
+    http: httpx.AsyncClient
+    database: Database
+    stack: contextlib.AsyncExitStack
+
+    async def person(
+        self,
+        slug: str,
+        *,
+        admin: bool = False,
+        actions: list[str] | None = None,
+        environments: list[str] | None = None,
+    ) -> Person:
+        async with self.database.write() as session:
+            found = await accounts.user_by_login(session, slug)
+            user = found[0] if found else await accounts.create_user(session, slug, is_admin=admin)
+            new = await accounts.issue_token(
+                session,
+                user.id,
+                name="test",
+                actions=actions or (ALL_ACTIONS if admin else list(accounts.DEFAULT_ACTIONS)),
+                environments=environments,
+            )
+        http = await self.client(new.text)
+        return Person(slug, user.id, new.text, http)
+
+    async def client(self, token: str | None = None) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://hub", headers=headers)
+        return await self.stack.enter_async_context(client)
+
+
+@contextlib.asynccontextmanager
+async def open_hub(settings: Settings) -> AsyncIterator[Hub]:
+    async with contextlib.AsyncExitStack() as stack:
+        app = create_app(settings, log=lambda line: None)
+        await stack.enter_async_context(running(app))
+        database = Database(settings.sqlalchemy_url)
+        stack.push_async_callback(database.aclose)
+        hub = Hub(settings, app, None, database, stack)  # type: ignore[arg-type]
+        hub.http = await hub.client()
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "hub.db"
+
+    async def make() -> None:
+        database = Database(f"sqlite+aiosqlite:///{path}")
+        await upgrade(database.engine)
+        await database.aclose()
+
+    # In a thread: the fixture may be asked for while a test's event loop runs.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(make())).result()
+    return path
+
+
+@pytest.fixture
+def sqlite_settings(tmp_path: Path, empty_database: Path) -> Settings:
+    data_dir = tmp_path / "hub-data"
+    data_dir.mkdir()
+    shutil.copy(empty_database, data_dir / "hub.db")
+    return Settings(data_dir=data_dir)
+
+
+@pytest.fixture(params=["sqlite+folder", "postgresql+s3"])
+async def hub(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hub]:
+    """A hub on each of the two kinds of ground."""
+    if request.param == "sqlite+folder":
+        settings = request.getfixturevalue("sqlite_settings")
+    else:
+        postgres = request.getfixturevalue("postgres")
+        settings = Settings(
+            data_dir=tmp_path / "hub-data",
+            database_url=await postgres.new_database(),
+            **request.getfixturevalue("s3").new_bucket(),
+        )
+    async with open_hub(settings) as hub:
+        yield hub
+
+
+@pytest.fixture
+async def small_hub(sqlite_settings: Settings) -> AsyncIterator[Hub]:
+    """A hub on SQLite and a folder, for what does not depend on the ground."""
+    async with open_hub(sqlite_settings) as hub:
+        yield hub
+
+
+@pytest.fixture
+def open_small_hub(sqlite_settings: Settings) -> Callable[..., Any]:
+    """Opens a hub on SQLite and a folder with other settings."""
+
+    def opened(**changes: Any) -> Any:
+        return open_hub(sqlite_settings.model_copy(update=changes))
+
+    return opened
+
+
+# --- PostgreSQL and S3 ------------------------------------------------------------------------
+
+
+@dataclass
+class Postgres:
+    port: int
+    template_ready: bool = False
+
+    async def new_database(self) -> str:
+        """A migrated database of its own, copied from a template."""
+        import asyncpg
+
+        url = f"postgresql+asyncpg://postgres@127.0.0.1:{self.port}"
+        connection = await asyncpg.connect(
+            host="127.0.0.1", port=self.port, user="postgres", database="postgres"
+        )
+        if not self.template_ready:
+            await connection.execute("CREATE DATABASE hub_template")
+            database = Database(f"{url}/hub_template")
+            await upgrade(database.engine)
+            await database.aclose()
+            self.template_ready = True
+        name = f"hub_{os.urandom(6).hex()}"
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE hub_template")
+        await connection.close()
+        return f"{url}/{name}"
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A PostgreSQL server of the tests' own; it refuses to run as root, so another user runs it."""
+    if shutil.which("initdb") is None:
+        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
+    folder = tmp_path_factory.mktemp("postgres")
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        as_user = ["runuser", "-u", "postgres", "--"]
+        for parent in [folder, *folder.parents]:
+            if parent != Path("/") and str(parent).startswith("/tmp/"):
+                parent.chmod(0o755)
+        shutil.chown(folder, "postgres")
+    data, port = folder / "data", free_port()
+    environment = {**os.environ, "LC_ALL": "C"}
+    subprocess.run(
+        [*as_user, "initdb", "-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8"],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+        env=environment,
+    )
+    options = f"-p {port} -k {folder} -h 127.0.0.1 -c fsync=off -c max_connections=200"
+    control = [*as_user, "pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log")]
+    subprocess.run(
+        [*control, "-o", options, "start"],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+        env=environment,
+    )
+    yield Postgres(port)
+    subprocess.run(
+        [*control, "-m", "immediate", "stop"],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+        env=environment,
+    )
+
+
+@dataclass
+class S3:
+    endpoint: str
+
+    def new_bucket(self) -> dict[str, str]:
+        """Settings for a bucket of its own."""
+        name = f"bucket-{os.urandom(6).hex()}"
+        httpx.put(f"{self.endpoint}/{name}").raise_for_status()
+        return {
+            "storage_url": f"s3://{name}/hub",
+            "s3_endpoint": self.endpoint,
+            "s3_access_key_id": "test",
+            "s3_secret_access_key": "test-secret",
+        }
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """An S3 server of the tests' own."""
+    port = free_port()
+    with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_for_port(port, process)
+        yield S3(f"http://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+# --- a hub as its own process -----------------------------------------------------------------
+
+
+@dataclass
+class LiveHub:
+    """`vf-hub serve` on a port of this machine."""
+
+    url: str
+    data_dir: Path
+    port: int
+    process: subprocess.Popen[str]
+    log: Path
+    environment: dict[str, str]
+    setup_token: str | None
+    token: str = ""
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A `vf-hub` command on this hub's data."""
+        return subprocess.run(
+            [sys.executable, "-m", "hub_server.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+
+
+def start_hub(
+    data_dir: Path, *, port: int | None = None, tries: int = 1, **settings: Any
+) -> LiveHub:
+    port = port or free_port()
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("VF_HUB_", "PRIME_"))},
+        "VF_HUB_DATA_DIR": str(data_dir),
+        "VF_HUB_PORT": str(port),
+        **{f"VF_HUB_{key.upper()}": str(value) for key, value in settings.items()},
+    }
+    data_dir.mkdir(parents=True, exist_ok=True)
+    log = data_dir / "serve.log"
+    with log.open("a") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hub_server.cli", "serve"],
+            env=environment,
+            stdout=out,
+            stderr=out,
+            text=True,
+            start_new_session=True,
+        )
+    wait_for_port(port, process)
+    setup = [word for word in log.read_text().split('"') if word.startswith("setup_")]
+    return LiveHub(
+        f"http://127.0.0.1:{port}",
+        data_dir,
+        port,
+        process,
+        log,
+        environment,
+        setup[-1] if setup else None,
+    )
+
+
+def stop_hub(hub: LiveHub) -> None:
+    hub.process.terminate()
+    try:
+        hub.process.wait(15)
+    except subprocess.TimeoutExpired:
+        hub.process.kill()
+        hub.process.wait()
+
+
+@pytest.fixture(scope="module")
+def live_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
+    """A served hub with the administrator `alice`."""
+    hub = start_hub(tmp_path_factory.mktemp("live") / "hub-data")
+    try:
+        answer = httpx.post(
+            f"{hub.url}/api/v1/setup",
+            json={"token": hub.setup_token, "username": "alice", "password": "correct horse"},
+        )
+        hub.token = answer.raise_for_status().json()["data"]["token"]
+        yield hub
+    finally:
+        stop_hub(hub)
+
+
+@pytest.fixture
+def serve_hub(tmp_path: Path) -> Iterator[Callable[..., LiveHub]]:
+    """Starts served hubs with settings of the test's own; they end with the test."""
+    started: list[LiveHub] = []
+
+    def start(**settings: Any) -> LiveHub:
+        hub = start_hub(settings.pop("data_dir", tmp_path / "hub-data"), **settings)
+        started.append(hub)
+        return hub
+
+    yield start
+    for hub in started:
+        stop_hub(hub)
