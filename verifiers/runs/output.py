@@ -50,6 +50,9 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
     output["tool_defs"] = _of(state, "tool_defs")
     if (usage := token_usage(state)) is not None:
         output["token_usage"] = usage
+    if (saved := output["error"]) is not None:  # 0.1.14 repeats the two chains at the top level
+        output["error_chain"] = saved.get("error_chain_repr")
+        output["long_error_chain"] = saved.get("error_chain_str")
     output["errors"] = list(_of(state, "reward_errors") or ())
     for key in ("rollout_index", "input_key"):
         if (value := _of(state, key)) is not None:

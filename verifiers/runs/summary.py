@@ -313,7 +313,7 @@ class RunningSummary:
         if error is not None:
             self.error_count += 1
             name = error.get("error") if isinstance(error, Mapping) else error
-            message = error.get("error_chain_str") if isinstance(error, Mapping) else error
+            message = error.get("error_chain_repr") if isinstance(error, Mapping) else error
             self._errors.add(str(name), str(message))
         reward_errors = output.get("errors") or ()
         for entry in reward_errors:

@@ -12,7 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.runs.encoding import decode_line, encode_document, encode_line, is_jsonable, jsonable
@@ -154,6 +154,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON))
 def test_plain_values_come_back_as_they_were(value):
     line = encode_line(value)
@@ -179,6 +180,7 @@ ODD = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(st.characters()), ODD))
 def test_no_value_makes_a_line_fail(value):
     line = encode_line(value)

@@ -141,9 +141,14 @@ def test_a_state_with_nothing_but_a_row_gives_a_complete_output():
 def test_an_error_is_saved_with_its_causes(make_state):
     error = ToolCallError("outer")
     error.__cause__ = ValueError("inner")
-    saved = output_from_state(make_state(error=error))["error"]
-    assert saved["error"] == "ToolCallError"
-    assert saved["error_chain_repr"] == "ToolCallError('outer') -> ValueError('inner')"
+    output = output_from_state(make_state(error=error))
+    assert output["error"] == {
+        "error": "ToolCallError",
+        "error_chain_repr": "ToolCallError('outer') -> ValueError('inner')",
+        "error_chain_str": "ToolCallError -> ValueError",
+    }
+    assert output["error_chain"] == "ToolCallError('outer') -> ValueError('inner')"
+    assert output["long_error_chain"] == "ToolCallError -> ValueError"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_failed_rollouts_count_and_the_error_free_mean_stands_beside():
     assert (summary.rollouts, summary.examples, summary.rollouts_per_example) == (4, 2, 2)
     assert (summary.error_count, summary.error_rate) == (2, 0.5)
     assert summary.errors["ModelError"].count == 2
-    assert summary.errors["ModelError"].messages == ("ModelError: 503",)
+    assert summary.errors["ModelError"].messages == ("ModelError('503')",)
     assert summary.error_interval == pytest.approx((0.15003898915214947, 0.8499610108478506))
 
 
@@ -53,7 +53,7 @@ def test_a_reward_that_is_no_number_counts_zero_and_is_reported(reward):
 
 def test_at_most_three_different_messages_are_kept():
     outputs = [
-        out(i, 0.0, error={"error": "E", "error_chain_str": f"E: {i % 5}"}) for i in range(20)
+        out(i, 0.0, error={"error": "E", "error_chain_repr": f"E: {i % 5}"}) for i in range(20)
     ]
     assert summarize(outputs).errors["E"].messages == ("E: 0", "E: 1", "E: 2")
     assert summarize(outputs).errors["E"].count == 20
@@ -156,7 +156,7 @@ def test_one_example_has_a_mean_but_no_error():
 def test_the_summary_is_json_with_names():
     as_json = summarize([out(0, 1.0), out(1, 0.0, error=ERROR)]).as_json()
     assert as_json["reward"]["mean"] == 0.5
-    assert as_json["errors"] == {"ModelError": {"count": 1, "messages": ["ModelError: 503"]}}
+    assert as_json["errors"] == {"ModelError": {"count": 1, "messages": ["ModelError('503')"]}}
     assert as_json["pass_at_k"]["1"]["clusters"] == 2
     assert as_json["error_rate"] == 0.5
     json.dumps(as_json, allow_nan=False)

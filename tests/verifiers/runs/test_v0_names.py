@@ -23,8 +23,8 @@ from verifiers.utils import (
 
 NAMES = {
     "save_utils": "GenerateOutputsBuilder extract_usage_tokens get_hf_hub_dataset_name is_json_serializable"
-    " load_outputs make_dataset make_serializable push_results_to_hf_hub sanitize_metadata save_metadata save_new_outputs"
-    " save_outputs serialize_timing state_to_output states_to_outputs validate_resume_metadata",
+    " load_outputs make_dataset make_serializable push_results_to_hf_hub sanitize_metadata save_metadata"
+    " save_new_outputs save_outputs serialize_timing state_to_output states_to_outputs validate_resume_metadata",
     "path_utils": "find_latest_incomplete_eval_results_path get_eval_results_path get_eval_runs_dir get_results_path"
     " is_valid_eval_results_path",
     "metric_utils": "EnvMetrics ErrorRateMetric FinalInputTokensMetric FinalOutputTokensMetric InputTokensMetric"
