@@ -162,7 +162,7 @@ def completion_logprobs(
         logprobs += map(finite, sequence.token_logprobs[begin:end])
         top += sequence.top_logprobs[begin:end]
     has_top = sequence.generation.top_logprobs > 0
-    offset = len(decode(sequence.token_ids[:begin])) if begin else 0
+    offset = sum(map(_begins_character, sequence.token_ids[:begin]))
     return {
         "tokens": [shown_token(request, token_id) for token_id in ids],
         "token_logprobs": logprobs,
@@ -183,11 +183,14 @@ def _text_offsets(ids: Sequence[int], offset: int) -> list[int]:
     offsets = []
     for token_id in ids:
         offsets.append(offset)
-        raw = _BYTES[token_id]
-        # A character counts where its first byte stands: bytes 10xxxxxx continue one.
-        if len(raw) == 1 and raw[0] & 0xC0 != 0x80:
-            offset += 1
+        offset += _begins_character(token_id)
     return offsets
+
+
+def _begins_character(token_id: int) -> bool:
+    # Bytes 10xxxxxx continue a character; control tokens have a name, not one byte.
+    raw = _BYTES[token_id]
+    return len(raw) == 1 and raw[0] & 0xC0 != 0x80
 
 
 def usage(request: GenerationRequest, sequences: Sequence[GeneratedSequence]) -> dict[str, Any]:

@@ -55,13 +55,14 @@ class EngineDriver:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[EngineDriver]:
         """Steps the engine while the context is open; then cancels what is left."""
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._step_forever())
-            try:
-                yield self
-            finally:
-                task.cancel()
-                self.engine.cancel_all()
+        # No task group: the task cannot fail, and a group would wrap the caller's own errors.
+        task = asyncio.create_task(self._step_forever())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            self.engine.cancel_all()
 
     async def _step_forever(self) -> None:
         while True:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verifiers.endpoint import sampling
+from verifiers.endpoint.blas_threads import one_blas_thread
 from verifiers.endpoint.cache_rows import CacheRows
 from verifiers.endpoint.errors import RequestError
 from verifiers.endpoint.model import Model, ModelWeights, Segment
@@ -271,11 +272,11 @@ class Engine:
         if not self.has_work:
             return
         started = time.thread_time()
-        if self._paused is None:
-            self._admit()
-        if self._running:
-            # Broken weights overflow: the rows are found and ended in `_take_tokens`.
-            with np.errstate(over="ignore", invalid="ignore"):
+        # Broken weights overflow; the sequences are found and ended in `_take_tokens`.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+            if self._paused is None:
+                self._admit()
+            if self._running:
                 self._decode()
         self.counts["steps"] += 1
         self.busy_s += time.thread_time() - started
@@ -340,15 +341,14 @@ class Engine:
 
     def _prefill(self, admitted: list[tuple[GeneratedSequence, Segment]]) -> None:
         plain = [pair for pair in admitted if not pair[0].generation.prompt_logprobs]
-        with np.errstate(over="ignore", invalid="ignore"):
-            for sequence, segment in admitted:
-                if sequence.generation.prompt_logprobs:
-                    logits = self.model.prefill([segment], self._cache, all_positions=True)
-                    self._record_prompt(sequence, logits)
-                    self._take_tokens([sequence], logits[-1:])
-            if plain:
-                logits = self.model.prefill([segment for _, segment in plain], self._cache)
-                self._take_tokens([sequence for sequence, _ in plain], logits)
+        for sequence, segment in admitted:
+            if sequence.generation.prompt_logprobs:
+                logits = self.model.prefill([segment], self._cache, all_positions=True)
+                self._record_prompt(sequence, logits)
+                self._take_tokens([sequence], logits[-1:])
+        if plain:
+            logits = self.model.prefill([segment for _, segment in plain], self._cache)
+            self._take_tokens([sequence for sequence, _ in plain], logits)
         self._rows.settle()
 
     def _decode(self) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -59,15 +59,15 @@ class EndpointProcess:
 
     def close(self) -> None:
         """Ends the process and waits for it; nothing if it has ended."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        # Closing a pipe to a process that has died reports what could not be delivered; nobody waits for it.
+        with suppress(BrokenPipeError):
+            _pipe(self._process.stdin).close()
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        _pipe(self._process.stdout).close()
 
     def __enter__(self) -> EndpointProcess:
         return self
@@ -112,25 +112,31 @@ def start_endpoint_process(
         env={**os.environ, **dict.fromkeys(BLAS_THREAD_VARIABLES, "1")},
     )
     try:
+        answer = _introduce(process, settings, start_timeout_s)
+        if "base_url" not in answer:
+            reason = answer.get("error") or "It said nothing."
+            raise EndpointStartError(
+                f"The endpoint process ended with code {process.wait()} before it served. {reason}"
+            )
+    except BaseException:
+        process.kill()
+        EndpointProcess(process, "", model_name).close()
+        raise
+    return EndpointProcess(process, answer["base_url"], model_name)
+
+
+def _introduce(
+    process: subprocess.Popen[str], settings: dict[str, object], timeout_s: float
+) -> dict[str, str]:
+    # Gives what the child announces; nothing if it ended without a word.
+    try:
         # Through the pipe, not the command line: a key there would be visible to every user.
         _pipe(process.stdin).write(json.dumps(settings) + "\n")
         _pipe(process.stdin).flush()
-        line = _first_line(process, start_timeout_s)
-        answer = json.loads(line) if line else {}
-        if "base_url" not in answer:
-            raise EndpointStartError(
-                answer.get("error")
-                or f"The endpoint process ended with code {process.wait()} before it served."
-            )
-    except BrokenPipeError as error:
-        raise EndpointStartError(
-            f"The endpoint process ended with code {process.wait()} before it read its settings."
-        ) from error
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    return EndpointProcess(process, answer["base_url"], model_name)
+    except BrokenPipeError:
+        return {}
+    line = _first_line(process, timeout_s)
+    return json.loads(line) if line else {}
 
 
 @contextmanager

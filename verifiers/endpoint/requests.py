@@ -336,7 +336,7 @@ def check_messages(value: Any) -> list[Mapping[str, Any]]:
     for index, message in enumerate(value):
         where = f"messages[{index}]"
         fields = Fields(message, within=where)
-        if message.get("role") not in ROLE_TOKENS:
+        if fields.text("role") not in ROLE_TOKENS:
             raise refuse(f"{where}.role", message.get("role"), f"one of {', '.join(ROLE_TOKENS)}")
         _check_content(fields.get("content"), f"{where}.content")
         if fields.get("tool_calls") is not None:

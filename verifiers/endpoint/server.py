@@ -133,6 +133,12 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         )
     except EndpointError as error:
         return error_response(RequestError(str(error), status=500, kind="InternalServerError"))
+    except Exception as error:
+        logger.exception("%s %s failed", request.method, request.path)
+        message = (
+            f"The server failed with {error!r}; this is a fault of the server, not of the request."
+        )
+        return error_response(RequestError(message, status=500, kind="InternalServerError"))
 
 
 def _api_key_check(api_key: str) -> Any:

@@ -132,7 +132,9 @@ def train(model: TorchLlama, *, seed: int, stages: tuple[Stage, ...] = STAGES) -
             done += 1
             if done % 50 == 0:
                 spent = time.process_time() - started
-                logger.info("step %d of %d   loss %.4f   %.0f cpu-s", done, total, loss, spent)
+                logger.info(
+                    "step %d of %d   loss %.4f   %.0f cpu-s", done, total, loss.item(), spent
+                )
 
 
 def loss_of(model: TorchLlama, problems: list[Problem]) -> torch.Tensor:

@@ -99,7 +99,12 @@ def forward_in_float64(tensors: Tensors, config: ModelConfig, ids: list[int]) ->
         for position, state in enumerate(states):
             x = norm(state, layer["input_layernorm"])
             q = (layer["self_attn.q_proj"] @ x).reshape(heads, dim)
-            keys.append([rotated(k, position) for k in (layer["self_attn.k_proj"] @ x).reshape(kv_heads, dim)])
+            keys.append(
+                [
+                    rotated(k, position)
+                    for k in (layer["self_attn.k_proj"] @ x).reshape(kv_heads, dim)
+                ]
+            )
             values.append((layer["self_attn.v_proj"] @ x).reshape(kv_heads, dim))
             out = []
             for head in range(heads):
@@ -145,7 +150,7 @@ class Caller:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Lets the loop run until the condition holds; the test's time limit ends it otherwise."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is awaited sets no event
             await asyncio.sleep(0)
 
 

@@ -11,14 +11,18 @@ IDS = np.random.default_rng(1).integers(0, VOCAB_SIZE, 30).tolist()
 
 def test_logits_equal_the_reference(tiny_model, tiny_config, make_tensors, reference_logits):
     logits = tiny_model.prefill([Segment(0, 0, IDS)], tiny_model.new_cache(1), all_positions=True)
-    np.testing.assert_allclose(logits, reference_logits(make_tensors(0), tiny_config, IDS), atol=1e-4)
+    np.testing.assert_allclose(
+        logits, reference_logits(make_tensors(0), tiny_config, IDS), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_tied_embeddings_and_other_head_groupings_equal_the_reference(
     tiny_config, random_tensors_of, reference_logits, kv_heads
 ):
-    config = dataclasses.replace(tiny_config, num_key_value_heads=kv_heads, tie_word_embeddings=True)
+    config = dataclasses.replace(
+        tiny_config, num_key_value_heads=kv_heads, tie_word_embeddings=True
+    )
     tensors = random_tensors_of(config, 5)
     model = Model(config, prepare_weights(tensors, config))
     logits = model.prefill([Segment(0, 0, IDS)], model.new_cache(1), all_positions=True)
@@ -51,7 +55,9 @@ def test_sequences_of_one_call_do_not_touch_each_other(tiny_model):
     stepped = tiny_model.decode(np.array([9, 10, 11]), positions, cache)
     for row, ids in enumerate(prompts):
         alone = tiny_model.new_cache(1)
-        np.testing.assert_allclose(together[row], tiny_model.prefill([Segment(0, 0, ids)], alone)[0], atol=1e-4)
+        np.testing.assert_allclose(
+            together[row], tiny_model.prefill([Segment(0, 0, ids)], alone)[0], atol=1e-4
+        )
         logits = tiny_model.decode(np.array([9 + row]), positions[row : row + 1], alone)
         np.testing.assert_allclose(stepped[row], logits[0], atol=1e-4)
 

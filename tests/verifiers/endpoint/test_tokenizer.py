@@ -32,7 +32,11 @@ def test_texts_with_control_tokens_come_back_whole(text):
 
 
 def test_control_tokens_are_parsed_only_on_demand():
-    assert encode("<|user|>a<|assistant|>", parse_special=True) == [USER, ord("a") + BYTE_OFFSET, ASSISTANT]
+    assert encode("<|user|>a<|assistant|>", parse_special=True) == [
+        USER,
+        ord("a") + BYTE_OFFSET,
+        ASSISTANT,
+    ]
     assert min(encode("<|user|>")) >= BYTE_OFFSET
 
 
@@ -55,4 +59,6 @@ def test_a_character_is_held_back_until_its_last_byte():
 @pytest.mark.parametrize("token", range(VOCAB_SIZE))
 def test_every_token_has_a_text_and_bytes(token):
     assert token_text(token)
-    assert token_bytes(token) == (SPECIAL_TOKENS[token].encode() if token < BYTE_OFFSET else bytes([token - BYTE_OFFSET]))
+    assert token_bytes(token) == (
+        SPECIAL_TOKENS[token].encode() if token < BYTE_OFFSET else bytes([token - BYTE_OFFSET])
+    )

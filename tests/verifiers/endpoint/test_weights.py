@@ -10,7 +10,12 @@ from verifiers.endpoint import WeightsError, load_model
 from verifiers.endpoint.checkpoint import folder_files, save_checkpoint
 from verifiers.endpoint.configuration import parse_config
 from verifiers.endpoint.model import SHIPPED_WEIGHTS, load_weights
-from verifiers.endpoint.weights import check_tensors, parse_safetensors, read_safetensors, write_safetensors
+from verifiers.endpoint.weights import (
+    check_tensors,
+    parse_safetensors,
+    read_safetensors,
+    write_safetensors,
+)
 
 SAMPLE = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float16)}
 
@@ -134,7 +139,9 @@ def test_a_checkpoint_comes_back_from_its_folder(folder, make_tensors, tiny_conf
     save_checkpoint(folder, tiny_config, make_tensors(3))
     model = load_model(folder)
     assert model.config == tiny_config
-    np.testing.assert_array_equal(model.weights.embedding, make_tensors(3)["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(
+        model.weights.embedding, make_tensors(3)["model.embed_tokens.weight"]
+    )
     load_weights(folder / "model.safetensors", tiny_config)
 
 
@@ -152,7 +159,9 @@ def test_a_checkpoint_comes_back_from_its_folder(folder, make_tensors, tiny_conf
         ({"vocab_size": 999}, "tokenizer has 264"),
     ],
 )
-def test_configurations_this_server_cannot_run_are_refused(folder, make_tensors, tiny_config, change, words):
+def test_configurations_this_server_cannot_run_are_refused(
+    folder, make_tensors, tiny_config, change, words
+):
     save_checkpoint(folder, tiny_config, make_tensors(0))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
@@ -160,7 +169,10 @@ def test_configurations_this_server_cannot_run_are_refused(folder, make_tensors,
         load_model(folder)
 
 
-@pytest.mark.parametrize(("text", "words"), [("[]", "expected an object"), ("{", "no valid JSON"), (None, "No such file")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[]", "expected an object"), ("{", "no valid JSON"), (None, "No such file")],
+)
 def test_a_broken_config_file_is_named(tmp_path, text, words):
     if text is not None:
         (tmp_path / "config.json").write_text(text)
