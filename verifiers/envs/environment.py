@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
 from verifiers.decorators import hooks_of
-from verifiers.envs import generation, open_environments
+from verifiers.envs import generation, open_environments, stops
 from verifiers.envs.hooks import call_hook
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
@@ -119,6 +119,7 @@ class Environment(ABC):
             "eval": self._source(eval_dataset),
         }
         self._stop_conditions = self._hooks("stop")
+        self._stop_plan: tuple[list[Any], list[Any]] = ([], [])
         self._setup_handlers = self._hooks("setup")
         self._update_handlers = self._hooks("update")
         self._cleanup_handlers = self._hooks("cleanup")
@@ -261,18 +262,26 @@ class Environment(ABC):
             ]
         if isinstance(info := dict.get(state, "info"), dict | list):
             state["info"] = deepcopy(info)
-        state.client = resolve_client(client)
-        state.model = model
-        state.sampling_args = sampling_args
-        state.is_completed = state.is_truncated = False
-        state.stop_condition = None
-        state.tool_defs = self._tools_for(state)
-        state.trajectory = []
-        state.trajectory_id = generation.new_id()
-        state.completion = state.reward = state.metrics = state.advantage = None
-        state.error = state.final_env_response = None
-        state.usage = StateUsageTracker()
-        state.timing = RolloutTiming()
+        dict.update(
+            state,
+            client=resolve_client(client),
+            model=model,
+            sampling_args=sampling_args,
+            is_completed=False,
+            is_truncated=False,
+            stop_condition=None,
+            tool_defs=self._tools_for(state),
+            trajectory=[],
+            trajectory_id=generation.new_id(),
+            completion=None,
+            reward=None,
+            metrics=None,
+            advantage=None,
+            error=None,
+            final_env_response=None,
+            usage=StateUsageTracker(),
+            timing=RolloutTiming(),
+        )
         return state
 
     def _tools_for(self, state: State) -> list[Tool]:
@@ -358,10 +367,25 @@ class Environment(ABC):
 
     async def is_completed(self, state: State, **kwargs: Any) -> bool:
         """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`."""
-        for condition in self._stop_conditions:
-            if await self._render_stop(state, condition):
+        if type(self)._render_stop is not Environment._render_stop:
+            for condition in self._stop_conditions:
+                if await self._render_stop(state, condition):
+                    return True
+            return False
+        for condition, predicate in self._stop_plan_now():
+            if predicate is None:
+                if await self._render_stop(state, condition):
+                    return True
+            elif predicate(self, state):
+                state.is_completed = True
+                state.stop_condition = predicate.__name__
                 return True
         return False
+
+    def _stop_plan_now(self) -> list[Any]:
+        if self._stop_plan[0] != self._stop_conditions:  # someone has changed the list
+            self._stop_plan = (list(self._stop_conditions), stops.plan(self._stop_conditions))
+        return self._stop_plan[1]
 
     async def cleanup(self, state: State, *_: Any, **__: Any) -> None:
         """Run the `@vf.cleanup` handlers for one rollout."""
@@ -423,7 +447,8 @@ class Environment(ABC):
         credentials, an option that does not exist and a run folder that cannot be written raise.
         """
         chosen = generation.GenerateOptions.from_call(max_concurrent=max_concurrent, **options)
-        return await generation.generate(self, inputs, client, model, sampling_args, chosen)
+        rows = generation.as_rows(self, inputs)
+        return await generation.run_rows(self, rows, client, model, sampling_args, chosen)
 
     async def evaluate(
         self,
@@ -442,7 +467,9 @@ class Environment(ABC):
         inputs = self._get_eval_inputs(
             num_examples, rollouts_per_example, chosen.shuffle_seed_or_none
         )
-        return await generation.generate(self, inputs, client, model, sampling_args, chosen)
+        return await generation.run_rows(
+            self, generation.as_rows(self, inputs), client, model, sampling_args, chosen
+        )
 
     def generate_sync(self, inputs: Any, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
         """`generate` from code that is not async; works inside a notebook's running loop too."""

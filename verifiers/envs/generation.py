@@ -32,14 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GenerateOptions",
+    "as_rows",
     "clean_up",
     "eval_inputs",
-    "generate",
     "model_response_for_client",
     "new_id",
     "play_group",
     "run_group",
     "run_rollout",
+    "run_rows",
     "run_sync",
     "score",
 ]
@@ -129,7 +130,7 @@ def eval_inputs(
     return [row for row in rows for _ in range(rollouts_per_example)]
 
 
-def _as_rows(env: Environment, inputs: Any) -> list[Row]:
+def as_rows(env: Environment, inputs: Any) -> list[Row]:
     """Inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
     if isinstance(inputs, Mapping):
         if "prompt" in inputs and isinstance(inputs["prompt"], list) and "example_id" not in inputs:
@@ -160,9 +161,9 @@ def _grouped(rows: Sequence[Row]) -> list[list[Task]]:
 # -------------------------------------------------------------------------------------------------- the run
 
 
-async def generate(
+async def run_rows(
     env: Environment,
-    inputs: Any,
+    rows: list[Row],
     client: Any,
     model: str,
     sampling_args: SamplingArgs | None,
@@ -171,7 +172,6 @@ async def generate(
     """Play, score, save and summarise every input."""
     from verifiers.envs.environment import merged_sampling_args
 
-    rows = _as_rows(env, inputs)
     client = resolve_client(client)
     sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
     record = RunRecord.start(env, rows, client, model, sampling_args, options)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from verifiers.clients import resolve_client
-from verifiers.decorators import cleanup, stop
+from verifiers.decorators import cleanup
+from verifiers.envs import stops
 from verifiers.envs.environment import Environment
 from verifiers.envs.generation import clean_up
 from verifiers.envs.hooks import call_hook
@@ -113,41 +114,13 @@ class MultiTurnEnv(Environment):
 
     # ---------------------------------------------------------------------------------------- stop conditions
 
-    @stop(priority=100)
-    async def has_error(self, state: State, **kwargs: Any) -> bool:
-        """An error ends the rollout."""
-        return state.error is not None
-
-    @stop
-    async def prompt_too_long(self, state: State) -> bool:
-        """The conversation no longer fits the model's context."""
-        return bool(dict.get(state, "prompt_too_long"))
-
-    @stop
-    async def max_turns_reached(self, state: State) -> bool:
-        """The model has answered `max_turns` times."""
-        return self.max_turns > 0 and len(state.trajectory) >= self.max_turns
-
-    @stop
-    async def max_total_completion_tokens_reached(self, state: State) -> bool:
-        """The model has written all the tokens it may."""
-        limit = self.max_total_completion_tokens
-        return limit > 0 and state.usage["output_tokens"] >= limit
-
-    @stop
-    async def max_total_tokens_reached(self, state: State) -> bool:
-        """The rollout has used all the tokens this run allows it."""
-        return current_limits().tokens_reached(state)
-
-    @stop
-    async def max_cost_reached(self, state: State) -> bool:
-        """The rollout has cost all this run allows it."""
-        return current_limits().cost_reached(state)
-
-    @stop
-    async def has_final_env_response(self, state: State) -> bool:
-        """The environment has said its last word."""
-        return state.final_env_response is not None
+    has_error = stops.condition(stops.has_error, priority=100)
+    prompt_too_long = stops.condition(stops.prompt_too_long)
+    max_turns_reached = stops.condition(stops.max_turns_reached)
+    max_total_completion_tokens_reached = stops.condition(stops.max_total_completion_tokens_reached)
+    max_total_tokens_reached = stops.condition(stops.max_total_tokens_reached)
+    max_cost_reached = stops.condition(stops.max_cost_reached)
+    has_final_env_response = stops.condition(stops.has_final_env_response)
 
     @cleanup(priority=1000)
     async def render_state(self, state: State) -> None:

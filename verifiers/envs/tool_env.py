@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from verifiers.decorators import stop
+from verifiers.envs import stops
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ToolCallError, ToolError, ToolParseError
@@ -76,13 +76,7 @@ class ToolEnv(MultiTurnEnv):
     def _should_stop_for_error(self, err: Exception) -> bool:
         return isinstance(err, self.stop_errors)
 
-    @stop
-    async def no_tools_called(self, state: State) -> bool:
-        """The model has answered without calling a tool."""
-        if not state.trajectory:
-            return False
-        message = state.trajectory[-1]["completion"][-1]
-        return message.get("role") in ("assistant", "text") and not message.get("tool_calls")
+    no_tools_called = stops.condition(stops.no_tools_called)
 
     async def call_tool(
         self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any

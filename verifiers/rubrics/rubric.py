@@ -13,8 +13,10 @@ from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
 from verifiers.rubrics.scoring import (
     DEFAULT_TIME_LIMIT_S,
+    Part,
     call_for_group,
     call_individual,
+    score_parts,
     score_states,
     write_scores,
 )
@@ -63,6 +65,7 @@ class Rubric:
         self._teardown_handlers: list[Callable[..., Any]] = [
             getattr(self, name) for name in hooks_of(type(self), "teardown")
         ]
+        self._parts: tuple[list[RewardCall], float, list[Part] | None] | None = None
         self._bound: tuple[list[Any], list[float], list[RewardCall]] | None = None
         for kind in ("reward", "metric"):
             for name in hooks_of(type(self), kind):
@@ -192,17 +195,26 @@ class Rubric:
 
     async def score(self, states: Sequence[State]) -> list[Score]:
         """Scores of the rollouts of one example, in their order; the states are not written to."""
-        providers = (
-            self.score_object_providers or type(self).score_objects is not Rubric.score_objects
-        )
-        objects_of = self.score_objects if providers else lambda _: self.class_objects
+        if (parts := self.parts()) is not None:
+            return await score_parts(states, parts)
         return await score_states(
             states,
             self.reward_calls(),
-            objects_of,
+            self.score_objects,
             self.group_score_objects(list(states)) if self.has_group_rewards else {},
             self.scoring_timeout_s,
         )
+
+    def parts(self) -> list[Part] | None:
+        """The functions with what they are offered; None when that depends on the rollout or the group."""
+        calls = self.reward_calls()
+        if self.score_object_providers or type(self).score_objects is not Rubric.score_objects:
+            return None
+        limit_s = self.scoring_timeout_s
+        if self._parts is None or self._parts[0] is not calls or self._parts[1] != limit_s:
+            parts = [Part(call, self.class_objects, limit_s) for call in calls]
+            self._parts = (calls, limit_s, None if any(call.per_group for call in calls) else parts)
+        return self._parts[2]
 
     async def score_rollout(self, state: State, score_sem: Any = None) -> None:
         """Score one rollout on its own and write reward and metrics into its state.

@@ -7,7 +7,7 @@ from typing import Any
 
 from verifiers.errors import ConfigError
 from verifiers.rubrics.rubric import Rubric
-from verifiers.rubrics.scoring import merge
+from verifiers.rubrics.scoring import Part, merge, score_parts
 from verifiers.state import State
 from verifiers.types import RewardFunc, Score
 
@@ -62,8 +62,20 @@ class RubricGroup(Rubric):
 
     async def score(self, states: Sequence[State]) -> list[Score]:
         """The merged scores of all rubrics, in the order of the states."""
+        if (parts := self.parts()) is not None:
+            return await score_parts(states, parts)
         by_rubric = [await scores_of(rubric, states) for rubric in self.rubrics]
         return [merge(scores) for scores in zip(*by_rubric, strict=True)]
+
+    def parts(self) -> list[Part] | None:
+        """The functions of all rubrics in one row; None when a rubric scores in a way of its own."""
+        parts: list[Part] = []
+        for rubric in self.rubrics:
+            own = rubric.parts() if scores_plainly(rubric) else None
+            if own is None:
+                return None
+            parts += own
+        return parts
 
     async def cleanup(self, state: State) -> None:
         """Clean up in every rubric."""
@@ -76,6 +88,16 @@ class RubricGroup(Rubric):
         await super().teardown()
         for rubric in self.rubrics:
             await rubric.teardown()
+
+
+def scores_plainly(rubric: Rubric) -> bool:
+    """Whether a rubric scores by its functions alone, none of v0's scoring methods overridden."""
+    kind = type(rubric)
+    return (
+        kind.score_group is Rubric.score_group
+        and kind.score_rollout is Rubric.score_rollout
+        and kind.score in (Rubric.score, RubricGroup.score)
+    )
 
 
 async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[Score]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
 
 from verifiers.errors import RewardError, ScoringTimeout, error_info
 from verifiers.rubrics.reward_call import RewardCall
@@ -33,16 +34,55 @@ def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def call_individual(
-    call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
-) -> float:
-    """The value of one reward function for one rollout. Raises RewardError or ScoringTimeout."""
+_MISSING: Any = object()
+
+
+def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
+    """One value that a reward function asks for. Raises KeyError when the rollout does not offer it."""
+    if name in objects:
+        return objects[name]
+    if name == "state":
+        return state
+    value = dict.get(state, name, _MISSING)
+    if value is not _MISSING:
+        return value
+    if name in _DEFAULTS:
+        return _DEFAULTS[name]
+    if name == "info":
+        return {}
+    return state[name]
+
+
+_DEFAULTS: dict[str, Any] = {"answer": "", "prompt": None, "completion": None}
+
+
+def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    if not call.wants_all:
+        try:
+            return {name: _argument(name, state, objects) for name in call.wants}
+        except KeyError:
+            pass  # an optional parameter keeps its default, a required one is reported below
     offered = offered_by(state, objects)
     if call.wants_all:
         for field in state.input_fields:
             if field in state:
                 offered.setdefault(field, state[field])
-    return call.number(await _run(call, call.arguments(offered, state.__getitem__), time_limit_s))
+    return call.arguments(offered, state.__getitem__)
+
+
+async def call_individual(
+    call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
+) -> float:
+    """The value of one reward function for one rollout. Raises RewardError or ScoringTimeout."""
+    try:
+        value = watchdog.call(call.func, _arguments(call, state, objects), call.name, time_limit_s)
+        if inspect.isawaitable(value):
+            value = await _awaited(value, call.name, time_limit_s)
+    except (RewardError, ScoringTimeout):
+        raise
+    except Exception as error:
+        raise _raised(call.name, error) from error
+    return call.number(value)
 
 
 async def call_for_group(
@@ -61,33 +101,48 @@ async def call_for_group(
         except KeyError:
             return [state[name.removesuffix("s")] for state in states]
 
-    values = await _run(call, call.arguments(offered, lookup), time_limit_s)
+    try:
+        arguments = call.arguments(offered, lookup)
+        values = watchdog.call(call.func, arguments, call.name, time_limit_s)
+        if inspect.isawaitable(values):
+            values = await _awaited(values, call.name, time_limit_s)
+    except (RewardError, ScoringTimeout):
+        raise
+    except Exception as error:
+        raise _raised(call.name, error) from error
     return call.numbers(values, len(states))
 
 
-async def _run(call: RewardCall, arguments: dict[str, Any], time_limit_s: float) -> Any:
+async def _awaited(value: Awaitable[Any], name: str, time_limit_s: float) -> Any:
     try:
-        value = watchdog.call(call.func, arguments, call.name, time_limit_s)
-        if inspect.isawaitable(value):
-            async with asyncio.timeout(time_limit_s) as limit:
-                try:
-                    value = await value
-                except TimeoutError as error:
-                    if limit.expired():
-                        raise
-                    raise RewardError(f"Reward function {call.name!r} raised {error!r}") from error
-        return value
-    except (RewardError, ScoringTimeout):
-        raise
-    except TimeoutError:
+        async with asyncio.timeout(time_limit_s) as limit:
+            return await value
+    except TimeoutError as error:
+        if not limit.expired():
+            raise _raised(name, error) from error
         raise ScoringTimeout(
-            f"Reward function {call.name!r} ran longer than {time_limit_s:g} s and was cancelled. "
+            f"Reward function {name!r} ran longer than {time_limit_s:g} s and was cancelled. "
             "Give its own calls a time limit, or raise the scoring time limit."
         ) from None
-    except Exception as error:
-        raise RewardError(
-            f"Reward function {call.name!r} raised {type(error).__name__}: {error}"
-        ) from error
+
+
+def _raised(name: str, error: Exception) -> RewardError:
+    return RewardError(f"Reward function {name!r} raised {type(error).__name__}: {error}")
+
+
+class Part(NamedTuple):
+    """One reward function of a rubric, with what that rubric offers it."""
+
+    call: RewardCall
+    objects: Mapping[str, Any]
+    time_limit_s: float
+
+
+async def score_parts(states: Sequence[State], parts: Sequence[Part]) -> list[Score]:
+    """Scores of rollouts by functions that look at one rollout each, whatever rubrics they belong to."""
+    if len(states) == 1:
+        return [await _score_one(states[0], parts)]
+    return list(await asyncio.gather(*(_score_one(state, parts) for state in states)))
 
 
 async def score_states(
@@ -100,13 +155,9 @@ async def score_states(
     """Scores of the rollouts of one example, in their order.
 
     Functions run in the order they were added; the rollouts of a group run concurrently. A function that raises
-    counts 0.0 and leaves an entry in `Score.errors`, unless the rollout itself had already failed.
+    counts 0.0 and leaves an entry in `Score.errors`, unless the rollout itself had already failed. Without a group
+    function among them `score_parts` gives the same at less cost.
     """
-    if not any(call.per_group for call in calls):
-        if len(states) == 1:
-            return [await _score_one(states[0], calls, objects_of(states[0]), time_limit_s)]
-        tasks = [_score_one(state, calls, objects_of(state), time_limit_s) for state in states]
-        return list(await asyncio.gather(*tasks))
     metrics: list[dict[str, float]] = [{} for _ in states]
     errors: list[list[dict[str, str]]] = [[] for _ in states]
     for call in calls:
@@ -125,19 +176,35 @@ async def score_states(
     ]
 
 
-async def _score_one(
-    state: State, calls: Sequence[RewardCall], objects: Mapping[str, Any], time_limit_s: float
-) -> Score:
+async def _score_one(state: State, parts: Sequence[Part]) -> Score:
     metrics: dict[str, float] = {}
     errors: list[dict[str, str]] = []
     reward = 0.0
-    for call in calls:
-        value, error = await _value(call, state, objects, time_limit_s)
-        metrics[call.name] = value
+    for call, objects, time_limit_s in parts:
+        try:
+            # The same steps as call_individual, without a coroutine for the common case of a plain float.
+            value = watchdog.call(
+                call.func, _arguments(call, state, objects), call.name, time_limit_s
+            )
+            if type(value) is not float or not isfinite(value):
+                if inspect.isawaitable(value):
+                    value = await _awaited(value, call.name, time_limit_s)
+                value = call.number(value)
+        except Exception as error:  # noqa: BLE001 - recorded on the score, counted in the summary
+            known = isinstance(error, RewardError | ScoringTimeout)
+            found = _recorded(call, error if known else _caused(_raised(call.name, error), error))
+            if state.error is None:
+                errors.append(found)
+            value = 0.0
+        name = call.name
+        metrics[name] = metrics[name] + value if name in metrics else value
         reward += call.weight * value
-        if error is not None and state.error is None:
-            errors.append(error)
     return Score(reward, metrics, errors)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 async def _value(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import threading
 import time
@@ -37,6 +38,7 @@ class Watchdog:
         self._name = ""
         self._fired = False
         self._interrupt: int | None = None
+        self._pid = 0
 
     def call(
         self, func: Callable[..., Any], arguments: dict[str, Any], name: str, limit_s: float
@@ -77,7 +79,8 @@ class Watchdog:
                 pass
 
     def _ensure_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None or self._pid != os.getpid():  # a thread does not survive a fork
+            self._pid = os.getpid()
             self._thread = threading.Thread(
                 target=self._watch, name="scoring-watchdog", daemon=True
             )
