@@ -198,7 +198,15 @@ def _run_one(
     )
     example = next((rollout for rollout in outputs if not rollout.get("error")), None)
     return report.Finished(
-        config, title, summary, folder, summary.rollouts >= wanted, wanted, example, one.swept
+        config,
+        title,
+        summary,
+        folder,
+        is_complete=summary.rollouts >= wanted,
+        wanted=wanted,
+        example=example,
+        error_messages=report.error_messages(outputs),
+        swept=one.swept,
     )
 
 
@@ -242,6 +250,8 @@ async def _run(
         if not is_live:
             plain.changed()
 
+    await _check_endpoint(config)
+
     async def work(stop: asyncio.Event) -> GenerateOutputs:
         try:
             return await run_evaluation(
@@ -277,6 +287,23 @@ async def _run(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+async def _check_endpoint(config: EvalConfig) -> None:
+    """Say which endpoints cannot be reached; raise EndpointUnavailable when none can."""
+    from verifiers.clients.connect import resolve_client_configs
+    from verifiers.errors import EndpointUnavailable
+    from vf_cli.preflight import unreachable
+
+    reasons = await unreachable(config.client_config)
+    if not reasons:
+        return
+    described = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
+    if len(reasons) == len(resolve_client_configs(config.client_config)):
+        raise EndpointUnavailable(
+            f"The endpoint cannot be reached. {described}. Is the server running, and -b right?"
+        )
+    output.warn(f"Some endpoints cannot be reached: {described}")
 
 
 async def _refresh(shown: Any) -> None:

@@ -12,12 +12,14 @@ import logging
 import os
 import re
 import sys
+from collections import Counter
 from typing import Any
 
 import typer
 
 from vf_cli import output
 
+MAX_SAME_WARNINGS = 1
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -54,7 +56,13 @@ def run(app: typer.Typer, arguments: list[str] | None = None) -> int:
 
 def failure(error: BaseException, *, is_verbose: bool) -> int:
     """Say what went wrong, with the traceback when wanted, and give the exit code."""
-    from verifiers.errors import ConfigError, EnvironmentNotFound, Error, MissingKeyError
+    from verifiers.errors import (
+        AuthenticationError,
+        ConfigError,
+        EnvironmentNotFound,
+        Error,
+        MissingKeyError,
+    )
 
     while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
         error = error.exceptions[0]
@@ -68,11 +76,10 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
         output.error(f"{type(error).__name__}: {error}")
         if not is_verbose:
             output.note("This was not expected. Run again with -v to see where it happened.")
-    return (
-        EXIT_USAGE
-        if isinstance(error, ConfigError | EnvironmentNotFound | MissingKeyError)
-        else EXIT_FAILED
+    is_usage = isinstance(
+        error, ConfigError | EnvironmentNotFound | MissingKeyError | AuthenticationError
     )
+    return EXIT_USAGE if is_usage else EXIT_FAILED
 
 
 def _usage_error(error: Any) -> int:
@@ -83,8 +90,25 @@ def _usage_error(error: Any) -> int:
     return error.exit_code
 
 
+class _Repeats(logging.Filter):
+    """Lets the first few messages of a kind through: thousands of rollouts may fail for one reason."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show the message."""
+        kind = (record.name, str(record.msg))
+        self._seen[kind] += 1
+        if self._seen[kind] == self._most:
+            record.msg = f"{record.msg}  (further ones like this are shown with -v)"
+        return self._seen[kind] <= self._most
+
+
 def configure_logging(*, is_verbose: bool) -> None:
-    """Send the library's log to stderr: warnings, or everything with -v."""
+    """Send the library's log to stderr: the first warnings of each kind, or everything with -v."""
     from rich.logging import RichHandler
 
     handler = RichHandler(
@@ -93,6 +117,8 @@ def configure_logging(*, is_verbose: bool) -> None:
     handler.setFormatter(
         logging.Formatter("%(message)s" if not is_verbose else "%(name)s: %(message)s")
     )
+    if not is_verbose:
+        handler.addFilter(_Repeats(MAX_SAME_WARNINGS))
     logger = logging.getLogger("verifiers")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if is_verbose else logging.WARNING)

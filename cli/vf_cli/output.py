@@ -64,23 +64,28 @@ def show_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def _say(text: Any) -> None:
+    # A terminal gets whole words on its lines; a file gets the line as it is.
+    stderr().print(text, soft_wrap=not stderr().is_terminal)
+
+
 def note(text: str) -> None:
     """Something to know beside the result."""
-    stderr().print(safe(text), soft_wrap=True)
+    _say(safe(text))
 
 
 def warn(text: str) -> None:
     """Something that is probably not as the user thinks."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("warning: ", "bold yellow"), safe(text)), soft_wrap=True)
+    _say(Text.assemble(("warning: ", "bold yellow"), safe(text)))
 
 
 def error(text: str) -> None:
     """Why the command failed."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("error: ", "bold red"), safe(text)), soft_wrap=True)
+    _say(Text.assemble(("error: ", "bold red"), safe(text)))
 
 
 def traceback_of(caught: BaseException) -> None:

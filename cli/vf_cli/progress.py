@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 10.0
 """Shortest time between two plain lines; the last one is always written."""
+SILENCE_S = 20.0
+"""After this long without a finished rollout the display says so."""
 SPEED_WINDOW_S = 15.0
 """Tokens per second are those of about this long, so that they follow a change of speed."""
 
@@ -96,6 +98,11 @@ class Progress:
         return self._clock() - self.started_s
 
     @property
+    def silent_s(self) -> float:
+        """Seconds since a rollout last finished."""
+        return self._clock() - self._marks[-1][0]
+
+    @property
     def left_s(self) -> float | None:
         """Seconds still needed at the speed so far; None before anything has finished."""
         ran = self.done - self.saved_before
@@ -114,6 +121,8 @@ class Progress:
             facts.append(("running", f"{self.running:,}"))
         if self.output_tokens:
             facts.append(("tokens/s", f"{self.tokens_per_s:,.0f}"))
+        if self.silent_s > SILENCE_S and self.done < self.total:
+            facts.append(("nothing finished for", duration(self.silent_s)))
         if self.errors:
             facts.append(("errors", errors_text(self.errors)))
         return facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from verifiers.configs import EvalConfig
     from verifiers.runs.statistics import Estimate
-    from verifiers.runs.summary import ErrorCount, Summary
+    from verifiers.runs.summary import Summary
 
 MAX_METRICS = 30
 MAX_EXAMPLE_LINES = 8
@@ -37,6 +37,8 @@ class Finished(NamedTuple):
     """Rollouts it should have."""
     example: Mapping[str, Any] | None = None
     """A rollout to show."""
+    error_messages: Mapping[str, str] = {}
+    """Type of error → what one of them said."""
     swept: Mapping[str, Any] = {}
     """What distinguishes it within a sweep."""
 
@@ -51,7 +53,7 @@ def title_of(
 
 
 def tables(finished: Finished, *, with_example: bool) -> list[RenderableType]:
-    """Everything to show of one evaluation, in order."""
+    """Everything to show of one evaluation, in order. A command to type is plain text: no table breaks its line."""
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(output.safe(finished.title), style="bold")]
@@ -60,7 +62,8 @@ def tables(finished: Finished, *, with_example: bool) -> list[RenderableType]:
     parts.append(_facts(finished))
     if len(finished.summary.metrics) > 0:
         parts += ["", _metrics(finished.summary)]
-    return parts
+    label, text = next_step(finished, [Path(sys.argv[0]).name, *sys.argv[1:]])
+    return [*parts, "", f"{label}: {text}"]
 
 
 def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
@@ -74,7 +77,7 @@ def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
         return "next", "add -s to keep the rollouts; they were not saved"
     if finished.summary.error_count:
         again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
-        return "next", f"{again}   (runs again what failed for infrastructure reasons)"
+        return "next", f"{again}     # runs again what failed for infrastructure reasons"
     return "next", "every rollout is a line of results.jsonl there"
 
 
@@ -130,7 +133,7 @@ def _facts(finished: Finished) -> Table:
             "ended by",
             ", ".join(f"{name} {count}" for name, count in summary.stop_conditions.items()),
         )
-    _add_errors(add, summary)
+    _add_errors(add, summary, finished.error_messages)
     tokens = summary.tokens
     if tokens.rollouts:
         speed = summary.output_tokens_per_s
@@ -142,12 +145,34 @@ def _facts(finished: Finished) -> Table:
         add("cost", f"${summary.cost['total_usd']:,.4f}")
     add("took", duration(summary.wall_time_s))
     add("saved", str(finished.saved_to) if finished.saved_to else "no")
-    label, text = next_step(finished, [Path(sys.argv[0]).name, *sys.argv[1:]])
-    add(label, text)
     return table
 
 
-def _add_errors(add: Any, summary: Summary) -> None:
+def error_messages(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Type of error → the message of the first rollout that has it."""
+    said: dict[str, str] = {}
+    for rollout in rollouts:
+        error = rollout.get("error")
+        if isinstance(error, Mapping) and error.get("error") not in said:
+            said[str(error["error"])] = _unquoted(
+                str(error.get("error_chain_repr") or error.get("error_chain_str"))
+            )
+    return said
+
+
+def _unquoted(text: str) -> str:
+    """`BadRequestError('refused')` → `refused`; any other text as it is."""
+    import ast
+
+    _, _, inner = text.partition("(")
+    try:
+        message = ast.literal_eval(inner.removesuffix(")"))
+    except (ValueError, SyntaxError):
+        return text
+    return message if isinstance(message, str) else text
+
+
+def _add_errors(add: Any, summary: Summary, messages: Mapping[str, str]) -> None:
     if not summary.error_count:
         add("errors", "none")
     else:
@@ -158,15 +183,23 @@ def _add_errors(add: Any, summary: Summary) -> None:
             "bold red",
         )
     for name, errors in summary.errors.items():
-        add("", f"{name} {errors.count}: {_message(errors)}", "red")
+        add(
+            "",
+            f"{name} {errors.count}: {_short(messages.get(name) or ''.join(errors.messages[:1]))}",
+            "red",
+        )
     for name, errors in summary.reward_errors.items():
-        add("scoring", f"{name} raised {errors.count} times: {_message(errors)}", "red")
+        add(
+            "scoring",
+            f"{name} raised {errors.count} times: {_short(''.join(errors.messages[:1]))}",
+            "red",
+        )
     if summary.unscored:
         add("unscored", f"{summary.unscored} rollouts have no finite reward; they count 0.0", "red")
 
 
-def _message(errors: ErrorCount, width: int = 300) -> str:
-    text = " ".join((errors.messages[0] if errors.messages else "").split())
+def _short(text: str, width: int = 300) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

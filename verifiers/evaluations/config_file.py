@@ -197,3 +197,8 @@ def _with_paths(
     ):
         values["endpoints_path"] = str(folder / value)
     return values
+
+
+def load_toml_config(path: str | Path) -> list[dict[str, Any]]:
+    """v0's form of `read_config_file`: what each evaluation says, as dicts."""
+    return [planned.settings.said() for planned in read_config_file(path).evaluations]

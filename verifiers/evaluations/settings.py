@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from verifiers.clients.connect import PROVIDERS, is_private
-from verifiers.configs import ClientConfig, ClientType, Config, EndpointClientConfig, EvalConfig
+from verifiers.configs import ClientConfig, ClientType, Config, EvalConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluations.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
 from verifiers.types import Endpoint
@@ -139,8 +139,8 @@ class EvalSettings(Config):
         """The fields that were given, by name."""
         return {
             name: getattr(self, name)
-            for name in self.model_fields_set
-            if getattr(self, name) is not None
+            for name in type(self).model_fields
+            if name in self.model_fields_set and getattr(self, name) is not None
         }
 
 
@@ -282,24 +282,25 @@ def _client_of(
         **parse_header_lines(settings.header_from_state or [], "--header-from-state"),
     }
     fixed = settings.max_concurrent is not None or settings.max_concurrent_generation is not None
+    several = [] if base_url or len(replicas) < 2 else replicas
+    fields: dict[str, Any] = {
+        "client_type": client_type or "openai_chat_completions",
+        "api_key_var": key_var or (replicas[0]["key"] if replicas else "OPENAI_API_KEY"),
+        "api_base_url": used_urls[0],
+        "endpoint_configs": [
+            {
+                "api_key_var": key_var or replica["key"],
+                "api_base_url": replica["url"],
+                "extra_headers": {**(replica.get("extra_headers") or {}), **said_headers},
+            }
+            for replica in several
+        ],
+        "extra_headers": {**headers, **said_headers},
+        "extra_headers_from_state": from_state,
+        "adaptive_concurrency": not fixed and not all(is_local(url) for url in used_urls),
+    }
     try:
-        several = [] if base_url or len(replicas) < 2 else replicas
-        config = ClientConfig(
-            client_type=client_type or "openai_chat_completions",
-            api_key_var=key_var or (replicas[0]["key"] if replicas else "OPENAI_API_KEY"),
-            api_base_url=used_urls[0],
-            endpoint_configs=[
-                EndpointClientConfig(
-                    api_key_var=key_var or replica["key"],
-                    api_base_url=replica["url"],
-                    extra_headers={**(replica.get("extra_headers") or {}), **said_headers},
-                )
-                for replica in several
-            ],
-            extra_headers={**headers, **said_headers},
-            extra_headers_from_state=from_state,
-            adaptive_concurrency=not fixed and not all(is_local(url) for url in used_urls),
-        )
+        config = ClientConfig(**fields)
     except ValidationError as error:
         raise ConfigError(f"{settings.env_id}: {readable_problems(error)}") from error
     return model, endpoint_id, config
@@ -331,9 +332,8 @@ def _openai_from(
     environ: Mapping[str, str], key_var: str | None, settings: EvalSettings
 ) -> tuple[str, str]:
     if environ.get("OPENAI_API_KEY"):
-        return environ.get("OPENAI_BASE_URL") or PROVIDERS[
-            "openai"
-        ].url, key_var or "OPENAI_API_KEY"
+        url = environ.get("OPENAI_BASE_URL") or PROVIDERS["openai"].base_url
+        return url, key_var or "OPENAI_API_KEY"
     wanted = settings.model or DEFAULT_MODEL
     raise ConfigError(
         f"No endpoint is named for the model {wanted!r}. Say where it runs, in one of these ways: "

@@ -7,13 +7,14 @@
     empty          an empty answer scores nothing
     same-scores    scoring twice gives the same numbers
     isolation      rollouts do not change the dataset, and do not change each other's scores
+    contract       what every environment promises: ends, cleans up, can be saved (`verifiers.testing`)
 
 The replies are played through the environment's own rollout and rubric, by a client that says what it is told.
 For `gold` the right reply has to be known. An author can give it, as a method of the environment or as a function
 beside `load_environment`:
 
     def gold_completion(row) -> str | list:
-        # what scores full on this row: one reply, or one a turn (text, or an assistant message with tool calls)
+        # what scores full on this row: one reply, or one a turn; a turn is text, tool calls or an assistant message
 
 Otherwise single-turn environments are tried with the row's `answer` in the usual wrappings (the parser's own format,
 `\\boxed{}`, plain). Full means the sum of the rubric's positive weights, or the environment's `full_reward`.
@@ -26,16 +27,15 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from verifiers.clients.client import Client
 from verifiers.errors import Error
 from verifiers.loading import Loaded, load, load_folder
 from verifiers.messages import from_raw_message, normalize_messages
 from verifiers.tasks import Row, input_key
-from verifiers.types import Response, ResponseMessage, RolloutOutput
+from verifiers.testing import Reply, ScriptedClient, ScriptExhausted, environment_problems
+from verifiers.types import Response, RolloutOutput, ToolCall
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -45,8 +45,9 @@ TOLERANCE = 1e-6
 MAX_SILENT_TURNS = 50
 """An environment that goes on longer than this without a word from the model has no end of its own."""
 
+Gold = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any]
+"""One reply of a gold completion: text, tool calls, or a whole assistant message."""
 Status = Literal["pass", "fail", "skip"]
-Reply = str | Mapping[str, Any]
 
 
 class Check(NamedTuple):
@@ -92,80 +93,39 @@ class _Failed(Exception):
     """The check found a fault."""
 
 
-class _OutOfReplies(Error):
-    """The environment asked for more replies than the script has."""
+class _Player(ScriptedClient):
+    """Gives each rollout the replies meant for it, turn by turn."""
 
-
-class ReplyingClient(Client[None, Any, Any, Any]):
-    """Says what a script has for the rollout, turn by turn. No network, no waiting."""
-
-    def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Reply] | None]) -> None:
-        super().__init__(None)
+    def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Gold] | None]) -> None:
+        super().__init__()
         self._replies_for = replies_for
-        self._ids = count()
-
-    def setup_client(self, config: Any) -> None:
-        """Nothing to set up."""
-
-    async def get_response(
-        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
-    ) -> Response:
-        """The script's reply for this turn; without a script silence, but not without end."""
-        state = kwargs["state"]
-        turn = len(state["trajectory"])
-        replies = self._replies_for(state)
-        if replies is None:
-            if turn >= MAX_SILENT_TURNS:
-                raise _OutOfReplies(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
-            reply: Reply = ""
-        elif turn < len(replies):
-            reply = replies[turn]
-        else:
-            raise _OutOfReplies(
-                f"The gold completion has {len(replies)} replies, but the environment asked for number {turn + 1}."
-            )
-        said = (
-            {"role": "assistant", "content": reply}
-            if isinstance(reply, str)
-            else {**reply, "role": "assistant"}
-        )
-        message = from_raw_message(said)
-        calls = message.get("tool_calls")
-        return Response(
-            id=f"reply-{next(self._ids)}",
-            created=0,
-            model=model,
-            message=ResponseMessage(
-                content=message.get("content"),
-                tool_calls=calls,
-                finish_reason="tool_calls" if calls else "stop",
-                is_truncated=False,
-            ),
-        )
-
-    async def to_native_tool(self, tool: Any) -> Any:
-        """The tool itself."""
-        return tool
-
-    async def to_native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
-        """The messages themselves."""
-        return messages, {}
 
     async def get_native_response(
-        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any
-    ) -> Any:
-        """Not used: `get_response` answers."""
-        raise NotImplementedError
+        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
+    ) -> Response:
+        """The rollout's reply for this turn."""
+        state = kwargs["state"]
+        reply = _reply(self._replies_for(state), len(state["trajectory"]))
+        return await ScriptedClient([reply]).get_native_response(
+            prompt, model, sampling_args, tools, **kwargs
+        )
 
-    async def raise_from_native_response(self, response: Any) -> None:
-        """Nothing to raise."""
 
-    async def from_native_response(self, response: Any) -> Response:
-        """The response itself."""
-        return response
-
-    async def close(self) -> None:
-        """Nothing to close."""
+def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
+    """The reply of a turn; silence when there is no script, but not without end."""
+    if replies is None:
+        if turn >= MAX_SILENT_TURNS:
+            raise ScriptExhausted(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
+        return ""
+    if turn >= len(replies):
+        raise ScriptExhausted(
+            f"The gold completion has {len(replies)} replies, but the environment asked for number {turn + 1}."
+        )
+    reply = replies[turn]
+    if isinstance(reply, Mapping) and not isinstance(reply, ToolCall):
+        message = from_raw_message({"role": "assistant", **reply})
+        return Reply(message.get("content") or "", message.get("tool_calls") or ())
+    return reply
 
 
 async def validate(
@@ -242,7 +202,7 @@ class _Validator:
         self.limits = limits
         self.checks = checks
         self.rows: list[Row] = []
-        self.gold: dict[int, list[Reply]] = {}
+        self.gold: dict[int, list[Gold]] = {}
         """example_id → replies that score full."""
         self.first_scores: dict[str, list[tuple[float, dict[str, float]]]] = {}
 
@@ -255,6 +215,7 @@ class _Validator:
             ("empty", self.check_empty),
             ("same-scores", self.check_same_scores),
             ("isolation", self.check_isolation),
+            ("contract", self.check_contract),
         ):
             self.checks.append(await _checked(name, work()))
 
@@ -364,7 +325,7 @@ class _Validator:
         endless = [
             o
             for o in outputs
-            if isinstance(o.get("error"), Mapping) and "_OutOfReplies" in str(o["error"])
+            if isinstance(o.get("error"), Mapping) and "ScriptExhausted" in str(o["error"])
         ]
         if endless:
             raise _NotApplicable(f"the environment goes on after {MAX_SILENT_TURNS} empty replies")
@@ -408,7 +369,7 @@ class _Validator:
         seen: dict[int, int] = {}
         turns: dict[str, int] = {}
 
-        def replies(state: Mapping[str, Any]) -> list[Reply] | None:
+        def replies(state: Mapping[str, Any]) -> list[Gold] | None:
             # Of the two rollouts of a row the first that speaks has the right answer, the other none.
             place = turns.setdefault(state["trajectory_id"], seen.get(state["example_id"], 0))
             if not state["trajectory"]:
@@ -439,6 +400,14 @@ class _Validator:
                 )
         return f"{len(rows)} pairs of rollouts at once score as they do alone"
 
+    async def check_contract(self) -> str:
+        """The promises of every environment."""
+        self._needs_scores()
+        problems = await environment_problems(self.environment)
+        if problems:
+            raise _Failed(" ".join(problems[:3]))
+        return "it keeps the promises of every environment"
+
     # --------------------------------------------------------------------------------------------- playing
 
     def _needs_rows(self) -> None:
@@ -460,7 +429,7 @@ class _Validator:
         weights = rubric_of(self.environment, row)._get_reward_weights()
         return sum(weight for weight in weights if weight > 0)
 
-    def _gold_candidates(self, row: Row) -> list[list[Reply]]:
+    def _gold_candidates(self, row: Row) -> list[list[Gold]]:
         if self.hook is not None:
             given = self.hook(row)
             return [[given] if isinstance(given, str | Mapping) else list(given)]
@@ -480,23 +449,21 @@ class _Validator:
         rows = [row for row in self._played_rows() if row["example_id"] in self.gold]
         return await self._play(rows, lambda state: self.gold[state["example_id"]])
 
-    async def _play_one(self, row: Row, replies: Sequence[Reply]) -> RolloutOutput:
+    async def _play_one(self, row: Row, replies: Sequence[Gold]) -> RolloutOutput:
         [output] = await self._play([row], lambda state: replies)
         return output
 
     async def _play(
         self,
         rows: Sequence[Row],
-        replies_for: Callable[[Mapping[str, Any]], Sequence[Reply] | None],
+        replies_for: Callable[[Mapping[str, Any]], Sequence[Gold] | None],
     ) -> list[RolloutOutput]:
         return await self._generate([dict(row) for row in rows], replies_for)
 
     async def _generate(self, rows: list[Row], replies_for: Any) -> list[RolloutOutput]:
         try:
             async with asyncio.timeout(self.limits.play_s):
-                results = await self.environment.generate(
-                    rows, ReplyingClient(replies_for), "scripted"
-                )
+                results = await self.environment.generate(rows, _Player(replies_for), "scripted")
         except TimeoutError as error:
             raise TimeoutError(
                 f"Playing and scoring {len(rows)} rollouts took longer than {self.limits.play_s:g} s."

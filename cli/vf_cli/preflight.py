@@ -1,0 +1,42 @@
+"""Before a run: can the endpoint be reached at all? A wrong port is said at once, not after ten patient retries."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from verifiers.configs import ClientConfig
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+async def unreachable(config: ClientConfig) -> dict[str, str]:
+    """URL → why no connection to it can be opened; endpoints behind a proxy are not tried."""
+    from verifiers.clients.connect import proxy_of, resolve_client_configs
+
+    urls = {one.api_base_url for one in resolve_client_configs(config)}
+    direct = [url for url in sorted(urls) if proxy_of(url) is None]
+    reasons = await asyncio.gather(*(_reason(url) for url in direct))
+    return {url: reason for url, reason in zip(direct, reasons, strict=True) if reason is not None}
+
+
+async def _reason(url: str) -> str | None:
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        return str(error)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "it is not an http(s) URL; write it like http://localhost:8000/v1"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except TimeoutError:
+        return f"no connection within {CONNECT_TIMEOUT_S:g} s"
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    writer.close()
+    return None

@@ -1,0 +1,3 @@
+"""v0 import path: loading environments."""
+
+from verifiers.loading import load_environment as load_environment
