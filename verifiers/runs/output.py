@@ -29,31 +29,29 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
     never computed is 0.0. Metrics stand under `metrics` and, as in 0.1.14, again as top-level keys, unless a key of
     that name exists already.
     """
-    error = _of(state, "error")
-    reward = _of(state, "reward")
-    metrics = _of(state, "metrics")
+    error, reward, metrics = state.error, state.reward, state.metrics
     output = RolloutOutput(
         example_id=_of(state, "example_id", 0),
-        prompt=_saved_messages(_of(state, "prompt")),
-        completion=_saved_messages(_of(state, "completion")),
+        prompt=_saved_messages(state.prompt),
+        completion=_saved_messages(state.completion),
     )
     for key in ("answer", "info", "task"):
         if value := _of(state, key):
             output[key] = value
     output["reward"] = 0.0 if reward is None else reward
     output["error"] = None if error is None else saved_error(error)
-    output["timing"] = saved_timing(_of(state, "timing"))
-    output["is_completed"] = bool(_of(state, "is_completed"))
-    output["is_truncated"] = bool(_of(state, "is_truncated"))
-    output["stop_condition"] = _of(state, "stop_condition")
+    output["timing"] = saved_timing(state.timing)
+    output["is_completed"] = bool(state.is_completed)
+    output["is_truncated"] = bool(state.is_truncated)
+    output["stop_condition"] = state.stop_condition
     output["metrics"] = {} if metrics is None else dict(metrics)
-    output["tool_defs"] = _of(state, "tool_defs")
+    output["tool_defs"] = state.tool_defs
     if (usage := token_usage(state)) is not None:
         output["token_usage"] = usage
     if (saved := output["error"]) is not None:  # 0.1.14 repeats the two chains at the top level
         output["error_chain"] = saved.get("error_chain_repr")
         output["long_error_chain"] = saved.get("error_chain_str")
-    output["errors"] = list(_of(state, "reward_errors") or ())
+    output["errors"] = list(state.reward_errors or ())
     for key in ("rollout_index", "input_key"):
         if (value := _of(state, key)) is not None:
             output[key] = value
@@ -150,10 +148,10 @@ def token_usage(state: State) -> TokenUsage | None:
     the trajectory. `final_*` describe the last context: `final_output_tokens` is everything the model wrote,
     `final_input_tokens` the rest of the last call's tokens, so tokens that turns share count once.
     """
-    trajectory = _of(state, "trajectory")
+    trajectory = state.trajectory
     counted = _of(state, "token_usage")
     if counted is None:
-        tracker = _of(state, "usage") or _of(state, "usage_tracker")
+        tracker = state.usage or _of(state, "usage_tracker")
         if tracker is not None:
             counted = tracker.snapshot() if hasattr(tracker, "snapshot") else tracker
     if counted is None and not trajectory:

@@ -54,7 +54,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -67,6 +67,11 @@ def _replace_file(path: Path, content: bytes) -> None:
         raise RunStoreError(
             f"{path} could not be written: {_cause(error)}. The file is as it was, and so are the saved rollouts."
         ) from error
+
+
+def _temporary(path: Path) -> Path:
+    """Where the next content of a file is written before it takes the file's name."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -154,7 +159,8 @@ class RunStore:
         try:
             with _explained(folder, "be opened for writing"):
                 descriptor = _open_results(folder)
-                (folder / f".{METADATA_FILE}.tmp").unlink(missing_ok=True)
+                for name in (METADATA_FILE, RESULTS_FILE):  # left by a crash before their renaming
+                    _temporary(folder / name).unlink(missing_ok=True)
                 _repair_last_line(folder, descriptor)
             return cls(folder, lock, descriptor, metadata)
         except BaseException:
@@ -277,7 +283,7 @@ class RunStore:
 
     def _supersede(self, positions: Mapping[int, str]) -> None:
         path = self.folder / RESULTS_FILE
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = _temporary(path)
         date = datetime.now(UTC).isoformat(timespec="seconds")
         position = -1
         superseded_path = self.folder / SUPERSEDED_FILE

@@ -442,3 +442,23 @@ def test_positions_of_superseded_rollouts_pass_over_damaged_lines(tmp_path):
         store.supersede({1: "why"})
         assert [o.example_id for o in store.outputs()] == [0]
         assert [line.number for line in store.damaged_lines] == [1]
+
+
+def test_a_move_that_a_crash_interrupted_leaves_the_run_as_it_was(store, make_output, monkeypatch):
+    store.append_and_wait([make_output(i) for i in range(3)])
+    real = os.fsync
+
+    def crash(descriptor):
+        real(descriptor)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(RunStoreError, match=r"cannot be changed: No space left on device"):
+        store.supersede({0: "why"})
+    monkeypatch.undo()
+    store.close()
+    with RunStore.open(store.folder) as again:
+        assert [o.example_id for o in again.outputs()] == [0, 1, 2]
+        assert not list(store.folder.glob(".*.tmp"))
+        again.supersede({0: "why"})
+        assert [o.example_id for o in again.outputs()] == [1, 2]
