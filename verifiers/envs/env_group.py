@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from verifiers.clients import resolve_client
 from verifiers.envs.environment import Environment
@@ -14,6 +14,11 @@ from verifiers.rubrics.rubric_group import scores_of
 from verifiers.state import State
 from verifiers.tasks import Row, TaskSource, is_arrow
 from verifiers.types import RewardFunc, SamplingArgs, Score
+
+RowT = TypeVar("RowT", bound=dict[str, Any])
+
+_ROUTING = ("info", "task")
+"""Where a row says to which environment it belongs."""
 
 
 class EnvGroupRubric(Rubric):
@@ -53,9 +58,11 @@ class EnvGroupRubric(Rubric):
         for name, indices in by_env.items():
             own = [states[i] for i in indices]
             env = self.env_map[name]
-            if isinstance(env, EnvGroup):
-                own = [_inner(state.copy()) for state in own]
-            found = await scores_of(env.rubric, own)
+            inner = [inner_row(state) for state in own] if isinstance(env, EnvGroup) else own
+            found = await scores_of(env.rubric, inner)
+            if inner is not own:
+                for state, scored in zip(own, inner, strict=True):
+                    state.update({k: v for k, v in scored.items() if k not in _ROUTING})
             for index, score in zip(indices, found, strict=True):
                 metrics = {**dict.fromkeys(names, 0.0), **score.metrics}
                 scores[index] = score._replace(metrics=metrics)
@@ -150,10 +157,10 @@ class EnvGroup(Environment):
     ) -> State:
         """Play one rollout in the environment the row belongs to."""
         env = self.env_map[routed_name(input, self.env_map)]
-        own = _inner(dict(input)) if isinstance(env, EnvGroup) else input
+        own = inner_row(dict(input)) if isinstance(env, EnvGroup) else input
         state = await env.rollout(own, resolve_client(client), model, sampling_args)
-        if isinstance(env, EnvGroup):
-            state["info"] = input["info"]
+        if own is not input:
+            state.update({key: input[key] for key in _ROUTING if key in input})
         return state
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
@@ -193,16 +200,17 @@ def _named(row: Row, name: str) -> Row:
     return named
 
 
-def _inner(row: Any) -> Any:
-    """A row of a group inside a group as the inner one knows it: one step of its route is gone."""
-    info = dict(row["info"])
+def inner_row(row: RowT) -> RowT:
+    """A copy of a row of a group inside a group as the inner one knows it: one step of its route is gone."""
+    inner = row.copy()
+    info = dict(inner["info"])
     route = info.pop("env_route")[1:]
     info["env_id"] = route[0]
     if len(route) > 1:
         info["env_route"] = route
-    row["info"] = info
-    row["task"] = route[0]
-    return row
+    inner["info"] = info
+    inner["task"] = route[0]
+    return inner  # type: ignore[return-value]  # `State.copy` is a State, `dict.copy` a dict
 
 
 def _interleaved(parts: Sequence[tuple[str, TaskSource]]) -> Any:
