@@ -23,7 +23,7 @@ from verifiers.sandboxes.errors import (
     SandboxDead,
     SandboxImageError,
 )
-from verifiers.sandboxes.local import probe
+from verifiers.sandboxes.local import facts, refusal
 from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
@@ -61,6 +61,7 @@ class LocalBackend:
         self.config = config or LocalConfig()
         self._zygotes: dict[ZygoteKind, list[ZygoteProcess]] = {}
         self._starting: dict[ZygoteKind, asyncio.Task[ZygoteProcess]] = {}
+        self._reaping: set[asyncio.Task[None]] = set()
         self._sandboxes: set[AgentSandbox] = set()
         self._numbers = itertools.count(1)
         self._turn = itertools.count()
@@ -87,13 +88,20 @@ class LocalBackend:
         self._sandboxes.add(sandbox)
         return sandbox.begin(snapshot)
 
+    async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
+        """What sandboxes here would enforce. Raises IsolationUnavailable, cause and remedies included."""
+        spec = spec or SandboxSpec()
+        self._check(spec)
+        zygote = await self.zygote_for(spec)
+        return facts.describe(self.name, spec, zygote.facts)
+
     def _check(self, spec: SandboxSpec) -> None:
         if not is_at_least("container", spec.isolation_min):
             raise IsolationUnavailable(
                 f"The local back end isolates at level 'container'; isolation_min={spec.isolation_min!r} needs "
                 "gVisor, a virtual machine or a remote back end."
             )
-        if (reason := probe.unsupported_reason()) is not None:
+        if (reason := refusal.unsupported_reason()) is not None:
             raise IsolationUnavailable(reason)
         if spec.image != "host":
             raise SandboxImageError(
@@ -120,7 +128,14 @@ class LocalBackend:
             python = _base_interpreter()
         with_packages = spec.packages is not None
         config = self.config
-        return ZygoteKind(python, with_packages, spec.preload, config.run_as, config.use_cgroups)
+        return ZygoteKind(
+            python,
+            with_packages,
+            spec.preload,
+            config.run_as,
+            config.use_cgroups,
+            trial_uid=self.host_uid(0),
+        )
 
     async def zygote_for(self, spec: SandboxSpec) -> ZygoteProcess:
         """A running zygote for such sandboxes, started if need be."""
@@ -153,6 +168,9 @@ class LocalBackend:
         running = self._zygotes.get(zygote.kind, [])
         if zygote in running:
             running.remove(zygote)
+            reaping = asyncio.get_running_loop().create_task(zygote.aclose(), name="reap zygote")
+            self._reaping.add(reaping)
+            reaping.add_done_callback(self._reaping.discard)
 
     def host_uid(self, number: int) -> int:
         """The user id on this machine of a sandbox, a different one for each."""
@@ -169,6 +187,7 @@ class LocalBackend:
             await asyncio.wait([starting])
         zygotes = [zygote for running in self._zygotes.values() for zygote in running]
         await asyncio.gather(*(zygote.aclose() for zygote in zygotes))
+        await asyncio.gather(*self._reaping)
 
     async def __aenter__(self) -> LocalBackend:
         return self
@@ -226,7 +245,7 @@ class LocalMachine:
         }
 
     def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
-        return probe.describe(self._backend.name, self._spec, zygote.facts)
+        return facts.describe(self._backend.name, self._spec, zygote.facts)
 
     def kill_now(self) -> None:
         """See Machine."""

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from verifiers.sandboxes.errors import (
     SandboxDead,
     SandboxImageError,
 )
+from verifiers.sandboxes.local import refusal
 
 START_TIMEOUT_S = 60.0
 """Importing large preloaded modules on a busy machine takes its time."""
@@ -46,6 +46,7 @@ class ZygoteKind(NamedTuple):
     preload: tuple[str, ...]
     run_as: int | None
     use_cgroups: bool
+    trial_uid: int
 
 
 class Exit(NamedTuple):
@@ -70,7 +71,7 @@ class ZygoteProcess:
         self.kind = kind
         self.starting = asyncio.Semaphore(MAX_STARTING)
         self._on_death = on_death
-        self._process: subprocess.Popen[bytes] | None = None
+        self._executing: asyncio.Task[subprocess.Popen[bytes]] | None = None
         self._control: socket.socket | None = None
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._exits: dict[int, asyncio.Future[Exit]] = {}
@@ -92,11 +93,15 @@ class ZygoteProcess:
             "run_as": self.kind.run_as,
             "use_cgroups": self.kind.use_cgroups,
             "host_pid": os.getpid(),
+            "trial_uid": self.kind.trial_uid,
         }
         self._send(settings, [])
         try:
-            # Popen blocks until the new program has been executed.
-            self._process = await asyncio.to_thread(self._execute, theirs.fileno())
+            # Popen blocks until the new program has been executed; cancelled meanwhile, there is one to reap.
+            self._executing = asyncio.get_running_loop().create_task(
+                asyncio.to_thread(self._execute, theirs.detach())
+            )
+            await asyncio.shield(self._executing)
             async with asyncio.timeout(START_TIMEOUT_S):
                 await asyncio.shield(self._facts)
         except TimeoutError:
@@ -119,17 +124,21 @@ class ZygoteProcess:
         return self._facts.result()
 
     def _execute(self, descriptor: int) -> subprocess.Popen[bytes]:
+        # Its end of the socket belongs to this thread: it is open until the new program has its copy.
         flags = ["-I", "-B"] if self.kind.with_packages else ["-I", "-B", "-S"]
-        return subprocess.Popen(
-            [self.kind.python, *flags, str(_SCRIPT), str(descriptor)],
-            env=_ENVIRONMENT,
-            pass_fds=[descriptor],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            cwd="/",
-            # Ctrl-C in a terminal goes to the whole process group.
-            start_new_session=True,
-        )
+        try:
+            return subprocess.Popen(
+                [self.kind.python, *flags, str(_SCRIPT), str(descriptor)],
+                env=_ENVIRONMENT,
+                pass_fds=[descriptor],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                # Ctrl-C in a terminal goes to the whole process group.
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
 
     # --- requests
 
@@ -239,13 +248,17 @@ class ZygoteProcess:
     async def aclose(self) -> None:
         """End it and everything it made; returns when it is gone. Idempotent."""
         self._die(SandboxDead("The back end was closed.", "terminated"))
-        if self._process is not None:
+        if self._executing is not None:
+            try:
+                process = await self._executing
+            except OSError:
+                return  # there never was one
             # Hanging up ends it; waiting blocks.
             try:
-                await asyncio.to_thread(self._process.wait, 10)
+                await asyncio.to_thread(process.wait, 10)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                await asyncio.to_thread(self._process.wait)
+                process.kill()
+                await asyncio.to_thread(process.wait)
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -260,8 +273,6 @@ def explain_failure(reason: str, kind: ZygoteKind) -> SandboxCreationError:
             "" if kind.with_packages else " Without `packages` only the standard library is there."
         )
         return SandboxImageError(f"Cannot preload {list(kind.preload)}: {reason}.{where}")
-    if "new mount namespace" in reason or "new namespaces" in reason:
-        from verifiers.sandboxes.local.probe import explain_refusal
-
-        return IsolationUnavailable(explain_refusal(reason))
-    return SandboxCreationError(f"The zygote could not prepare ({sys.platform}): {reason}")
+    if "Error" in reason.partition("(")[0] or "Traceback" in reason or "threads" in reason:
+        return SandboxCreationError(f"The zygote could not prepare: {reason}")
+    return IsolationUnavailable(refusal.explain(reason))

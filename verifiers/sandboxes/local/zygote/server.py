@@ -35,6 +35,8 @@ class Settings(NamedTuple):
     """Give up root for this user first; None stays what it is."""
     use_cgroups: bool
     host_pid: int
+    trial_uid: int
+    """User id on the host of the sandbox that is made for trial."""
 
 
 class Zygote:
@@ -43,6 +45,7 @@ class Zygote:
     def __init__(self, control: socket.socket, settings: Settings) -> None:
         self._control = control
         self._settings = settings
+        self._uid, self._gid = os.getuid(), os.getgid()
         self._groups = cgroups.ControlGroups()
         self._boxes: dict[int, int] = {}  # pid → number of the sandbox
         self._pids: dict[int, int] = {}  # the other way round
@@ -72,6 +75,7 @@ class Zygote:
                 f"the preloaded modules ({modules}) started {threads - 1} threads; forking would be unsafe"
             )
         self._uid, self._gid = uid, gid
+        self._try_once()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -81,6 +85,35 @@ class Zygote:
             "cgroup_problems": self._groups.problems,
             "swept_cgroups": self._groups.swept,
         }
+
+    def _try_once(self) -> None:
+        """Make one sandbox and throw it away: what this machine forbids shows now, with its name."""
+        ours, theirs = socket.socketpair()
+        request = confine.BoxRequest(
+            box=0,
+            host_uid=self._settings.trial_uid,
+            memory_bytes=256 << 20,
+            disk_bytes=1 << 20,
+            max_files=100,
+            max_processes=8,
+            cpu_cores=None,
+            env={},
+            workdir="/box",
+            proxy=False,
+        )
+        with ours:
+            with theirs:
+                self._create(request, theirs, None)
+            reader = frames.FrameReader(frames.AGENT_KINDS)
+            answers = list(reader.feed(ours.recv(1 << 16)))
+        for pid in list(self._boxes):
+            os.waitpid(pid, 0)  # it ends because we have hung up
+            self._groups.release(str(self._boxes.pop(pid)))
+            self._has_leftovers = True
+        self._pids.clear()
+        if not answers or answers[0].kind != frames.READY:
+            reason = answers[0].payload.decode() if answers else "the first child died silently"
+            raise confine.SetupError(reason)
 
     def _become_user(self) -> bool:
         """Whether this process can give each sandbox a user id of its own."""

@@ -1,0 +1,45 @@
+"""What the sandboxes of a zygote really enforce."""
+
+from __future__ import annotations
+
+from verifiers.sandboxes.local.zygote_process import ZygoteFacts
+from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.spec import SandboxSpec
+
+
+def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo:
+    """What a sandbox of a zygote really enforces."""
+    groups = facts.cgroups
+    notes = []
+    if groups:
+        memory = f"{spec.memory_mb} MiB together ({groups['memory']})"
+        processes = f"{spec.max_processes} ({groups['pids']}, RLIMIT_NPROC)"
+    else:
+        memory = f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog"
+        processes = f"{spec.max_processes} (RLIMIT_NPROC)"
+        notes.append(
+            "No control groups: memory is watched every 50 ms; memfd_create and shmget are refused."
+        )
+        notes += [f"Control groups: {problem}" for problem in facts.cgroup_problems]
+    if spec.cpu_cores is None:
+        cpu = (
+            f"fair share ({groups['cpu']})"
+            if "cpu" in groups
+            else "fair share (throttled when busy)"
+        )
+    elif "cpu" in groups:
+        cpu = f"{spec.cpu_cores:g} cores ({groups['cpu']})"
+    else:
+        cpu = "not enforced"
+        notes.append(
+            f"cpu_cores={spec.cpu_cores:g} is not enforced: there is no cpu control group."
+        )
+    if not facts.is_root:
+        notes.append("All sandboxes are the same user of this machine, apart by namespaces only.")
+    limits = {
+        "memory": memory,
+        "processes": processes,
+        "cpu": cpu,
+        "disk": f"{spec.disk_mb} MiB, {spec.max_files} files (tmpfs)",
+    }
+    return SandboxInfo(backend, "container", spec.workdir, limits, tuple(notes))
