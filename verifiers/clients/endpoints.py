@@ -144,8 +144,7 @@ class Gate:
             try:
                 await turn
             except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self.let_in()  # our turn had come: hand it on
+                self.let_in()  # our turn may have come: hand it on
                 raise
         self.limit.started()
 

@@ -54,6 +54,12 @@ OVERLONG_PHRASES: tuple[str, ...] = (
     "reduce the length of the messages",  # OpenAI, Groq
     "reduce the length of the input",  # vLLM
     "context window exceeds limit",  # MiniMax
+    "exceed context window of",  # llama-cpp-python
+    "exceeds the context window size",  # GPT4All
+    "total length of all messages is too long",  # Perplexity
+    "too many tokens:",  # Cohere
+    "is too long and exceeds limit of",  # vLLM, older
+    "max_tokens must be at least 1, got -",  # vLLM, older: context minus prompt
     "too large for model with",  # Mistral
     "context the overflows",  # LM Studio
     "should not exceed max_num_tokens",  # TensorRT-LLM
@@ -62,11 +68,18 @@ OVERLONG_PHRASES: tuple[str, ...] = (
 _OVERLONG_STATUSES = frozenset({400, 413, 422, 500})
 """llama.cpp and some proxies answer 500 for a prompt that does not fit."""
 
-_COMPLETION_AND_CONTEXT = re.compile(
-    r"(?:is too large: (?P<a>\d+).{0,120}?(?:context length|context size|model length)\D{0,12}(?P<b>\d+))"
-    r"|(?:maximum context length is (?P<c>\d+) tokens.{0,200}?(?P<d>\d+) in the completion)",
-    re.DOTALL,
+_COMPLETION_AND_CONTEXT = (
+    # vLLM: 'max_tokens' … is too large: 8192. This model's maximum context length is 8192 tokens
+    re.compile(r"is too large: (?P<completion>\d+)\D.{0,60}context length is (?P<context>\d+)"),
+    # OpenAI, vLLM, SGLang: … 4096 tokens. … 4217 tokens (121 in the messages, 4096 in the completion)
+    re.compile(
+        r"maximum context length (?:is|of) (?P<context>\d+) tokens.{0,200}?"
+        r"(?P<completion>\d+)(?: tokens)? (?:in|for) the completion"
+    ),
+    # Anthropic: exceed context limit: 178959 + 64000 > 200000
+    re.compile(r"context limit: \d+ \+ (?P<completion>\d+) > (?P<context>\d+)"),
 )
+"""How large a completion was asked for, and the context."""
 
 NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "credit balance")
 """A 429 that waiting does not cure: no money, or one request larger than a whole minute's allowance."""
@@ -100,6 +113,8 @@ def refusal_of(status: int, body: bytes) -> Refusal:
 
 def refusal_of_payload(status: int, payload: Any) -> Refusal:
     """`refusal_of` for JSON that is already decoded."""
+    if isinstance(payload, list) and payload:  # Gemini wraps its error in a list
+        payload = payload[0]
     error = payload.get("error", payload) if isinstance(payload, dict) else payload
     if not isinstance(error, dict):
         return Refusal(status, str(error), "")
@@ -121,12 +136,10 @@ def is_overlong(refusal: Refusal) -> bool:
     text = refusal.text.lower()
     if refusal.code not in OVERLONG_CODES and not any(p in text for p in OVERLONG_PHRASES):
         return False
-    found = _COMPLETION_AND_CONTEXT.search(text)
-    if found is None:
-        return True
-    completion = int(found["a"] or found["d"])
-    context = int(found["b"] or found["c"])
-    return completion < context
+    for pattern in _COMPLETION_AND_CONTEXT:
+        if found := pattern.search(text):
+            return int(found["completion"]) < int(found["context"])
+    return True
 
 
 def is_retryable(refusal: Refusal) -> bool:
