@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -132,7 +133,7 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wheel() -> type[Wheel]:
     return Wheel
 
@@ -367,17 +368,15 @@ class Postgres:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A PostgreSQL server of the tests' own; it refuses to run as root, so another user runs it."""
     if shutil.which("initdb") is None:
         pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    folder = tmp_path_factory.mktemp("postgres")
+    # Not below pytest's own folder: that is closed to the user the server runs as.
+    folder = Path(tempfile.mkdtemp(prefix="vf-hub-postgres-"))
     as_user: list[str] = []
     if os.geteuid() == 0:
         as_user = ["runuser", "-u", "postgres", "--"]
-        for parent in [folder, *folder.parents]:
-            if parent != Path("/") and str(parent).startswith("/tmp/"):
-                parent.chmod(0o755)
         shutil.chown(folder, "postgres")
     data, port = folder / "data", free_port()
     environment = {**os.environ, "LC_ALL": "C"}
@@ -405,6 +404,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         cwd=folder,
         env=environment,
     )
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
