@@ -199,6 +199,7 @@ def _run_one(
     example = next((rollout for rollout in outputs if not rollout.get("error")), None)
     return report.Finished(
         config,
+        environment.env_id,
         title,
         summary,
         folder,
@@ -345,7 +346,7 @@ def exit_code(finished: Sequence[report.Finished], planned: int, fail_under: flo
     ]
     for one in low:
         output.error(
-            f"{one.config.env_id}: the mean reward {one.summary.reward.mean:.3f} is below --fail-under {fail_under}."
+            f"{one.name}: the mean reward {one.summary.reward.mean:.3f} is below --fail-under {fail_under}."
         )
     failed = any(
         one.summary.error_count or one.summary.reward_error_rollouts or one.summary.unscored

@@ -29,14 +29,14 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
 
-def run(app: typer.Typer, arguments: list[str] | None = None) -> int:
-    """Run a one-command app and give its exit code; whatever it raises becomes a message on stderr."""
+def run(app: typer.Typer, name: str, arguments: list[str] | None = None) -> int:
+    """Run a one-command app under its name and give the exit code; what it raises becomes a message on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
     is_verbose = any(
         re.fullmatch(r"--verbose|-[A-Za-z]*v[A-Za-z]*", argument) for argument in arguments
     )
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
@@ -129,39 +129,39 @@ def eval_main() -> int:
     """`vf-eval`."""
     from vf_cli.eval import app
 
-    return run(app)
+    return run(app, "vf-eval")
 
 
 def init_main() -> int:
     """`vf-init`."""
     from vf_cli.init import app
 
-    return run(app)
+    return run(app, "vf-init")
 
 
 def install_main() -> int:
     """`vf-install`."""
     from vf_cli.install import app
 
-    return run(app)
+    return run(app, "vf-install")
 
 
 def build_main() -> int:
     """`vf-build`."""
     from vf_cli.build import app
 
-    return run(app)
+    return run(app, "vf-build")
 
 
 def validate_main() -> int:
     """`vf-validate`."""
     from vf_cli.validate import app
 
-    return run(app)
+    return run(app, "vf-validate")
 
 
 def endpoint_main() -> int:
     """`vf-endpoint`."""
     from vf_cli.endpoint import app
 
-    return run(app)
+    return run(app, "vf-endpoint")

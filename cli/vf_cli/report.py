@@ -28,6 +28,8 @@ class Finished(NamedTuple):
     """One evaluation that has ended."""
 
     config: EvalConfig
+    name: str
+    """Of the environment; the configuration may name it by a path."""
     title: str
     summary: Summary
     saved_to: Path | None
@@ -279,17 +281,17 @@ def comparison(finished: Sequence[Finished]) -> Table:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("environment", "model", "setting"):
+    for name in ("environment", "model"):
         table.add_column(name, overflow="fold")
+    table.add_column("setting", no_wrap=True)
     for name in ("reward", "95 %", "errors", "rollouts"):
         table.add_column(name, justify="right")
-    table.add_column("saved", overflow="fold")
     for one in finished:
         reward = one.summary.reward
         interval = "–" if math.isnan(reward.low) else f"[{reward.low:.3f}, {reward.high:.3f}]"
         setting = ", ".join(f"{name}={value}" for name, value in one.swept.items())
-        cells = (one.config.env_id, one.config.model, setting, estimate_text(reward), interval,
-                 str(one.summary.error_count), f"{one.summary.rollouts}", str(one.saved_to or "no"))  # fmt: skip
+        cells = (one.name, one.config.model, setting, estimate_text(reward), interval,
+                 str(one.summary.error_count), f"{one.summary.rollouts}")  # fmt: skip
         table.add_row(*(output.safe(cell) for cell in cells))
     return table
 
@@ -297,7 +299,7 @@ def comparison(finished: Sequence[Finished]) -> Table:
 def as_json(finished: Finished) -> dict[str, Any]:
     """One evaluation as JSON values."""
     return {
-        "env_id": finished.config.env_id,
+        "env_id": finished.name,
         "model": finished.config.model,
         "swept": dict(finished.swept),
         "is_complete": finished.is_complete,

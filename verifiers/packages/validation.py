@@ -524,10 +524,12 @@ def is_single_turn(environment: Environment) -> bool:
 
 def environment_of(environment: Environment, row: Row) -> Environment:
     """The environment that plays a row: itself, or a group's member."""
-    from verifiers.envs.env_group import EnvGroup, routed_name
+    from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
 
-    if isinstance(environment, EnvGroup):
-        return environment_of(environment.env_map[routed_name(row, environment.env_map)], row)
+    while isinstance(environment, EnvGroup):
+        environment = environment.env_map[routed_name(row, environment.env_map)]
+        if isinstance(environment, EnvGroup):
+            row = inner_row(row)
     return environment
 
 

@@ -1,0 +1,164 @@
+"""Signals and terminals: `vf-eval` in a process of its own."""
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+from pathlib import Path
+
+
+def saved_lines() -> int:
+    files = list(Path("environments").glob("*/outputs/evals/*/*/results.jsonl"))
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def wait_until(condition, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        select.select([], [], [], 0.01)
+
+
+def start_and_hold(start_process, endpoint, path, **options):
+    """A run that has saved four rollouts and waits for the others."""
+    process = start_process(
+        *("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1, "-c", 2, "-s"),
+        **options,
+    )
+    wait_until(lambda: saved_lines() == 4 and endpoint.is_holding.is_set())
+    return process
+
+
+def test_one_interrupt_keeps_what_is_done_and_says_how_to_resume(
+    start_process, endpoint_that, make_environment, run
+):
+    endpoint, path = endpoint_that(hold_after=4), make_environment()
+    process = start_and_hold(start_process, endpoint, path)
+
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+
+    assert process.returncode == 130
+    assert "4 of 6; interrupted" in out
+    assert "Traceback" not in err
+    [folder] = re.findall(r"--resume (\S+)", out)
+    endpoint.release()
+    resumed = run(
+        "eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1, "--resume", folder
+    )
+    assert resumed.code == 0, resumed.err
+    assert saved_lines() == 6
+
+
+def test_sigterm_is_like_one_interrupt(start_process, endpoint_that, make_environment):
+    process = start_and_hold(start_process, endpoint_that(hold_after=4), make_environment())
+
+    process.terminate()
+    out, _ = process.communicate(timeout=20)
+
+    assert (process.returncode, "--resume" in out) == (130, True)
+
+
+def test_two_interrupts_stop_a_run_that_does_not_stop_by_itself(
+    start_process, endpoint, make_environment
+):
+    slow = "import asyncio\nimport verifiers as vf\n\nasync def never():\n    print('scoring', flush=True)\n"
+    slow += "    await asyncio.Event().wait()\n\ndef load_environment():\n"
+    slow += "    return vf.SingleTurnEnv(dataset=[{'question': 'q'}], rubric=vf.Rubric(funcs=[never]))\n"
+    process = start_process("eval", make_environment(slow), "-b", endpoint.url, "-n", 1, "-r", 1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "scoring\n"
+
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    wait_for_line(process.stderr, "Press Ctrl-C again")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+    assert process.returncode == 130
+
+
+def wait_for_line(stream, text: str) -> None:
+    for line in stream:
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} was not said")
+
+
+def test_kill_9_loses_no_saved_rollout(start_process, endpoint_that, make_environment, run):
+    endpoint, path = endpoint_that(hold_after=4), make_environment()
+    process = start_and_hold(start_process, endpoint, path)
+
+    process.kill()
+    process.communicate()
+    endpoint.release()
+    before = len(endpoint.requests)
+    done = run(
+        "eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1, "--resume", "--json"
+    )
+
+    assert done.json["evaluations"][0]["summary"]["rollouts"] == 6
+    assert len(endpoint.requests) - before == 2
+
+
+def test_a_terminal_sees_progress_and_a_pipe_sees_lines(
+    start_process, endpoint_that, make_environment
+):
+    endpoint, path = endpoint_that(hold_after=4), make_environment()
+    terminal, other_end = pty.openpty()
+    process = start_and_hold(start_process, endpoint, path, stderr=other_end)
+    os.close(other_end)
+
+    shown = read_until(terminal, "4/6")
+    endpoint.release()
+    out, _ = process.communicate(timeout=20)
+    read_until(terminal, "")
+    os.close(terminal)
+
+    assert re.search(r"4/6 +67%", shown)
+    assert re.search(r"reward.*1\.000.*running.*2", shown, re.DOTALL)
+    assert (process.returncode, "1.000 ± 0.000" in out) == (0, True)
+
+
+def read_until(terminal: int, text: str, seconds: float = 20.0) -> str:
+    """What a terminal was sent, until `text` is in it without colours; for "" what is there now."""
+    shown, end = "", time.monotonic() + seconds
+    while time.monotonic() < end:
+        ready, _, _ = select.select([terminal], [], [], 0.2)
+        if not ready and not text:
+            break
+        if ready:
+            try:
+                shown += os.read(terminal, 65536).decode(errors="replace")
+            except OSError:
+                break
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+        if text and text in plain:
+            return plain
+    assert not text, f"{text!r} was not shown: {shown!r}"
+    return shown
+
+
+def test_without_a_terminal_there_are_plain_lines_and_no_colours(
+    start_process, endpoint, make_environment
+):
+    process = start_process("eval", make_environment(), "-b", endpoint.url, "-n", 2, "-r", 1)
+    out, err = process.communicate(timeout=30)
+
+    assert "2/2" in err
+    assert "\x1b[" not in out + err
+
+
+def test_a_reader_that_goes_away_is_no_error_message(start_process, endpoint, make_environment):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start_process(
+        "eval", make_environment(), "-b", endpoint.url, "-n", 1, "-r", 1, stdout=writer
+    )
+    os.close(writer)
+    _, err = process.communicate(timeout=30)
+
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
