@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
@@ -345,18 +346,46 @@ def group(inputs: Iterable[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
+_NOT_CONTENT = frozenset({"example_id", "input_key", "rollout_index"})
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
 def input_key(row: Mapping[str, Any]) -> str:
     """16 hexadecimal digits that name a row by content: equal rows have equal keys, whatever their order or id.
 
-    SHA-256 of the row's canonical JSON without `example_id`; values JSON cannot hold count by their `repr`.
+    SHA-256 of the row's canonical JSON without `example_id`. Values JSON cannot hold count by their `repr` without
+    addresses, sets by their sorted members, so the key is the same in every process.
     """
-    content = {
-        key: value for key, value in row.items() if key != "example_id" and value is not None
-    }
-    text = json.dumps(
-        content, sort_keys=True, separators=(",", ":"), default=repr, ensure_ascii=False
-    )
+    content = {k: v for k, v in row.items() if k not in _NOT_CONTENT and v is not None}
+    try:
+        text = _canonical_json(content)
+    except TypeError:  # keys that cannot be sorted or are no text
+        text = _canonical_json(_with_text_keys(content))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _canonical_json(content: Any) -> str:
+    return json.dumps(
+        content, sort_keys=True, separators=(",", ":"), default=_described, ensure_ascii=False
+    )
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if hasattr(value, "tolist"):  # numpy
+        return value.tolist()
+    return _ADDRESS.sub("", repr(value))
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            repr(k) if not isinstance(k, str) else k: _with_text_keys(v) for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(item) for item in value]
+    return value
 
 
 def is_rows(value: Any) -> TypeGuard[Sequence[Row]]:
