@@ -47,9 +47,8 @@ docs: $(READY)  ## write the generated reference pages
 constraints:  ## pin every dependency anew, with hashes and without addresses
 	$(PYTHON) -m venv --clear .constraints-venv
 	.constraints-venv/bin/python -m pip install --quiet uv
-	.constraints-venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-header --all-extras --group dev --no-emit-package torch --prerelease disallow \
-		$(foreach e,train ray k8s prime ta all,) pyproject.toml -o constraints.txt
+	.constraints-venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(foreach e,anthropic gym hub mcp rg ta,--extra $(e)) --group dev pyproject.toml -o constraints.txt
 	rm -rf .constraints-venv
 
 clean:
