@@ -214,10 +214,10 @@ class TaskSource:
         A seed on an endless source raises DatasetError: it has no order to shuffle.
         """
         rows = [self.row_format.input_of(row, index) for index, row in self._numbered(n, seed)]
-        if len({row["example_id"] for row in rows}) < len(rows):
+        if _has_clashing_ids(rows):
             # Rollouts of one example form a group; rows that share an id without being one must not.
             logger.warning(
-                "Rows share an example_id; they are numbered anew, their own ids are in src_id."
+                "Different rows share an example_id; they are numbered anew, their own ids are in src_id."
             )
             for index, row in enumerate(rows):
                 row["src_id"], row["example_id"] = row["example_id"], index
@@ -255,6 +255,12 @@ class TaskSource:
         if cached is None:
             cached = self._arrow = format_arrow(self.raw, self.row_format, self.map_kwargs)
         return cached
+
+
+def _has_clashing_ids(rows: Sequence[Row]) -> bool:
+    """Whether rows that differ share an id; the same row several times is a group."""
+    first: dict[int, Row] = {}
+    return any(first.setdefault(row["example_id"], row) != row for row in rows)
 
 
 class _Endless:
