@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -17,7 +16,7 @@ from verifiers.endpoint.engine import PauseMode
 from verifiers.endpoint.errors import RequestError, WeightsError
 from verifiers.endpoint.fields import Fields, refuse, shown
 from verifiers.endpoint.model import SHIPPED_WEIGHTS, load_weights, prepare_weights
-from verifiers.endpoint.server import DRIVER, json_body, json_response
+from verifiers.endpoint.server import DRIVER, Handler, json_body, json_response
 from verifiers.endpoint.weights import Tensors, check_tensors, read_safetensors
 
 _VERSION_LIMIT = 2**53 - 1
@@ -79,7 +78,7 @@ def add_closed_routes(app: web.Application) -> None:
         app.router.add_post(path, _refusing(message, status=403))
 
 
-def _refusing(message: str, *, status: int = 501) -> Any:
+def _refusing(message: str, *, status: int = 501) -> Handler:
     async def refuse_request(request: web.Request) -> web.Response:
         raise RequestError(
             message, status=status, kind="NotSupportedError" if status == 501 else "ForbiddenError"

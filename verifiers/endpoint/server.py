@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from verifiers.endpoint import answers, requests
 from verifiers.endpoint.driver import EngineDriver
@@ -22,6 +23,7 @@ from verifiers.endpoint.engine import DEFAULT_MAX_RUNNING
 from verifiers.endpoint.errors import EndpointError, RequestError
 from verifiers.endpoint.event_stream import CHAT, COMPLETION, StreamKind, write_events
 from verifiers.endpoint.fields import Fields, names
+from verifiers.endpoint.metrics import metrics_text
 from verifiers.endpoint.requests import GenerationRequest, Served
 from verifiers.endpoint.tokenizer import VOCAB_SIZE, decode, encode, token_text
 from verifiers.errors import ConfigError
@@ -35,8 +37,8 @@ OPEN_PATHS = frozenset({"/health", "/liveness", "/ping", "/metrics"})
 DRIVER = web.AppKey("driver", EngineDriver)
 SERVED = web.AppKey("served", Served)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Parser = Callable[[Any, Served], GenerationRequest]
+
+Parser = Callable[[Any, Served], GenerationRequest]  # Any: a decoded JSON body
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +143,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return error_response(RequestError(message, status=500, kind="InternalServerError"))
 
 
-def _api_key_check(api_key: str) -> Any:
+def _api_key_check(api_key: str) -> Middleware:
     wanted = f"Bearer {api_key}".encode()
 
     @web.middleware
@@ -163,7 +165,7 @@ def _api_key_check(api_key: str) -> Any:
 
 def build_app(driver: EngineDriver, config: EndpointConfig) -> web.Application:
     """The application around a driver, which must be running before requests come."""
-    middlewares = [_errors_as_json]
+    middlewares: list[Middleware] = [_errors_as_json]
     if config.api_key is not None:
         middlewares.append(_api_key_check(config.api_key))
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
@@ -275,44 +277,15 @@ async def _health(request: web.Request) -> web.Response:
     return json_response({"status": "ok", **driver.engine.status._asdict()})
 
 
-_METRICS = (
-    ("requests", "counter", "Generations asked for."),
-    ("prompt_tokens", "counter", "Prompt tokens of admitted generations."),
-    ("cached_prompt_tokens", "counter", "Prompt tokens copied from an earlier prompt."),
-    ("generation_tokens", "counter", "Tokens generated."),
-    ("steps", "counter", "Engine steps."),
-    ("weight_updates", "counter", "Weight updates applied."),
-    ("finished_stop", "counter", "Generations ended by an end token or stop string."),
-    ("finished_length", "counter", "Generations ended by a token limit."),
-    ("finished_abort", "counter", "Generations cancelled."),
-    ("finished_error", "counter", "Generations ended by broken weights."),
-)
-
-
 async def _metrics(request: web.Request) -> web.Response:
-    engine = request.app[DRIVER].engine
-    lines: list[str] = []
-
-    def add(name: str, kind: str, text: str, value: float) -> None:
-        full = f"verifiers_endpoint_{name}"
-        lines.extend((f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {value}"))
-
-    for name, kind, text in _METRICS:
-        add(f"{name}_total", kind, text, engine.counts[name])
-    status = engine.status
-    add("busy_seconds_total", "counter", "Processor time spent in steps.", round(engine.busy_s, 6))
-    add("running", "gauge", "Generations in the batch.", status.running)
-    add("waiting", "gauge", "Generations in line.", status.waiting)
-    add("paused", "gauge", "1 while paused.", int(status.paused))
-    add("weight_version", "gauge", "Version of the weights in use.", status.version)
     return web.Response(
-        text="\n".join(lines) + "\n",
+        text=metrics_text(request.app[DRIVER].engine),
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )
 
 
 @contextlib.asynccontextmanager
-async def listening(app: web.Application, config: EndpointConfig):
+async def listening(app: web.Application, config: EndpointConfig) -> AsyncIterator[int]:
     """Serves the application while the context is open; gives the port."""
     # A client that goes away must free its row at once, hence handler_cancellation.
     runner = web.AppRunner(

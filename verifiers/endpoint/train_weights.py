@@ -59,11 +59,13 @@ class Stage:
 
 STAGES = (
     # Without the long system prompts a step costs a third, and the skills are the same.
-    Stage(350, 128, system_prompt_share=0.0, tool_share=0.25, longest_texts=(5, 12)),
-    Stage(350, 64, system_prompt_share=0.7, tool_share=0.35, longest_texts=(12, 12)),
+    Stage(350, 128, system_prompt_share=0.0, tool_share=0.3, longest_texts=(5, 12)),
+    Stage(350, 64, system_prompt_share=0.7, tool_share=0.4, longest_texts=(12, 12)),
 )
-ADDITION_SHARE = 0.6
+ADDITION_SHARE = 0.5
 """Share of sums among the problems without tools; the others are texts to reverse."""
+TOOL_ANSWERED_SHARE = 0.25
+"""Share of the problems with a tool in which it has answered: the easier part."""
 LONG_TEXT_SHARE, LONGEST_TEXT = 0.05, 18
 """Share and length of unusually long texts."""
 WARMUP_STEPS, DECAY_SHARE = 50, 0.4
@@ -74,7 +76,9 @@ def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
     """One problem of the stage's mixture, `progress` (0 to 1) into it."""
     digits = random_digits(rng)
     if rng.random() < stage.tool_share:
-        return practice.tool_problem(rng, digits=digits, answered=rng.random() < 0.5)
+        return practice.tool_problem(
+            rng, digits=digits, answered=rng.random() < TOOL_ANSWERED_SHARE
+        )
     with_system = rng.random() < stage.system_prompt_share
     if rng.random() < ADDITION_SHARE:
         return practice.addition_problem(rng, digits=digits, system_prompt=with_system)

@@ -10,8 +10,7 @@ import urllib.request
 import pytest
 
 from verifiers.endpoint.process import BLAS_THREAD_VARIABLES
-from vf_cli import main
-from vf_cli.endpoint import app
+from vf_cli.main import endpoint_main
 
 COMMAND = [
     sys.executable,
@@ -68,8 +67,9 @@ def test_programs_get_the_address_as_json():
         (("--modelname", "x"), 2, "No such option"),
     ],
 )
-def test_wrong_usage_is_explained(process_state, capsys, arguments, code, words):
-    assert main.run(app, ["--port", "0", *arguments]) == code
+def test_wrong_usage_is_explained(process_state, monkeypatch, capsys, arguments, code, words):
+    monkeypatch.setattr(sys, "argv", ["vf-endpoint", "--port", "0", *arguments])
+    assert endpoint_main() == code
     shown = capsys.readouterr()
     assert shown.out == ""
     assert words in shown.err

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import time
 
 import aiohttp
 import numpy as np
@@ -338,6 +339,27 @@ async def test_an_engine_that_fails_answers_500_and_health_503(tiny, caplog, mon
     assert (status, "boom" in answer["error"]["message"]) == (500, True)
     assert (await tiny.post("/v1/chat/completions", LONG))[0] == 500
     assert (await tiny.get("/health"))[0] == 503
+
+
+async def test_closing_the_endpoint_ends_what_is_under_way(serve, shipped_model):
+    async with serve(shipped_model) as caller:
+        body = {"messages": [USER_HI], "max_tokens": 1900, "ignore_eos": True, "n": 64}
+        request = asyncio.create_task(caller.post("/v1/chat/completions", body))
+        engine = caller.endpoint.engine
+        await caller.until(lambda: engine.status.running == 64)
+    with pytest.raises(aiohttp.ClientError):
+        await request
+    assert engine.status[:2] == (0, 0)
+
+
+async def test_64_requests_of_64_tokens_meet_the_trainers_rate(shipped):
+    body = {"max_tokens": 64, "ignore_eos": True, "logprobs": True, "return_token_ids": True}
+    await asyncio.gather(*(shipped.chat(f"warm up {index}", **body) for index in range(64)))
+    started = time.process_time()
+    await asyncio.gather(*(shipped.chat(f"question {index}", **body) for index in range(256)))
+    tokens_per_cpu_s = 256 * 64 / (time.process_time() - started)
+    # The client's work in this process counts as well; about 20,000 are usual.
+    assert tokens_per_cpu_s >= 3000
 
 
 # --- refusals ---
