@@ -1,0 +1,132 @@
+"""`MCPEnv`: tools that MCP servers offer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from verifiers.decorators import setup, teardown
+from verifiers.envs.tool_env import ErrorFormatter, ToolEnv
+from verifiers.errors import ToolCallError
+from verifiers.state import State
+from verifiers.tools.mcp import (
+    MCPServer,
+    MCPServerConfig,
+    MCPServerError,
+    MCPTool,
+    MCPToolConfig,
+    as_tool,
+    offered_names,
+    server_configs,
+)
+from verifiers.types import GenerateOutputs
+
+
+def _error_text(error: Exception) -> str:
+    return f"Error: {error}"
+
+
+class MCPEnv(ToolEnv):
+    """Offers the tools of MCP servers, and of `tools` besides.
+
+    `mcp_servers`: `MCPServerConfig`s or dicts with its keys (`name` and `command`, `args`, `env`, or `name` and
+    `url`, `headers`). Servers are started when the first rollout needs them, shared by all rollouts of an event loop,
+    started again when they died, and closed by `aclose()` or with the loop. A call that was sent is never repeated:
+    when its answer is lost the model is told so, or, with `fail_on_server_error`, the rollout fails with an
+    `InfraError` that a retry of the whole rollout may follow.
+    """
+
+    def __init__(
+        self,
+        mcp_servers: Sequence[MCPServerConfig | Mapping[str, Any] | MCPTool | MCPToolConfig]
+        | Mapping[str, Any] = (),
+        max_turns: int = 10,
+        error_formatter: ErrorFormatter = _error_text,
+        *,
+        fail_on_server_error: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.mcp_servers = server_configs(mcp_servers)
+        self.servers = [MCPServer(config) for config in self.mcp_servers]
+        self._tools_known = False
+        stop_errors = [*(kwargs.pop("stop_errors", None) or ())]
+        if fail_on_server_error:
+            stop_errors.append(MCPServerError)
+        super().__init__(
+            max_turns=max_turns, error_formatter=error_formatter, stop_errors=stop_errors, **kwargs
+        )
+
+    async def connect(self) -> None:
+        """Start the servers, if they are not running, and offer their tools.
+
+        Runs by itself before the first rollout; call it to read `tool_defs` before. Raises MCPServerError naming the
+        server that cannot be used, and ConfigError when a command does not exist.
+        """
+        if self._tools_known:
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                opening = [group.create_task(server.connection()) for server in self.servers]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        if self._tools_known:  # another rollout was faster
+            return
+        found = {
+            server.config.name: {tool.name: tool for tool in task.result().tools}
+            for server, task in zip(self.servers, opening, strict=True)
+        }
+        names = offered_names({name: list(tools) for name, tools in found.items()}, self.tool_map)
+        for server in self.servers:
+            for tool in found[server.config.name].values():
+                self._offer_remote(server, tool, names[server.config.name, tool.name])
+        self._tools_known = True
+
+    def _offer_remote(self, server: MCPServer, tool: Any, name: str) -> None:
+        function = self._caller(server, tool.name)
+        function.__name__ = name
+        definition = as_tool(tool, name)
+        self.toolbox.functions[name] = function
+        self.toolbox.definitions[name] = definition
+        self.tools.append(function)
+        self.tool_defs = [*(self.tool_defs or []), definition]
+        self.tool_monitor_rubric.add_tool_metric(name)
+
+    def _caller(self, server: MCPServer, tool_name: str) -> Callable[..., Any]:
+        async def call(**arguments: Any) -> Any:
+            result = await server.call(tool_name, arguments)
+            if result.is_error:
+                error = ToolCallError(str(result.content))
+                if self._should_stop_for_error(error):
+                    raise error
+            return result.content
+
+        return call
+
+    @setup(priority=1000)
+    async def offer_server_tools(self, state: State) -> None:
+        """Have the servers running, and their tools among those of this rollout."""
+        if not self._tools_known:
+            before = self._tools_for(state)
+            await self.connect()
+            if before == state.tool_defs:
+                state.tool_defs = self._tools_for(state)
+
+    async def generate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        """As in every environment; a server that cannot be used ends the run before its first rollout."""
+        await self.connect()
+        return await super().generate(*args, **kwargs)
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        """As in every environment; a server that cannot be used ends the run before its first rollout."""
+        await self.connect()
+        return await super().evaluate(*args, **kwargs)
+
+    @teardown
+    async def teardown_mcp_servers(self) -> None:
+        """Close every connection; servers that were started for them end."""
+        for server in self.servers:
+            await server.aclose()
+
+
+__all__ = ["MCPEnv", "MCPServerConfig", "MCPTool", "MCPToolConfig"]
