@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from verifiers.clients.answers import payload_of
+from verifiers.clients.chat_completions import only_choice, response_of
 from verifiers.types import (
     AssistantMessage,
     Messages,
@@ -62,3 +64,42 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
         "is_truncated": truncated,
         "routed_experts": tokens.get("routed_experts"),
     }
+
+
+# --------------------------------------------------------------------- v0's names for the same, asynchronous there
+
+
+async def parse_response_message(response: Response) -> Messages:
+    """What the model said, as one message."""
+    return completion_messages(response)
+
+
+async def parse_response_messages(response: Any, message_type: str = "chat") -> Any:
+    """What the model said in a `Response` or an OpenAI response object: messages, or text for completions."""
+    if message_type == "completion":
+        return _as_response(response).message.content or ""
+    return completion_messages(_as_response(response))
+
+
+async def parse_response_tokens(
+    response: Any, message_type: str | int | None = "chat", max_seq_len: int | None = None
+) -> TrajectoryStepTokens | None:
+    """Token ids of a response, cut to `max_seq_len`; None when the endpoint gave none.
+
+    Called as `(response, max_seq_len)` by generation (b), `(response, message_type, max_seq_len)` by (a).
+    """
+    if not isinstance(message_type, str):
+        max_seq_len = message_type if max_seq_len is None else max_seq_len
+    return step_tokens(_as_response(response), max_seq_len)
+
+
+def _as_response(response: Any) -> Response:
+    if isinstance(response, Response):
+        return response
+    payload = payload_of(response)
+    choice = only_choice(payload)
+    if "message" in choice or "text" not in choice:
+        return response_of(payload)
+    # A text completion: the same answer with its text where chat has it.
+    chat = {**choice, "message": {"role": "assistant", "content": choice["text"]}}
+    return response_of({**payload, "choices": [chat]})

@@ -1,0 +1,140 @@
+"""Small tools of asynchronous code that v0 offered to authors and trainers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+
+class NullContext:
+    """A context manager that does nothing."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class NullAsyncContext:
+    """An asynchronous context manager that does nothing: a semaphore without a limit."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+async def maybe_await(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`func(*args, **kwargs)`, awaited if it must be."""
+    value = func(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def maybe_call_with_named_args(func: Callable[..., Any], **objects: Any) -> Any:
+    """`func` with those of the objects that it names (all, when it takes `**kwargs`), awaited if it must be."""
+    parameters = inspect.signature(func).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        objects = {name: value for name, value in objects.items() if name in parameters}
+    return await maybe_await(func, **objects)
+
+
+async def maybe_semaphore(
+    limit: int | None = None,
+) -> AbstractAsyncContextManager[Any]:
+    """A semaphore of `limit` places; for None, 0 and less, a context that limits nothing."""
+    return asyncio.Semaphore(limit) if limit is not None and limit > 0 else NullAsyncContext()
+
+
+async def with_sem(
+    sem: AbstractAsyncContextManager[Any], coro: Coroutine[Any, Any, Value]
+) -> Value:
+    """The coroutine's value, awaited while holding the semaphore."""
+    try:
+        async with sem:
+            return await coro
+    finally:
+        coro.close()  # it was never started when waiting for the semaphore was cancelled
+
+
+@dataclass(frozen=True)
+class EventLoopLagStats:
+    """How late the event loop was, in seconds."""
+
+    min: float = 0.0
+    mean: float = 0.0
+    median: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+    n: int = 0
+
+
+class EventLoopLagMonitor:
+    """Measures how late the event loop wakes a sleeper: `run()` in a task, `get_lag_stats()` at any time."""
+
+    def __init__(self, measure_interval: float = 0.1, max_measurements: int = 1000) -> None:
+        self.measure_interval = measure_interval
+        self.lags: deque[float] = deque(maxlen=max_measurements)
+
+    async def measure_lag(self) -> float:
+        """One measurement, in seconds."""
+        due = time.perf_counter() + self.measure_interval
+        await asyncio.sleep(self.measure_interval)
+        lag_s = max(0.0, time.perf_counter() - due)
+        self.lags.append(lag_s)
+        return lag_s
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            await self.measure_lag()
+
+    def run_in_background(self) -> asyncio.Task[None]:
+        """`run` as a task of the running loop; cancel it to end it."""
+        return asyncio.create_task(self.run())
+
+    def get_lag_stats(self) -> EventLoopLagStats:
+        """Statistics of the latest measurements."""
+        ordered = sorted(self.lags)
+        if not ordered:
+            return EventLoopLagStats()
+
+        def quantile(share: float) -> float:
+            return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+        mean = sum(ordered) / len(ordered)
+        return EventLoopLagStats(
+            ordered[0],
+            mean,
+            quantile(0.5),
+            quantile(0.9),
+            quantile(0.99),
+            ordered[-1],
+            len(ordered),
+        )
+
+    def reset(self) -> None:
+        """Forget all measurements."""
+        self.lags.clear()
+
+
+__all__ = [
+    "EventLoopLagMonitor",
+    "EventLoopLagStats",
+    "NullAsyncContext",
+    "NullContext",
+    "maybe_await",
+    "maybe_call_with_named_args",
+    "maybe_semaphore",
+    "with_sem",
+]
