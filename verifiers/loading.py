@@ -84,7 +84,7 @@ def load_folder(folder: str | Path, env_args: Mapping[str, Any] | None = None) -
 def module_name(env_id: str) -> str:
     """The module of an id: `owner/my-env@1.2` → `my_env`."""
     name = env_id.rpartition("/")[2].partition("@")[0].replace("-", "_")
-    if not name.isidentifier():
+    if not name.isidentifier() or env_id.startswith((".", "/")):
         raise EnvironmentNotFound(
             f"{env_id!r} is not an environment id: write it as my-env, owner/my-env or owner/my-env@version."
         )

@@ -1,0 +1,166 @@
+"""Finding and building environments."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import verifiers as vf
+from verifiers.errors import ConfigError, EnvironmentNotFound, MissingKeyError
+from verifiers.loading import EnvironmentLoadError, evaluation_defaults, load_folder, module_name
+
+ENVIRONMENT = """
+import verifiers as vf
+
+def load_environment(count: int = 2, *, level="easy"):
+    return vf.SingleTurnEnv(dataset=[{"question": str(i)} for i in range(count)])
+"""
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Make modules importable; gives a function that writes one."""
+    folder = Path("site").resolve()
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+
+    def write(name: str, source: str = ENVIRONMENT) -> Path:
+        (folder / f"{name}.py").write_text(source)
+        return folder
+
+    yield write
+    for name, module in list(sys.modules.items()):
+        if str(Path.cwd()) in (getattr(module, "__file__", None) or ""):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("env_id", ["an-env", "an_env", "owner/an-env", "owner/an-env@1.2"])
+def test_an_id_is_the_module_with_underscores(installed, env_id):
+    installed("an_env")
+
+    environment = vf.load_environment(env_id, count=3)
+
+    assert (environment.env_id, environment.env_args) == (env_id, {"count": 3})
+    assert len(environment.get_dataset()) == 3
+
+
+def test_a_missing_environment_names_the_nearest_installed_one(installed):
+    folder = installed("right_name")
+    metadata = folder / "right_name-1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(
+        "Metadata-Version: 2.1\nName: right-name\nVersion: 1.0\nRequires-Dist: verifiers>=0.1.8\n"
+    )
+
+    with pytest.raises(
+        EnvironmentNotFound, match=r"Did you mean 'right-name'\? .*right-name.*vf-init rigth-name"
+    ):
+        vf.load_environment("rigth-name")
+
+
+def test_a_local_folder_is_not_loaded_by_name_but_named_in_the_error():
+    Path("environments/here").mkdir(parents=True)
+    Path("environments/here/here.py").write_text(ENVIRONMENT)
+
+    with pytest.raises(
+        EnvironmentNotFound, match=r"environments/here is not installed: `vf-install here`"
+    ):
+        vf.load_environment("here")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"cuont": 1}, "Did you mean 'count'"), ({"zzz": 1}, "It takes: count, level")],
+)
+def test_an_argument_it_does_not_take_is_refused_with_the_nearest(installed, arguments, said):
+    installed("strict_env")
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        vf.load_environment("strict-env", **arguments)
+
+
+def test_a_missing_argument_is_named(installed):
+    installed("needy_env", "def load_environment(path): ...")
+    with pytest.raises(ConfigError, match="needs the argument path"):
+        vf.load_environment("needy-env")
+
+
+def test_any_argument_goes_to_an_environment_that_takes_any(installed):
+    installed("open_env", ENVIRONMENT.replace('level="easy"', "level='easy', **kwargs"))
+    assert vf.load_environment("open-env", whatever=1).env_args == {"whatever": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def load_environment(): raise KeyError('boom')", "raised KeyError: 'boom'"),
+        ("import not_there_at_all", "needs the module 'not_there_at_all'"),
+        ("1 / 0", "while its module broken_env was imported: ZeroDivisionError"),
+        ("x = 1", "has no load_environment"),
+        ("def load_environment(): return 3", "returned int"),
+    ],
+)
+def test_an_environment_that_cannot_be_loaded_says_why_and_keeps_the_cause(installed, source, said):
+    installed("broken_env", source)
+
+    with pytest.raises(EnvironmentLoadError, match=said) as caught:
+        vf.load_environment("broken-env")
+
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_keys_an_environment_asks_for_are_named(installed):
+    installed(
+        "keyed_env", "import verifiers as vf\ndef load_environment(): vf.ensure_keys(['ODD_KEY'])"
+    )
+    with pytest.raises(MissingKeyError, match="ODD_KEY"):
+        vf.load_environment("keyed-env")
+
+
+@pytest.mark.parametrize(
+    "layout", ["{n}.py", "{n}/__init__.py", "src/{n}/__init__.py", "__init__.py"]
+)
+def test_a_folder_is_loaded_in_every_layout(installed, layout, request):
+    name = f"layout{abs(hash(layout)) % 1000}"
+    folder = Path("elsewhere") / name
+    source = folder / layout.format(n=name)
+    source.parent.mkdir(parents=True)
+    source.write_text(ENVIRONMENT)
+
+    assert load_folder(folder).environment.env_id == name
+
+
+def test_a_folder_without_its_module_is_explained():
+    Path("empty").mkdir()
+    with pytest.raises(EnvironmentNotFound, match=r"expected empty\.py or empty/__init__\.py"):
+        load_folder("empty")
+
+
+def test_two_versions_of_a_folder_do_not_mix(installed):
+    for where, count in (("one", 1), ("two", 2)):
+        folder = Path(where) / "twin"
+        folder.mkdir(parents=True)
+        (folder / "twin.py").write_text(
+            ENVIRONMENT.replace("count: int = 2", f"count: int = {count}")
+        )
+
+    assert [
+        len(load_folder(f"{where}/twin").environment.get_dataset()) for where in ("one", "two")
+    ] == [1, 2]
+
+
+@pytest.mark.parametrize("env_id", ["", "a b", "1x", "../up", "a/"])
+def test_what_cannot_be_an_id_is_refused(env_id):
+    with pytest.raises(EnvironmentNotFound, match="is not an environment id"):
+        module_name(env_id)
+
+
+def test_suggestions_come_from_the_file_beside_the_module_and_not_from_another_project(installed):
+    folder = installed("asking_env")
+    installed("other_env")
+    text = '[project]\nname = "{}"\n[tool.verifiers.eval]\nnum_examples = {}\nmax_tokens = 9\n'
+    (folder / "pyproject.toml").write_text(text.format("other-env", 7))
+    (folder / "asking_env.pyproject.toml").write_text(text.format("asking-env", 5))
+
+    assert evaluation_defaults("other-env") == {"num_examples": 7}
+    assert evaluation_defaults("asking-env") == {"num_examples": 5}
+    assert evaluation_defaults("not-there") == {}
