@@ -500,12 +500,12 @@ async def test_equal_configurations_share_a_client(dialect, endpoint):
     assert resolve_client(ClientConfig(**config, timeout=7)) is not first
 
 
-async def test_thousands_of_requests_can_start_at_once(dialect, endpoint, make_client):
+async def test_hundreds_of_requests_can_start_at_once(dialect, endpoint, make_client):
     endpoint.script(dialect.answer())
     client = make_client(dialect.client_type, timeout=60)
-    responses = await asyncio.gather(*[ask(client) for _ in range(1500)])
+    responses = await asyncio.gather(*[ask(client) for _ in range(400)])
     assert {response.message.content for response in responses} == {"four"}
-    assert endpoint.most_in_flight > 100
+    assert endpoint.most_in_flight > 50
 
 
 # -------------------------------------------------------------------------- hooks, and objects of other people

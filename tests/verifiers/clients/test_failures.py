@@ -137,7 +137,8 @@ OVERLONG = {
     },
     "mistral": {
         "object": "error",
-        "message": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+        "message": "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum "
+        "context length",
         "type": "invalid_request_prompt",
         "code": "3051",
     },
