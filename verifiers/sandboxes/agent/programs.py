@@ -90,6 +90,6 @@ def address_space_bytes() -> int:
 
 def reseed() -> None:
     """Forks would all draw the same random numbers; `random` looks after itself."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and hasattr(numpy, "random"):
-        numpy.random.seed()
+    generator = sys.modules.get("numpy.random")  # imported lazily: then it seeds itself
+    if generator is not None:
+        generator.seed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ START_TIMEOUT_S = 60.0
 MAX_STARTING = 32
 """Sandboxes that come up at once; more would only make each of them slower."""
 MAX_MESSAGE_BYTES = 64 << 10
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS, errno.EUSERS)
 _SCRIPT = Path(__file__).parent / "zygote" / "start.py"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -110,7 +112,9 @@ class ZygoteProcess:
             )
             raise self._facts.exception() or AssertionError from None
         except OSError as error:
-            self._die(SandboxImageError(f"Cannot execute {self.kind.python!r}: {error}"))
+            problem = SandboxImageError(f"Cannot execute {self.kind.python!r}: {error.strerror}")
+            self._die(problem)
+            raise problem from error
         except BaseException:
             self._die(SandboxCreationError("The zygote was given up before it was ready."))
             raise
@@ -273,6 +277,6 @@ def explain_failure(reason: str, kind: ZygoteKind) -> SandboxCreationError:
             "" if kind.with_packages else " Without `packages` only the standard library is there."
         )
         return SandboxImageError(f"Cannot preload {list(kind.preload)}: {reason}.{where}")
-    if "Error" in reason.partition("(")[0] or "Traceback" in reason or "threads" in reason:
-        return SandboxCreationError(f"The zygote could not prepare: {reason}")
-    return IsolationUnavailable(refusal.explain(reason))
+    if any(f"[Errno {number}]" in reason for number in _REFUSALS):
+        return IsolationUnavailable(refusal.explain(reason))
+    return SandboxCreationError(f"The zygote could not prepare: {reason}")

@@ -201,8 +201,9 @@ def _proxy_env() -> dict[str, str]:
 
 def _forbid_user_namespaces() -> None:
     try:
-        with open("/proc/sys/user/max_user_namespaces", "w") as file:
-            file.write("0")
+        descriptor = os.open("/proc/sys/user/max_user_namespaces", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"0")
+        os.close(descriptor)
     except OSError as error:
         # A host that mounts /proc/sys read-only: the system call filter forbids them all the same.
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):

@@ -32,6 +32,7 @@ _libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 _libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _libc.unshare.argtypes = [ctypes.c_int]
 _libc.sethostname.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+_libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
 _libc.syscall.restype = ctypes.c_long
 
 
@@ -96,10 +97,9 @@ def pivot_root(new_root: str, put_old: str) -> None:
     syscall(number, os.fsencode(new_root), os.fsencode(put_old), what="pivot_root")
 
 
-def prctl(option: int, *arguments: int) -> int:
+def prctl(option: int, second: int = 0, third: int = 0) -> int:
     """prctl(2)."""
-    padded = [ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
-    return _check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl({option})")
+    return _check(_libc.prctl(option, second, third, 0, 0), f"prctl({option})")
 
 
 def set_hostname(name: str) -> None:
@@ -110,13 +110,10 @@ def set_hostname(name: str) -> None:
 def drop_capabilities() -> None:
     """Give up every capability, now and for whatever is executed later."""
     for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == 22:  # EINVAL: past the last capability of this kernel
-                break
-            if error.errno != 1:  # EPERM: there are none to drop; the capset below settles it
-                raise
+        # EINVAL comes after the last capability of this kernel, EPERM where there are none to drop; the capset below
+        # settles it in any case.
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()

@@ -25,7 +25,7 @@ from .linux import (
 )
 
 USER_NAME, USER_ID = "sandbox", 1000
-WRITABLE = ("/box", "/tmp", "/dev/shm")
+WRITABLE = ("/box", "/tmp", "/var/tmp", "/dev/shm")
 _TOOLS = "/opt/sandbox/bin"
 _AGAIN = "/.again"
 _EMPTY = "/.empty"
@@ -186,7 +186,7 @@ def _make_devices() -> None:
         ("stderr", "fd/2"),
     ):
         os.symlink(target, f"/dev/{name}")
-    os.mkdir("/dev/shm", 0o1777)
+    os.makedirs("/dev/shm", 0o1777, exist_ok=True)  # it may hold an interpreter already
 
 
 def _path_variable(prefixes: list[str]) -> str:

@@ -25,6 +25,8 @@ from . import cgroups, confine, linux, rootfs, seccomp
 
 MAX_MESSAGE_BYTES = 128 << 10
 _TIDY_INTERVAL_S = 0.02
+_MAX_DESCRIPTORS = 4096
+"""This process never has so many open: a handful, and two for a sandbox while it is being made."""
 
 
 class Settings(NamedTuple):
@@ -55,6 +57,7 @@ class Zygote:
         """Everything that is done once. Raises SetupError, ImportError."""
         for module in self._settings.preload:
             importlib.import_module(module)
+        os.environ.clear()  # not before: the thread limits of numerical libraries are in it
         self._host = os.pidfd_open(self._settings.host_pid)
         if self._settings.use_cgroups and self._settings.run_as is None:
             self._groups.open()
@@ -298,7 +301,7 @@ def _forget_parent(keep: list[int | None]) -> None:
     for number in range(3):
         os.dup2(null, number)
     kept = sorted({2, *(each for each in keep if each is not None)})
-    for lower, upper in itertools.pairwise([*kept, 1 << 20]):
+    for lower, upper in itertools.pairwise([*kept, _MAX_DESCRIPTORS]):
         os.closerange(lower + 1, upper)
 
 
@@ -314,7 +317,6 @@ def main(descriptor: int) -> None:
     """Serve the host program on an inherited socket until it hangs up."""
     control = socket.socket(fileno=descriptor)
     settings = Settings(**json.loads(control.recv(MAX_MESSAGE_BYTES)))
-    os.environ.clear()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host program's to handle
     zygote = Zygote(control, settings)
     try:
