@@ -2,7 +2,7 @@
 
     HubError
     ├── BadRequest 400        ├── NotFound 404      ├── TooManyRequests 429
-    ├── Unauthorized 401      ├── Conflict 409      ├── NotOffered 501
+    ├── Unauthorized 401      ├── Conflict 409      ├── NotOffered 400
     ├── Forbidden 403         ├── TooLarge 413      └── Unavailable 503
     └── SettingsError         the operator's configuration, not a request
 
@@ -86,9 +86,9 @@ class TooManyRequests(HubError):
 
 
 class NotOffered(HubError, NotImplementedError):
-    """This hub does not have the feature."""
+    """This hub does not have the feature. 400, because clients take 5xx for a fault and try again."""
 
-    status = 501
+    status = 400
 
 
 class Unavailable(HubError, ConnectionError):

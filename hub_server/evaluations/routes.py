@@ -163,8 +163,9 @@ async def traces() -> Response:
     return JSONResponse({"error": {"code": "service_not_enabled", "message": message}}, 403)
 
 
-@router.api_route("/hosted-evaluations", methods=["POST"])
-@router.api_route("/hosted-evaluations/{rest:path}", methods=["GET", "PATCH"])
+@router.post("/hosted-evaluations")
+@router.get("/hosted-evaluations/{rest:path}")
+@router.patch("/hosted-evaluations/{rest:path}")
 async def hosted(caller: KnownCaller, rest: str = "") -> dict[str, Any]:
     """This hub does not run evaluations."""
     raise NotOffered("This hub does not run evaluations; run `vf-eval` and push the results.")

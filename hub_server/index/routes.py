@@ -29,7 +29,8 @@ class Sent(Response):
         await self._send_it(scope, dict(scope["headers"]), send)
 
 
-@router.api_route("/{owner}/simple/", methods=["GET", "HEAD"], response_class=Response)
+@router.get("/{owner}/simple/", response_class=Response)
+@router.head("/{owner}/simple/", response_class=Response)
 async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str) -> Response:
     """The projects of an owner."""
     generation = hub.pages.generation
@@ -38,7 +39,8 @@ async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str)
     return _page(request, hub, found, generation)
 
 
-@router.api_route("/{owner}/simple/{project}/", methods=["GET", "HEAD"], response_class=Response)
+@router.get("/{owner}/simple/{project}/", response_class=Response)
+@router.head("/{owner}/simple/{project}/", response_class=Response)
 async def owner_project(
     request: Request, hub: HubDep, caller: Caller, owner: str, project: str
 ) -> Response:
@@ -51,7 +53,8 @@ async def owner_project(
     return _page(request, hub, found, generation)
 
 
-@router.api_route("/{owner}/{name}/simple/", methods=["GET", "HEAD"], response_class=Response)
+@router.get("/{owner}/{name}/simple/", response_class=Response)
+@router.head("/{owner}/{name}/simple/", response_class=Response)
 async def environment_index(
     request: Request, hub: HubDep, caller: Caller, owner: str, name: str
 ) -> Response:
@@ -62,9 +65,8 @@ async def environment_index(
     return _page(request, hub, found._replace(page=root), generation)
 
 
-@router.api_route(
-    "/{owner}/{name}/simple/{project}/", methods=["GET", "HEAD"], response_class=Response
-)
+@router.get("/{owner}/{name}/simple/{project}/", response_class=Response)
+@router.head("/{owner}/{name}/simple/{project}/", response_class=Response)
 async def environment_project(
     request: Request, hub: HubDep, caller: Caller, owner: str, name: str, project: str
 ) -> Response:
@@ -93,7 +95,7 @@ async def _own_page(hub: HubDep, caller: Caller, owner: str, name: str) -> Index
 
 
 def _page(request: Request, hub: HubDep, found: IndexPage, generation: object) -> Response:
-    if found.is_public:
+    if found.is_public and hub.settings.anonymous_read:
         hub.pages.put(request.url.path, CachedPage(found.owner, found.page), generation)
 
     async def send_it(scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
@@ -102,9 +104,8 @@ def _page(request: Request, hub: HubDep, found: IndexPage, generation: object) -
     return Sent(send_it)
 
 
-@router.api_route(
-    "/files/{owner}/{name}/{sha256}/{filename}", methods=["GET", "HEAD"], response_class=Response
-)
+@router.get("/files/{owner}/{name}/{sha256}/{filename}", response_class=Response)
+@router.head("/files/{owner}/{name}/{sha256}/{filename}", response_class=Response)
 async def download(
     request: Request,
     hub: HubDep,
@@ -133,6 +134,7 @@ async def download(
             if address is not None:
                 return RedirectResponse(address, 302, headers={"Cache-Control": "no-store"})
     is_public = environment.visibility == "PUBLIC" and environment.is_open
+    is_public = is_public and hub.settings.anonymous_read
     entry = _entry(hub, found, is_download)
     if is_public and (entry.path is not None or entry.content is not None):
         hub.pages.put(request.url.path, entry, generation)

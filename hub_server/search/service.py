@@ -129,20 +129,15 @@ async def _matching_ids(
         )
         rows = (await session.execute(query)).all()
         return [environment_id for environment_id, _ in sorted(rows, key=lambda row: row[1])]
-    match = " & ".join(f"{word}:*" for word in words)
-    wanted = text("to_tsquery('simple', :match) AS wanted").bindparams(match=match)
-    inner = (
-        select(
-            Environment.id,
-            text("ts_rank(environment_search.document, wanted) AS score"),
-        )
-        .select_from(_SEARCH)
-        .join(wanted, text("true"))  # type: ignore[arg-type]  # a text fragment as a table
-        .join(Environment, _SEARCH.c.environment_id == Environment.id)
-        .where(text("environment_search.document @@ wanted"), condition)
+    match = func.to_tsquery("simple", " & ".join(f"{word}:*" for word in words))
+    score = func.ts_rank(_SEARCH.c.document, match)
+    query = (
+        select(Environment.id, score)
+        .join(_SEARCH, _SEARCH.c.environment_id == Environment.id)
+        .where(_SEARCH.c.document.op("@@")(match), condition)
         .limit(MAX_CANDIDATES)
     )
-    rows = (await session.execute(inner)).all()
+    rows = (await session.execute(query)).all()
     return [environment_id for environment_id, _ in sorted(rows, key=lambda row: -row[1])]
 
 
