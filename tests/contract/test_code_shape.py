@@ -1,0 +1,94 @@
+"""Sizes of modules and functions, who may print, and what must not stand in tracked files."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("verifiers", "hub_server", "cli")
+LONGEST_MODULE = 500
+LONGEST_FUNCTION = 80
+
+LONG_MODULES = {
+    "verifiers/envs/environment.py": 560,  # v0's facade: many names of one to six lines each
+}
+LONG_FUNCTIONS: dict[str, int] = {
+    "hub_server/migrations/versions/0001_first_tables.py:upgrade": 410,  # one statement a table
+}
+"""`path:function` → its length, and beside it why it may be that long."""
+
+MAY_PRINT = {"cli/vf_cli/output.py"}
+
+FORBIDDEN = re.compile(
+    r"""/work/ (?:main|shared) | /tmp/oracle | \.\./shared                 # paths of one machine
+      | pypi\.org | pythonhosted\.org | hub\.primeintellect\.ai | piwheels # hosts of package registries
+    """,
+    re.VERBOSE,
+)
+MAY_NAME_REGISTRIES: dict[str, str] = {}
+"""Tracked file → why it names the host of a registry."""
+
+SOURCES = sorted(
+    path
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if "templates" not in path.parts
+)
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_modules_and_functions_fit_on_a_few_screens(path: Path) -> None:
+    text = path.read_text()
+    lines = text.count("\n")
+    assert lines <= LONG_MODULES.get(shown(path), LONGEST_MODULE)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            longest = LONG_FUNCTIONS.get(f"{shown(path)}:{node.name}", LONGEST_FUNCTION)
+            assert length <= longest, f"{node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=shown)
+def test_only_the_output_module_prints(path: Path) -> None:
+    calls = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("print", "pprint", "breakpoint")
+    ]
+    assert shown(path) in MAY_PRINT or not calls
+
+
+def test_the_lists_of_exceptions_name_only_what_exists() -> None:
+    files = {shown(path) for path in SOURCES}
+    assert set(LONG_MODULES) <= files
+    assert {name.partition(":")[0] for name in LONG_FUNCTIONS} <= files
+    assert files >= MAY_PRINT
+
+
+def test_tracked_files_name_no_machine_and_no_registry() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in filter(None, tracked.stdout.split("\0")):
+        if name == shown(Path(__file__)) or name in MAY_NAME_REGISTRIES:
+            continue
+        try:
+            text = (ROOT / name).read_text()
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if FORBIDDEN.search(line):
+                found.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert found == []

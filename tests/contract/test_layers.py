@@ -1,0 +1,98 @@
+"""Who may import whom: the table of docs/architecture.md, kept true."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAYERS = {
+    0: "types errors decorators records timing state configs keys concurrency",
+    1: "messages packages.archive",
+    2: "parsers tasks clients tools sandboxes tokens packages.manifest",
+    3: "rubrics rollouts runs",
+    4: "envs",
+    5: "loading packages serve training viewer hub testing evaluation evaluations endpoint logs example_datasets",
+    6: "utils scripts __init__",
+}
+LAYER_OF = {unit: layer for layer, units in LAYERS.items() for unit in units.split()}
+SIBLINGS_MAY_MEET = {0, 5, 6}
+"""Layers whose units may import each other; in the others they may not."""
+MODULES = sorted(
+    path for path in (ROOT / "verifiers").rglob("*.py") if "templates" not in path.parts
+)
+
+
+def unit_of(module: str) -> str:
+    """`verifiers.clients.connect` → `clients`; the longest name in the table that fits."""
+    parts = module.split(".")[1:] or ["__init__"]
+    for end in range(len(parts), 0, -1):
+        if (unit := ".".join(parts[:end])) in LAYER_OF:
+            return unit
+    raise AssertionError(f"{module} has no place in the table of layers; give it one.")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of everything a module imports at run time, inside functions too."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []  # for type checkers only
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield _absolute(node, path) if node.level else node.module or ""
+
+
+def _absolute(node: ast.ImportFrom, path: Path) -> str:
+    """Code that is sent into a sandbox imports its neighbours relatively; elsewhere names are absolute."""
+    package = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*package, *filter(None, [node.module])])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    unit = unit_of(name)
+    layer = LAYER_OF[unit]
+    for imported in imports(path):
+        package = imported.partition(".")[0]
+        assert package != "hub_server", f"{name} imports {imported}"
+        assert package != "vf_cli" or unit == "scripts", f"{name} imports {imported}"
+        if package != "verifiers":
+            continue
+        assert imported != "verifiers" or unit == "__init__", f"{name} imports the root package"
+        other = unit_of(imported)
+        if other != unit:
+            allowed = LAYER_OF[other] < layer or (
+                LAYER_OF[other] == layer and layer in SIBLINGS_MAY_MEET
+            )
+            assert allowed, f"{name} (layer {layer}) imports {imported} (layer {LAYER_OF[other]})"
+
+
+HUB_MAY_IMPORT = (
+    "verifiers.hub.wire",
+    "verifiers.packages.archive",
+    "verifiers.packages.manifest",
+    "verifiers.types",
+)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "hub_server").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_the_hub_server_knows_the_library_only_by_its_wire(path: Path) -> None:
+    for imported in imports(path):
+        package = imported.partition(".")[0]
+        assert package != "vf_cli"
+        assert package != "verifiers" or imported in HUB_MAY_IMPORT, f"{path} imports {imported}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "environments").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_bundled_environments_use_only_public_names(path: Path) -> None:
+    for imported in imports(path):
+        if imported.startswith("verifiers."):
+            assert imported == "verifiers.testing", f"{path} imports {imported}; use `vf.…`"

@@ -1,0 +1,135 @@
+"""Every import path and name of the v0 API that real environments and trainers use.
+
+`NOT_YET` is the visible list of what is missing. A name that starts to work must be moved out of it.
+"""
+
+import importlib
+
+import pytest
+
+PATHS = {
+    "verifiers": """AssistantMessage ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv Info
+        InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError
+        MultiTurnEnv Parser ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric
+        RubricGroup SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool
+        ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage UserMessage
+        XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset log_level
+        print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
+    "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
+        OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient resolve_client""",
+    "verifiers.clients.anthropic_messages_client": "AnthropicMessagesClient",
+    "verifiers.clients.client": "Client",
+    "verifiers.clients.nemorl_chat_completions_client": "NeMoRLChatCompletionsClient",
+    "verifiers.clients.openai_chat_completions_client": "OpenAIChatCompletionsClient",
+    "verifiers.clients.openai_chat_completions_token_client": "OpenAIChatCompletionsTokenClient",
+    "verifiers.clients.openai_completions_client": "OpenAICompletionsClient",
+    "verifiers.clients.openai_responses_client": "OPENAI_RESPONSES_OUTPUT_FIELD OpenAIResponsesClient",
+    "verifiers.decorators": "cleanup reward stop teardown",
+    "verifiers.envs.env_group": "EnvGroup EnvGroupRubric",
+    "verifiers.envs.environment": "Environment resolve_client",
+    "verifiers.envs.experimental.gym_env": "EpisodicSumRubric GymEnv",
+    "verifiers.envs.experimental.mcp_env": "MCPEnv",
+    "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
+    "verifiers.envs.multiturn_env": "MultiTurnEnv",
+    "verifiers.envs.singleturn_env": "SingleTurnEnv",
+    "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
+    "verifiers.envs.textarena_env": "TextArenaEnv",
+    "verifiers.envs.tool_env": "ToolEnv",
+    "verifiers.errors": """EmptyModelResponseError Error InfraError InvalidModelResponseError ModelError
+        OverlongPromptError SandboxError ToolCallError ToolError ToolParseError TunnelError""",
+    "verifiers.parsers.maybe_think_parser": "MaybeThinkParser",
+    "verifiers.parsers.parser": "Parser",
+    "verifiers.parsers.think_parser": "ThinkParser",
+    "verifiers.parsers.xml_parser": "XMLParser",
+    "verifiers.rubrics": "math_rubric",
+    "verifiers.rubrics.judge_rubric": "JudgeRubric",
+    "verifiers.rubrics.math_rubric": "MathRubric",
+    "verifiers.rubrics.rubric": "Rubric",
+    "verifiers.rubrics.rubric_group": "RubricGroup",
+    "verifiers.rubrics.tool_rubric": "ToolRubric",
+    "verifiers.scripts": "build setup",
+    "verifiers.scripts.eval": "main",
+    "verifiers.scripts.init": "init_environment",
+    "verifiers.scripts.install": "main",
+    "verifiers.types": """AssistantMessage ChatCompletion ChatCompletionMessageToolCall ChatCompletionToolParam
+        ChatMessage ChatMessages ClientConfig Completion ContentPart DatasetBuilder EndpointClientConfig EndpointConfig
+        EvalConfig EvalRunConfig FinishReason GenerateMetadata GenerateOutputs ImageUrlContentPart ImageUrlSource Info
+        InputAudioContentPart InputAudioSource Message MessageType Messages ModelResponse Response ResponseMessage
+        ResponseTokens RewardFunc RolloutInput RolloutOutput RolloutScore RolloutScores RolloutTiming SamplingArgs State
+        SystemMessage TextContentPart TextMessage Tool ToolCall ToolMessage TrajectoryStep TrajectoryStepTokens Usage
+        UserMessage""",
+    "verifiers.utils": "pricing_utils",
+    "verifiers.utils.async_utils": """EventLoopLagMonitor NullAsyncContext maybe_await maybe_call_with_named_args
+        maybe_retry maybe_semaphore with_sem""",
+    "verifiers.utils.client_utils": "load_prime_config resolve_client_config setup_openai_client",
+    "verifiers.utils.config_utils": "MissingKeyError ensure_keys",
+    "verifiers.utils.data_utils": """BOXED_SYSTEM_PROMPT THINK_BOXED_SYSTEM_PROMPT extract_boxed_answer
+        extract_hash_answer format_dataset get_preprocess_fn load_example_dataset strip_non_numeric""",
+    "verifiers.utils.env_utils": "load_environment",
+    "verifiers.utils.error_utils": "ErrorChain error_data get_vf_error_chain",
+    "verifiers.utils.eval_utils": """load_endpoints load_toml_config make_dataset print_results
+        run_evaluation""",
+    "verifiers.utils.install_utils": """check_hub_env_installed is_hub_env is_installed normalize_package_name
+        parse_env_id""",
+    "verifiers.utils.logging_utils": "log_level print_prompt_completions_sample quiet_verifiers setup_logging",
+    "verifiers.utils.message_utils": """concat_messages from_raw_message get_messages message_to_printable
+        messages_to_printable normalize_messages sanitize_tool_calls serialize_message_for_output""",
+    "verifiers.utils.metric_utils": """EnvMetrics ErrorRateMetric FinalInputTokensMetric FinalOutputTokensMetric
+        InputTokensMetric Metric OutputTokensMetric PassAtKMetric RewardMetric""",
+    "verifiers.utils.path_utils": """find_latest_incomplete_eval_results_path get_eval_runs_dir
+        is_valid_eval_results_path""",
+    "verifiers.utils.pricing_utils": "format_cost_usd",
+    "verifiers.utils.response_utils": "parse_response_message parse_response_messages parse_response_tokens",
+    "verifiers.utils.save_utils": """GenerateOutputsBuilder extract_usage_tokens load_outputs make_dataset
+        make_serializable save_metadata save_new_outputs state_to_output states_to_outputs validate_resume_metadata""",
+    "verifiers.utils.tool_utils": "convert_func_to_oai_tool convert_func_to_tool_def is_valid_tool_content_parts",
+    "verifiers.utils.usage_utils": "StateUsageTracker compute_context_token_metrics response_usage_tokens",
+}
+
+NOT_YET = {
+    # sandboxes
+    "verifiers": "PythonEnv SandboxEnv CliAgentEnv HarborEnv OpenEnvEnv",
+    "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
+    "verifiers.envs.python_env": "PythonEnv",
+    "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
+        SandboxSetupError SandboxTimeouts is_retryable_sandbox_api_error is_retryable_sandbox_read_error""",
+    # agents that are programs of their own
+    "verifiers.envs.experimental.cli_agent_env": "CliAgentEnv",
+    "verifiers.envs.experimental.harbor_env": "HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer",
+    "verifiers.envs.experimental.rlm_env": "RLMEnv",
+    "verifiers.utils.interception_utils": "",
+    "verifiers.utils.tunnel_utils": "extract_tunnel_url_from_line",
+    # environments in processes of their own
+    "verifiers.serve": """HealthRequest HealthResponse PendingRequest RunRolloutRequest RunRolloutResponse ServerState
+        ZMQEnvClient ZMQEnvServer""",
+    "verifiers.utils.serve_utils": "get_free_port",
+    # prompt optimisation
+    "verifiers.scripts.gepa": "load_gepa_toml_config resolve_gepa_config_args",
+    # browsers and other people's environment servers
+    "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
+    "verifiers.envs.integrations.browser_env": "BrowserEnv",
+}
+
+
+def names(paths: dict[str, str]) -> list[tuple[str, str]]:
+    return [(module, name) for module, listed in paths.items() for name in listed.split() or [""]]
+
+
+def offered(module: str, name: str) -> bool:
+    try:
+        found = importlib.import_module(module)
+        if name and not hasattr(found, name):
+            importlib.import_module(f"{module}.{name}")
+    except ImportError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("module", "name"), names(PATHS))
+def test_a_v0_name_is_offered(module: str, name: str) -> None:
+    assert offered(module, name)
+
+
+@pytest.mark.parametrize(("module", "name"), names(NOT_YET))
+def test_a_name_of_the_list_is_really_missing(module: str, name: str) -> None:
+    assert not offered(module, name), "it works now: move it from NOT_YET to PATHS"
