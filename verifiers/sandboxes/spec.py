@@ -29,7 +29,7 @@ class ProxyNetwork(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow: tuple[str, ...]
-    """Domains that may be reached: `pypi.org`, or `*.pythonhosted.org` for every name below it."""
+    """Domains that may be reached: `example.com`, or `*.example.com` for every name below it."""
     ports: tuple[int, ...] = (80, 443)
     """TCP ports that may be reached."""
     allow_private_addresses: bool = False
