@@ -276,7 +276,7 @@ class _Validator:
             best: tuple[float, RolloutOutput] | None = None
             for index in order:
                 output = await self._play_one(row, candidates[index])
-                reward = _reward(output)
+                reward = 0.0 if _what_failed(output) else _reward(output)
                 if best is None or reward > best[0]:
                     best = (reward, output)
                 if reward >= full - TOLERANCE:
@@ -403,7 +403,11 @@ class _Validator:
     async def check_contract(self) -> str:
         """The promises of every environment."""
         self._needs_scores()
-        problems = await environment_problems(self.environment)
+        try:
+            async with asyncio.timeout(self.limits.play_s):
+                problems = await environment_problems(self.environment)
+        except TimeoutError as error:
+            raise TimeoutError(f"It took longer than {self.limits.play_s:g} s.") from error
         if problems:
             raise _Failed(" ".join(problems[:3]))
         return "it keeps the promises of every environment"
@@ -568,7 +572,7 @@ def _what_failed(output: Mapping[str, Any]) -> str | None:
     """The error of a rollout or of a reward function, or None."""
     error = output.get("error")
     if error is not None:
-        return str(error.get("error_chain_str") if isinstance(error, Mapping) else error)
+        return str(error.get("error_chain_repr") if isinstance(error, Mapping) else error)
     reward_errors = output.get("errors") or []
     return str(reward_errors[0].get("message", reward_errors[0])) if reward_errors else None
 
