@@ -110,7 +110,8 @@ class Wheel:
                 self.write(archive, self.members())
             else:
                 for path, content in self.members():
-                    archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), content)
+                    info = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
+                    archive.writestr(info, content, zipfile.ZIP_DEFLATED)
         return buffer.getvalue()
 
 
