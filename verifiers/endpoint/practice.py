@@ -1,7 +1,21 @@
 """The problems the shipped model was trained on: prompts and right answers, drawn from a seed.
 
-The prompt formats here are the ones the bundled environments use. The training script draws from this
-module, and so do the tests that measure the shipped weights on fresh problems.
+    reverse-text   system (optional): Reverse the text character-by-character. Put your answer in <reversed_text> tags.
+                   user:              hello you                       4 to 16 lower-case letters, single inner spaces
+                   assistant:         <reversed_text>uoy olleh</reversed_text>
+
+    addition       system (optional): Solve the problem. Put the final answer in \\boxed{}.
+                   user:              What is 47 + 85?                1 to 3 digits each, not negative
+                   assistant:         7+5=12, 4+8+1=13. \\boxed{132}
+
+    calculator     tools:             one, named like add, calculator or evaluate; two numbers or one expression
+                   user:              What is 47 + 85?                with or without the system prompt of addition
+                   assistant:         <tool_call>{"name": "add", "arguments": {"a": 47, "b": 85}}</tool_call>
+                   tool:              132
+                   assistant:         \\boxed{132}
+
+The bundled environments use exactly these formats; other wording is foreign to the model. The training script draws
+from this module, and so do the tests that measure the shipped weights on fresh problems.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Parameter names are those of `LlamaForCausalLM`, so a state dict of this module 
 numpy model (`model.py`) and transformers both read.
 """
 
+# pyright: reportMissingImports=false
+# Types are checked where torch is installed; elsewhere the rest must still pass.
+
 from __future__ import annotations
 
 import torch

@@ -5,6 +5,9 @@ reached. The mixture makes the model good but not perfect: texts beyond 12 lette
 it, so that the bundled environments have something to measure and trainers something to improve.
 """
 
+# pyright: reportMissingImports=false
+# Types are checked where torch is installed; elsewhere the rest must still pass.
+
 from __future__ import annotations
 
 import argparse

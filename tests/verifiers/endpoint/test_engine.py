@@ -2,6 +2,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from verifiers.endpoint import Engine, FinishReason, Generation, PauseMode, RequestError, Sampling
 from verifiers.endpoint.model import Model, ModelWeights, Segment, prepare_weights
@@ -97,6 +99,56 @@ def test_sequences_join_and_leave_the_batch_at_any_step(engine, tiny_model):
         assert (len(sequence.token_ids), sequence.finish_reason) == (length, FinishReason.LENGTH)
         expected = rescored(tiny_model, sequence.generation.prompt_ids, sequence.token_ids)
         np.testing.assert_allclose(sequence.token_logprobs, expected, atol=1e-3)
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(0, 40), st.integers(1, 12)),
+        st.tuples(st.just("cancel"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.sampled_from(["step", "step", "update"]), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(operations)
+def test_whatever_joins_leaves_and_changes_every_sequence_stays_its_own(
+    tiny_model, tiny_config, make_tensors, operations
+):
+    weights = [tiny_model.weights, prepare_weights(make_tensors(9), tiny_config)]
+    model = Model(tiny_config, weights[0])
+    engine = Engine(model, max_running=3)
+    sequences = []
+    for operation, number, length in operations:
+        if operation == "submit":
+            text = "shared beginning"[: number % 17] + "abc"[number % 3]
+            sequences.append(engine.submit(ask(text, length, seed=number)))
+        elif operation == "cancel" and sequences:
+            engine.cancel(sequences[number % len(sequences)])
+        elif operation == "update":
+            engine.update_weights(weights[(engine.version + 1) % 2])
+        else:
+            engine.step()
+    while engine.has_work:
+        engine.step()
+    assert engine.status[:2] == (0, 0)
+    for sequence in sequences:
+        asked, ids = sequence.generation, sequence.token_ids
+        if sequence.finish_reason is FinishReason.LENGTH:
+            assert len(ids) == asked.max_tokens
+        else:
+            assert sequence.finish_reason is FinishReason.ABORT
+        assert len(ids) == len(sequence.token_logprobs) == len(sequence.token_versions)
+        versions = set(sequence.token_versions)
+        if len(versions) == 1:
+            model.weights = weights[versions.pop() % 2]
+            expected = rescored(model, asked.prompt_ids, ids)
+            np.testing.assert_allclose(sequence.token_logprobs, expected, atol=1e-3)
+    finished = sum(engine.counts[f"finished_{reason}"] for reason in FinishReason)
+    assert finished == len(sequences)
 
 
 def other_weights(make_tensors, config, seed=9) -> ModelWeights:
