@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
@@ -100,6 +100,41 @@ class _ReportingStream:
         return getattr(self._stream, name)
 
 
+class _WatchedStream:
+    """A transport's stream for messages from the server; it tells when the server has said its last."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except Exception:
+            self._ended()
+            raise
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except Exception:
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._stream.__aexit__(*details)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class MCPConnection:
     """A session that is being opened, open, or over. Make it inside the event loop that will use it."""
 
@@ -109,6 +144,8 @@ class MCPConnection:
         self.tools: list[Any] = []
         """The server's tools as the `mcp` package describes them."""
         self._refused: set[Any] = set()
+        self._clocks: set[asyncio.Timeout] = set()
+        """The time limits of the calls in flight."""
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A failure nobody waits for is reported by the next use, not by the garbage collector.
@@ -145,20 +182,33 @@ class MCPConnection:
         Raises CallNotSent, MCPAnswerLost, MCPToolTimeout, or ToolCallError when the server refuses the call.
         """
         limit_s = self.config.call_timeout_s
+        if not self.config.url:
+            await self._notice_the_end()
         clock = asyncio.timeout(limit_s)
         with _recording() as sent:
             try:
                 async with clock:
+                    self._clocks.add(clock)
                     return await self.session.call_tool(tool, arguments)
             except TimeoutError as error:
                 if not clock.expired():
                     raise ToolCallError(f"Tool {tool!r}: {error}") from error
+                self._explain(tool, error, sent)
                 raise MCPToolTimeout(
                     f"Tool {tool!r} of the MCP server {self.config.name!r} did not answer within {limit_s:g} s."
                 ) from None
             except Exception as error:
                 self._explain(tool, error, sent)
                 raise ToolCallError(str(error) or f"{type(error).__name__}") from error
+            finally:
+                self._clocks.discard(clock)
+
+    async def _notice_the_end(self) -> None:
+        """Let the event loop read the end of a dead server's output, before a call is written to nobody."""
+        for _ in range(5):  # the pipe, the transport's reader, its text stream, the session
+            await asyncio.sleep(0)
+        if self.is_over:
+            raise CallNotSent
 
     def _explain(self, tool: str, error: Exception, sent: set[Any]) -> None:
         """Raise what the end of a connection means for a call; nothing when the connection is not the cause."""
@@ -168,7 +218,7 @@ class MCPConnection:
 
         closed = isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError)
         code = getattr(getattr(error, "error", None), "code", None)
-        if not closed and code != CONNECTION_CLOSED and not self._task.done():
+        if not closed and code != CONNECTION_CLOSED and not self.is_over:
             return
         if not sent:
             raise CallNotSent from error
@@ -186,7 +236,12 @@ class MCPConnection:
                     await self._open(stack, words)
                     if not self._ready.done():
                         self._ready.set_result(None)
-                    await self._closing.wait()
+                    try:
+                        await self._closing.wait()
+                    finally:
+                        self._closing.set()
+                        for clock in self._clocks:  # their answers will not come
+                            clock.reschedule(asyncio.get_running_loop().time())
             except asyncio.CancelledError:
                 self._fail(
                     MCPServerError(f"Opening the MCP server {self.config.name!r} was cut off.")
@@ -237,7 +292,10 @@ class MCPConnection:
             else:
                 streams = await stack.enter_async_context(self._stdio_transport(words))
             self.session = await stack.enter_async_context(
-                ClientSession(streams[0], _ReportingStream(streams[1]))  # pyright: ignore[reportArgumentType]
+                ClientSession(
+                    _WatchedStream(streams[0], self._closing.set),  # pyright: ignore[reportArgumentType]
+                    _ReportingStream(streams[1]),  # pyright: ignore[reportArgumentType]
+                )
             )
             await self.session.initialize()
             self.tools = await _all_tools(self.session)
