@@ -26,27 +26,28 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from verifiers.errors import Error
 from verifiers.loading import Loaded, load, load_folder
-from verifiers.messages import from_raw_message, normalize_messages
+from verifiers.messages import normalize_messages
+from verifiers.packages.gold import (
+    MAX_SILENT_TURNS,
+    Gold,
+    Player,
+    environment_of,
+    has_judge,
+    is_single_turn,
+    wrapped_answers,
+)
 from verifiers.tasks import Row, input_key
-from verifiers.testing import Reply, ScriptedClient, ScriptExhausted, environment_problems
-from verifiers.types import Response, RolloutOutput, ToolCall
-
-if TYPE_CHECKING:
-    from verifiers.envs.environment import Environment
-    from verifiers.parsers.parser import Parser
+from verifiers.testing import environment_problems
+from verifiers.types import RolloutOutput
 
 TOLERANCE = 1e-6
-MAX_SILENT_TURNS = 50
-"""An environment that goes on longer than this without a word from the model has no end of its own."""
 
-Gold = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any]
-"""One reply of a gold completion: text, tool calls, or a whole assistant message."""
 Status = Literal["pass", "fail", "skip"]
 
 
@@ -91,41 +92,6 @@ class _NotApplicable(Exception):
 
 class _Failed(Exception):
     """The check found a fault."""
-
-
-class _Player(ScriptedClient):
-    """Gives each rollout the replies meant for it, turn by turn."""
-
-    def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Gold] | None]) -> None:
-        super().__init__()
-        self._replies_for = replies_for
-
-    async def get_native_response(
-        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
-    ) -> Response:
-        """The rollout's reply for this turn."""
-        state = kwargs["state"]
-        reply = _reply(self._replies_for(state), len(state["trajectory"]))
-        return await ScriptedClient([reply]).get_native_response(
-            prompt, model, sampling_args, tools, **kwargs
-        )
-
-
-def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
-    """The reply of a turn; silence when there is no script, but not without end."""
-    if replies is None:
-        if turn >= MAX_SILENT_TURNS:
-            raise ScriptExhausted(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
-        return ""
-    if turn >= len(replies):
-        raise ScriptExhausted(
-            f"The gold completion has {len(replies)} replies, but the environment asked for number {turn + 1}."
-        )
-    reply = replies[turn]
-    if isinstance(reply, Mapping) and not isinstance(reply, ToolCall):
-        message = from_raw_message({"role": "assistant", **reply})
-        return Reply(message.get("content") or "", message.get("tool_calls") or ())
-    return reply
 
 
 async def validate(
@@ -430,7 +396,7 @@ class _Validator:
         own = getattr(self.environment, "full_reward", None)
         if own is not None:
             return float(own)
-        weights = rubric_of(self.environment, row)._get_reward_weights()
+        weights = environment_of(self.environment, row).rubric._get_reward_weights()
         return sum(weight for weight in weights if weight > 0)
 
     def _gold_candidates(self, row: Row) -> list[list[Gold]]:
@@ -467,7 +433,7 @@ class _Validator:
     async def _generate(self, rows: list[Row], replies_for: Any) -> list[RolloutOutput]:
         try:
             async with asyncio.timeout(self.limits.play_s):
-                results = await self.environment.generate(rows, _Player(replies_for), "scripted")
+                results = await self.environment.generate(rows, Player(replies_for), "scripted")
         except TimeoutError as error:
             raise TimeoutError(
                 f"Playing and scoring {len(rows)} rollouts took longer than {self.limits.play_s:g} s."
@@ -503,60 +469,6 @@ def row_problem(row: Row) -> str | None:
         except (TypeError, ValueError) as error:
             return f"{name}: info cannot be written as JSON: {error}"
     return None
-
-
-def wrapped_answers(answer: str, parser: Parser) -> list[str]:
-    """An answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
-    from verifiers.parsers.think_parser import ThinkParser
-    from verifiers.parsers.xml_parser import XMLParser
-
-    forms: list[str] = []
-    if isinstance(parser, XMLParser):
-        others = {name: "…" for name in parser.get_fields() if name != parser.answer_field}
-        forms.append(parser.format(**others, **{parser.answer_field: answer}))
-    forms += [answer, f"\\boxed{{{answer}}}", f"<answer>{answer}</answer>"]
-    thoughtful = [f"<think>\nI know this one.\n</think>\n\n{form}" for form in forms]
-    return thoughtful + forms if isinstance(parser, ThinkParser) else forms + thoughtful
-
-
-def is_single_turn(environment: Environment) -> bool:
-    """Whether a rollout is one question and one answer."""
-    from verifiers.envs.singleturn_env import SingleTurnEnv
-
-    return isinstance(environment, SingleTurnEnv)
-
-
-def environment_of(environment: Environment, row: Row) -> Environment:
-    """The environment that plays a row: itself, or a group's member."""
-    from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
-
-    while isinstance(environment, EnvGroup):
-        environment = environment.env_map[routed_name(row, environment.env_map)]
-        if isinstance(environment, EnvGroup):
-            row = inner_row(row)
-    return environment
-
-
-def rubric_of(environment: Environment, row: Row) -> Any:
-    """The rubric that scores a row."""
-    return environment_of(environment, row).rubric
-
-
-def has_judge(environment: Environment) -> bool:
-    """Whether a judge model takes part in the scores."""
-    from verifiers.envs.env_group import EnvGroup
-    from verifiers.rubrics.judge_rubric import JudgeRubric
-    from verifiers.rubrics.rubric_group import RubricGroup
-
-    def rubrics(rubric: Any) -> Iterable[Any]:
-        yield rubric
-        if isinstance(rubric, RubricGroup):
-            for one in rubric.rubrics:
-                yield from rubrics(one)
-
-    members = environment.envs if isinstance(environment, EnvGroup) else []
-    own = any(isinstance(rubric, JudgeRubric) for rubric in rubrics(environment.rubric))
-    return own or any(has_judge(member) for member in members)
 
 
 def _reward(output: Mapping[str, Any]) -> float:

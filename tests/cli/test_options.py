@@ -1,0 +1,101 @@
+"""What the commands accept, and what they cost to start."""
+
+import resource
+import subprocess
+import sys
+from importlib import import_module
+from itertools import pairwise
+
+import pytest
+import typer.main
+
+from verifiers.clients.connect import PROVIDERS
+from verifiers.configs import CLIENT_TYPES
+from vf_cli import eval_options
+
+COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
+
+OPTIONS_OF_0_1_14 = {
+    "eval": """--env-args -a --env-dir-path --provider -p --endpoints-path -e --model -m --api-client-type
+        --api-key-var -k --api-base-url -b --header --header-from-state --num-examples -n --rollouts-per-example -r
+        --max-concurrent -c --max-tokens -t --temperature -T --sampling-args -S --output-dir -o --verbose -v
+        --no-interleave-scoring -N --state-columns -C --save-results -s --resume -R --independent-scoring -i
+        --save-to-hf-hub -H --hf-hub-dataset-name -D --extra-env-kwargs -x --timeout --fullscreen -f
+        --disable-tui -d --max-retries --disable-env-server --num-workers -w --abbreviated-summary -A
+        --heartbeat-url""",
+    "init": "--path -p --rewrite-readme --multi-file --openenv",
+    "install": "--path -p --from-repo -r --branch -b",
+    "build": "--path -p",
+}
+OURS = """--json --dry-run --fail-under --max-concurrent-scoring --max-total-tokens --max-cost --prices --strict
+    --yes --seed --version"""
+
+
+def parameters(command: str) -> list:
+    return typer.main.get_command(import_module(f"vf_cli.{command}").app).params
+
+
+def option_names(command: str) -> list[str]:
+    return [
+        name for parameter in parameters(command) for name in parameter.opts if name.startswith("-")
+    ]
+
+
+@pytest.mark.parametrize("command", OPTIONS_OF_0_1_14)
+def test_every_option_of_0_1_14_is_there_with_its_short_name(command):
+    pairs = OPTIONS_OF_0_1_14[command].split()
+    assert set(pairs) <= set(option_names(command))
+    shorts = {
+        parameter.opts[-1]: parameter.opts[0]
+        for parameter in parameters(command)
+        if len(parameter.opts) == 2
+    }
+    for long, short in pairwise(pairs):
+        if short.startswith("-") and not short.startswith("--"):
+            assert shorts[short] == long
+
+
+def test_our_own_options_are_there():
+    assert set(OURS.split()) <= set(option_names("eval"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_is_declared_twice_and_each_has_help(command):
+    names = option_names(command)
+    assert len(names) == len(set(names))
+    assert all(getattr(parameter, "help", None) for parameter in parameters(command))
+
+
+def test_the_help_names_every_provider_and_kind_of_api():
+    assert eval_options.PROVIDER_NAMES.split(", ") == list(PROVIDERS)
+    assert set(eval_options.CLIENT_TYPE_NAMES.split(", ")) == set(CLIENT_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        (["e", "--resume"], ["e", "--resume", "latest"]),
+        (["e", "-R", "-s"], ["e", "-R", "latest", "-s"]),
+        (["e", "--resume", "path"], ["e", "--resume", "path"]),
+        (["e", "--resume=path"], ["e", "--resume=path"]),
+    ],
+)
+def test_resume_may_stand_without_a_path(given, completed):
+    assert eval_options.with_resume_value(given) == completed
+
+
+def test_help_costs_half_a_cpu_second_at_most_and_imports_nothing_heavy():
+    """The least of three, in CPU time: the machine is shared."""
+    code = "import sys; sys.argv = ['vf-eval', '--help']; from vf_cli.main import eval_main; eval_main();"
+    code += "heavy = {'datasets', 'openai', 'aiohttp', 'numpy', 'pydantic'};"
+    code += "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    costs = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert done.stderr.strip() == "[]"
+    assert min(costs) <= 0.5

@@ -1,0 +1,104 @@
+"""The right reply to a row, as its author says it or as models wrap an answer; and a model that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from verifiers.messages import from_raw_message
+from verifiers.tasks import Row
+from verifiers.testing import Reply, ScriptedClient, ScriptExhausted
+from verifiers.types import Response, ToolCall
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+    from verifiers.parsers.parser import Parser
+
+Gold = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any]
+"""One reply of a gold completion: text, tool calls, or a whole assistant message."""
+MAX_SILENT_TURNS = 50
+"""An environment that goes on longer than this without a word from the model has no end of its own."""
+
+
+class Player(ScriptedClient):
+    """Gives each rollout the replies meant for it, turn by turn."""
+
+    def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Gold] | None]) -> None:
+        super().__init__()
+        self._replies_for = replies_for
+
+    async def get_native_response(
+        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
+    ) -> Response:
+        """The rollout's reply for this turn."""
+        state = kwargs["state"]
+        reply = _reply(self._replies_for(state), len(state["trajectory"]))
+        return await ScriptedClient([reply]).get_native_response(
+            prompt, model, sampling_args, tools, **kwargs
+        )
+
+
+def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
+    """The reply of a turn; silence when there is no script, but not without end."""
+    if replies is None:
+        if turn >= MAX_SILENT_TURNS:
+            raise ScriptExhausted(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
+        return ""
+    if turn >= len(replies):
+        raise ScriptExhausted(
+            f"The gold completion has {len(replies)} replies, but the environment asked for number {turn + 1}."
+        )
+    reply = replies[turn]
+    if isinstance(reply, Mapping) and not isinstance(reply, ToolCall):
+        message = from_raw_message({"role": "assistant", **reply})
+        return Reply(message.get("content") or "", message.get("tool_calls") or ())
+    return reply
+
+
+def wrapped_answers(answer: str, parser: Parser) -> list[str]:
+    """An answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
+    from verifiers.parsers.think_parser import ThinkParser
+    from verifiers.parsers.xml_parser import XMLParser
+
+    forms: list[str] = []
+    if isinstance(parser, XMLParser):
+        others = {name: "…" for name in parser.get_fields() if name != parser.answer_field}
+        forms.append(parser.format(**others, **{parser.answer_field: answer}))
+    forms += [answer, f"\\boxed{{{answer}}}", f"<answer>{answer}</answer>"]
+    thoughtful = [f"<think>\nI know this one.\n</think>\n\n{form}" for form in forms]
+    return thoughtful + forms if isinstance(parser, ThinkParser) else forms + thoughtful
+
+
+def is_single_turn(environment: Environment) -> bool:
+    """Whether a rollout is one question and one answer."""
+    from verifiers.envs.singleturn_env import SingleTurnEnv
+
+    return isinstance(environment, SingleTurnEnv)
+
+
+def environment_of(environment: Environment, row: Row) -> Environment:
+    """The environment that plays a row: itself, or a group's member."""
+    from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
+
+    while isinstance(environment, EnvGroup):
+        environment = environment.env_map[routed_name(row, environment.env_map)]
+        if isinstance(environment, EnvGroup):
+            row = inner_row(row)
+    return environment
+
+
+def has_judge(environment: Environment) -> bool:
+    """Whether a judge model takes part in the scores."""
+    from verifiers.envs.env_group import EnvGroup
+    from verifiers.rubrics.judge_rubric import JudgeRubric
+    from verifiers.rubrics.rubric_group import RubricGroup
+
+    def rubrics(rubric: Any) -> Iterable[Any]:
+        yield rubric
+        if isinstance(rubric, RubricGroup):
+            for one in rubric.rubrics:
+                yield from rubrics(one)
+
+    members = environment.envs if isinstance(environment, EnvGroup) else []
+    own = any(isinstance(rubric, JudgeRubric) for rubric in rubrics(environment.rubric))
+    return own or any(has_judge(member) for member in members)
