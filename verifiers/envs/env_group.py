@@ -52,10 +52,7 @@ class EnvGroupRubric(Rubric):
         """Scores by the rubrics of the states' own environments, in the order of the states."""
         names = self._get_reward_func_names()
         scores: list[Score | None] = [None] * len(states)
-        by_env: dict[str, list[int]] = {}
-        for index, state in enumerate(states):
-            by_env.setdefault(routed_name(state, self.env_map), []).append(index)
-        for name, indices in by_env.items():
+        for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
             env = self.env_map[name]
             inner = [inner_row(state) for state in own] if isinstance(env, EnvGroup) else own
@@ -67,6 +64,17 @@ class EnvGroupRubric(Rubric):
                 metrics = {**dict.fromkeys(names, 0.0), **score.metrics}
                 scores[index] = score._replace(metrics=metrics)
         return [score for score in scores if score is not None]
+
+    async def advantages(self, states: list[State]) -> list[float]:
+        """Reward minus mean, or what the rubric of the rollouts' own environment gives."""
+        advantages = await super().advantages(states)
+        for name, indices in positions_by_env(states, self.env_map).items():
+            rubric = self.env_map[name].rubric
+            if rubric.has_advantages:
+                given = await rubric.advantages([states[index] for index in indices])
+                for index, advantage in zip(indices, given, strict=True):
+                    advantages[index] = advantage
+        return advantages
 
     async def cleanup(self, state: State) -> None:
         """Clean up in the rubric of the rollout's own environment."""
@@ -87,6 +95,16 @@ def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> s
         f"No environment found for info['env_id']={own!r} (task={row.get('task')!r}); "
         f"the group has {sorted(env_map)}."
     )
+
+
+def positions_by_env(
+    states: Sequence[State], env_map: Mapping[str, Environment]
+) -> dict[str, list[int]]:
+    """Positions of the states that belong to each environment."""
+    positions: dict[str, list[int]] = {}
+    for index, state in enumerate(states):
+        positions.setdefault(routed_name(state, env_map), []).append(index)
+    return positions
 
 
 class EnvGroup(Environment):
@@ -162,6 +180,11 @@ class EnvGroup(Environment):
         if own is not input:
             state.update({key: input[key] for key in _ROUTING if key in input})
         return state
+
+    async def _update_before_scoring(self, states: list[State]) -> None:
+        """Run the `@vf.update` handlers of the environment that each rollout belongs to."""
+        for name, indices in positions_by_env(states, self.env_map).items():
+            await self.env_map[name]._update_before_scoring([states[index] for index in indices])
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
         """Set it in every environment."""

@@ -124,17 +124,27 @@ class Environment(ABC):
         self._update_handlers = self._hooks("update")
         self._cleanup_handlers = self._hooks("cleanup")
         self._teardown_handlers = self._hooks("teardown")
-        for kind in ("reward", "metric"):
-            for method in self._hooks(kind):
-                weight = 0.0 if kind == "metric" else getattr(method, "reward_weight", 1.0)
-                self.rubric.add_reward_func(method, weight)
+        self._add_marked_methods()
         self._take_unknown(kwargs)
         open_environments.add(self)
 
     _needs_dataset = True
+    _own_group: RubricGroup | None = None
 
     def _hooks(self, kind: Any) -> list[Callable[..., Any]]:
         return [getattr(self, name) for name in hooks_of(type(self), kind)]
+
+    def _add_marked_methods(self) -> None:
+        """Methods marked `@vf.reward`, `@vf.metric`, `@vf.advantage`, as a rubric beside the one that was given."""
+        own = Rubric(parser=self.parser)
+        for method in self._hooks("reward"):
+            own.add_reward_func(method, getattr(method, "reward_weight", 1.0))
+        for method in self._hooks("metric"):
+            own.add_metric(method)
+        for method in self._hooks("advantage"):
+            own.add_advantage_func(method)
+        if own.funcs or own.has_advantages:
+            self.add_rubric(own)
 
     def _take_unknown(self, kwargs: Mapping[str, Any]) -> None:
         """Unknown arguments become attributes, as authors expect; one that looks like a slip is reported."""
@@ -393,6 +403,15 @@ class Environment(ABC):
 
     _cleanup = cleanup
 
+    async def _update_before_scoring(self, states: list[State]) -> None:
+        """Run the `@vf.update` handlers for rollouts of one example."""
+        for handler in self._update_handlers:
+            if getattr(handler, "update_stage", "rollout") == "group":
+                await call_hook(handler, states)
+            else:
+                for state in states:
+                    await call_hook(handler, state)
+
     async def _run_rollout_state(
         self,
         input: Mapping[str, Any],
@@ -521,11 +540,11 @@ class Environment(ABC):
                 setattr(self, name, value)
 
     def add_rubric(self, rubric: Rubric) -> None:
-        """Score with one more rubric."""
-        if type(self.rubric) is RubricGroup:
-            self.rubric.rubrics.append(rubric)
-        else:
-            self.rubric = RubricGroup(rubrics=[self.rubric, rubric])
+        """Score with one more rubric. A group that somebody else made, and may use elsewhere, is not changed."""
+        if self._own_group is None or self.rubric is not self._own_group:
+            self._own_group = RubricGroup(rubrics=[self.rubric], parser=self.rubric.parser)
+            self.rubric = self._own_group
+        self._own_group.rubrics.append(rubric)
 
     def set_concurrency(self, concurrency: int) -> None:
         """Told how many rollouts will run at once; environments with pools size them by it."""

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,10 +17,16 @@ from verifiers.envs.calls import model_response_for_client, run_group, run_rollo
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import GenerateOptions
 from verifiers.envs.run_record import RunRecord, Task
-from verifiers.errors import AuthenticationError, ConfigError, DatasetError, RewardError
+from verifiers.errors import (
+    AuthenticationError,
+    ConfigError,
+    DatasetError,
+    RewardError,
+    error_info,
+)
 from verifiers.rollouts.limits import run_limits
 from verifiers.rollouts.retries import with_retries
-from verifiers.rollouts.schedule import Limits, Schedule
+from verifiers.rollouts.schedule import Limits, Schedule, first_failure
 from verifiers.rollouts.scope import close_scope
 from verifiers.runs.output import output_from_state
 from verifiers.state import State
@@ -72,32 +78,56 @@ async def play_group(
         async with limit or nullcontext():
             return await env.rollout(row, client, model, sampling_args)
 
-    async with asyncio.TaskGroup() as tasks:
-        playing = [tasks.create_task(play(row)) for row in inputs]
-    return [task.result() for task in playing]
+    return await _together([play(row) for row in inputs])
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+    """The values of coroutines run concurrently. The first that raises cancels the others, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from None
+    return [task.result() for task in running]
 
 
 async def score(env: Environment, states: list[State], *, alone: bool) -> None:
-    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up."""
+    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
+
+    What an author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
+    configuration ends the run: it would fail for every rollout.
+    """
     start = time.time()
-    for handler in env._update_handlers:
-        if getattr(handler, "update_stage", "rollout") == "group":
-            await call_hook(handler, states)
-        else:
-            for state in states:
-                await call_hook(handler, state)
-    if not env.score_rollouts:
-        await env.rubric.dummy_score_group(states)
-    elif alone:
-        for state in states:
-            await env.rubric.score_rollout(state)
+    if alone and len(states) > 1:
+        await _together([_scored_or_recorded(env, [state], alone=True) for state in states])
     else:
-        await env.rubric.score_group(states)
+        await _scored_or_recorded(env, states, alone=alone)
     end = time.time()
     for state in states:
         state.timing.scoring.start = start
         state.timing.scoring.end = end
         await env.rubric.cleanup(state)
+
+
+async def _scored_or_recorded(env: Environment, states: list[State], *, alone: bool) -> None:
+    try:
+        await env._update_before_scoring(states)
+        if not env.score_rollouts:
+            await env.rubric.dummy_score_group(states)
+        elif alone:
+            await env.rubric.score_rollout(states[0])
+        else:
+            await env.rubric.score_group(states)
+    except (AuthenticationError, ConfigError):
+        raise
+    except Exception as error:
+        message = f"Scoring failed: {type(error).__name__}: {error}"
+        logger.warning(message, exc_info=error)
+        entry = {**error_info(error), "function": type(env.rubric).__name__, "message": message}
+        for state in states:
+            state.reward = 0.0 if state.reward is None else state.reward
+            state.metrics = state.metrics or {}
+            state.reward_errors = [*(state.reward_errors or []), entry]
 
 
 async def clean_up(env: Environment, state: State) -> None:

@@ -93,7 +93,7 @@ class MultiTurnEnv(Environment):
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
         """Turn a response into a step of the trajectory."""
-        tokens = step_tokens(response, self.max_seq_len)
+        tokens = step_tokens(response, self.max_seq_len, state.trajectory)
         is_truncated = bool(response.message.is_truncated)
         if tokens is not None and tokens["is_truncated"]:
             is_truncated = True
@@ -101,7 +101,7 @@ class MultiTurnEnv(Environment):
             "prompt": prompt_messages,
             "completion": completion_messages(response, self.message_type),
             "response": response,
-            "tokens": tokens,
+            "tokens": tokens,  # type: ignore[typeddict-item]  # a view that reads as the TypedDict
             "reward": None,
             "advantage": None,
             "is_truncated": is_truncated,
@@ -168,8 +168,9 @@ class MultiTurnEnv(Environment):
         return min(limits) if limits else None
 
     async def _play_within(self, state: State, limit_s: float) -> None:
+        limit = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s) as limit:
+            async with limit:
                 await self._play(state)
         except TimeoutError:
             if not limit.expired():

@@ -105,12 +105,10 @@ class GenerateOptions:
 
     def rollout_limits(self, model: str) -> RolloutLimits:
         """The limits of each rollout of a run on `model`. Raises ConfigError for a cost limit without a price."""
-        cost_usd_of = None
+        cost_usd_of: Callable[[float, float], float] | None = None
         if self.max_cost_usd is not None and self.prices is not None:
-            price = self.prices.required_price_of(model)
-
-            def cost_usd_of(input_tokens: float, output_tokens: float) -> float:
-                return price.cost(input_tokens, output_tokens)["total_usd"]
+            cost_of = self.prices.required_price_of(model).cost
+            cost_usd_of = lambda read, written: cost_of(read, written)["total_usd"]  # noqa: E731 - typed above
 
         return RolloutLimits(
             timeout_s=self.rollout_timeout_s,

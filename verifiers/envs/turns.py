@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from verifiers.clients.answers import payload_of
 from verifiers.clients.chat_completions import only_choice, response_of
+from verifiers.tokens import StepTokens, graph_of
 from verifiers.types import (
     AssistantMessage,
     Messages,
     Response,
     TextMessage,
-    TrajectoryStepTokens,
+    TrajectoryStep,
 )
 
 _KEPT = ("content", "reasoning_content", "thinking_blocks", "tool_calls")
@@ -33,37 +35,25 @@ def completion_messages(response: Response, message_type: str = "chat") -> Messa
     return [AssistantMessage.of(fields)]
 
 
-def step_tokens(response: Response, max_seq_len: int | None = None) -> TrajectoryStepTokens | None:
+def step_tokens(
+    response: Response,
+    max_seq_len: int | None = None,
+    trajectory: Sequence[TrajectoryStep] = (),
+) -> StepTokens | None:
     """The token ids of a step, cut to `max_seq_len`; None when the endpoint gave none.
 
-    A prompt that alone is too long leaves no completion and is marked `overlong_prompt`.
+    They are added to the token graph of `trajectory`, the steps before it, so that each token is kept once; the
+    response shows them from there too. A prompt that alone is too long leaves no completion and is marked
+    `overlong_prompt`. Raises TokensInvalid when ids, masks and log-probabilities differ in length.
     """
-    tokens = response["message"].get("tokens")
+    message = response["message"]
+    tokens = message.get("tokens")
     if tokens is None:
         return None
-    prompt_ids, completion_ids = tokens["prompt_ids"], tokens["completion_ids"]
-    prompt_count, completion_count = len(prompt_ids), len(completion_ids)
-    room = completion_count
-    overlong = truncated = False
-    if max_seq_len is not None and prompt_count + completion_count > max_seq_len:
-        truncated = True
-        overlong = prompt_count > max_seq_len
-        prompt_count = min(prompt_count, max_seq_len)
-        room = max_seq_len - prompt_count
-    return {
-        "prompt_ids": prompt_ids[:prompt_count] if truncated else prompt_ids,
-        "prompt_mask": tokens["prompt_mask"][:prompt_count] if truncated else tokens["prompt_mask"],
-        "completion_ids": completion_ids[:room] if truncated else completion_ids,
-        "completion_mask": tokens["completion_mask"][:room]
-        if truncated
-        else tokens["completion_mask"],
-        "completion_logprobs": tokens["completion_logprobs"][:room]
-        if truncated
-        else tokens["completion_logprobs"],
-        "overlong_prompt": overlong,
-        "is_truncated": truncated,
-        "routed_experts": tokens.get("routed_experts"),
-    }
+    stored = graph_of(trajectory).commit(tokens, max_length=max_seq_len)
+    if not stored["is_truncated"]:
+        message["tokens"] = stored
+    return stored
 
 
 # --------------------------------------------------------------------- v0's names for the same, asynchronous there
@@ -83,7 +73,7 @@ async def parse_response_messages(response: Any, message_type: str = "chat") -> 
 
 async def parse_response_tokens(
     response: Any, message_type: str | int | None = "chat", max_seq_len: int | None = None
-) -> TrajectoryStepTokens | None:
+) -> StepTokens | None:
     """Token ids of a response, cut to `max_seq_len`; None when the endpoint gave none.
 
     Called as `(response, max_seq_len)` by generation (b), `(response, message_type, max_seq_len)` by (a).

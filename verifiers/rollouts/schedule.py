@@ -100,7 +100,7 @@ class Schedule(Generic[Input, Result]):
                         self._playing.add(task)
                         task.add_done_callback(self._playing.discard)
         except BaseExceptionGroup as failures:
-            raise _first(failures) from None
+            raise first_failure(failures) from None
         finally:
             # Counted here: a task that is cancelled before its first step runs none of its code.
             self.tally.cancelled = self.tally.started - self.tally.finished
@@ -147,7 +147,7 @@ def _semaphore(limit: int | None) -> asyncio.Semaphore | None:
     return asyncio.Semaphore(limit) if limit is not None and limit >= 1 else None
 
 
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first exception of a group that is not itself a group."""
     error: BaseException = failures
     while isinstance(error, BaseExceptionGroup):

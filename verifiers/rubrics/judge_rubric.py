@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verifiers.clients import resolve_client
+from verifiers.errors import AuthenticationError
 from verifiers.messages import content_text
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric
@@ -73,9 +74,15 @@ class JudgeRubric(Rubric):
     def judge_client(self) -> Any:
         """The OpenAI client of the judge, made on first use with the usual OpenAI variables when none was given."""
         if self._judge_client is None:
-            from openai import AsyncOpenAI
+            from openai import AsyncOpenAI, OpenAIError
 
-            self._judge_client = AsyncOpenAI()
+            try:
+                self._judge_client = AsyncOpenAI()
+            except OpenAIError as error:
+                raise AuthenticationError(
+                    f"The judge {self.judge_model!r} needs a key: set OPENAI_API_KEY, or give "
+                    "JudgeRubric(judge_client=…) a client of its own."
+                ) from error
         return self._judge_client
 
     @judge_client.setter

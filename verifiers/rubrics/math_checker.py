@@ -20,6 +20,7 @@ from typing import Any
 
 from verifiers.errors import InfraError
 
+_NO_LIMIT: Any = None  # math-verify's types do not say that None switches its own limit off
 START_LIMIT_S = 60.0
 """Longest start of a helper process (importing sympy on a loaded machine), in seconds."""
 
@@ -122,18 +123,19 @@ def _compare(truth: str, response: str) -> bool:
     from math_verify import parse, verify  # type: ignore[import-untyped]  # the package ships no types
 
     gold: Any = parse(
-        f"\\boxed{{{truth}}}" if "\\boxed" not in truth else truth, parsing_timeout=None
+        f"\\boxed{{{truth}}}" if "\\boxed" not in truth else truth, parsing_timeout=_NO_LIMIT
     )
     said: Any = parse(
-        f"\\boxed{{{response}}}" if "\\boxed" not in response else response, parsing_timeout=None
+        f"\\boxed{{{response}}}" if "\\boxed" not in response else response,
+        parsing_timeout=_NO_LIMIT,
     )
-    return bool(verify(gold, said, timeout_seconds=None))
+    return bool(verify(gold, said, timeout_seconds=_NO_LIMIT))
 
 
 def _serve() -> None:
     from math_verify import parse
 
-    parse("\\boxed{1}", parsing_timeout=None)
+    parse("\\boxed{1}", parsing_timeout=_NO_LIMIT)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing a library prints may get between the answers
     out.write("ready\n")

@@ -49,8 +49,7 @@ class RewardCall:
                     pass
             if name in self.required:
                 raise RewardError(
-                    f"Reward function {self.name!r} asks for {name!r}; it may ask for {sorted(offered)} "
-                    "and for the fields of the dataset row."
+                    f"Reward function {self.name!r} asks for {name!r}; it may ask for {sorted(offered)}."
                 )
         return found
 

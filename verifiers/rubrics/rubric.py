@@ -16,8 +16,10 @@ from verifiers.rubrics.scoring import (
     Part,
     call_for_group,
     call_individual,
+    group_advantages,
     score_parts,
     score_states,
+    write_advantages,
     write_scores,
 )
 from verifiers.state import State
@@ -65,6 +67,9 @@ class Rubric:
         self._teardown_handlers: list[Callable[..., Any]] = [
             getattr(self, name) for name in hooks_of(type(self), "teardown")
         ]
+        self._advantage_funcs: list[Callable[..., Any]] = [
+            getattr(self, name) for name in hooks_of(type(self), "advantage")
+        ]
         self._parts: tuple[list[RewardCall], float, list[Part] | None] | None = None
         self._bound: tuple[list[Any], list[float], list[RewardCall]] | None = None
         for kind in ("reward", "metric"):
@@ -84,6 +89,10 @@ class Rubric:
     def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
         """Add a function that is measured and saved but does not count, unless given a weight."""
         self.add_reward_func(func, weight)
+
+    def add_advantage_func(self, func: Callable[[list[State]], Any]) -> None:
+        """Let `func(states)` give the advantages of a group, one number for each rollout."""
+        self._advantage_funcs.append(func)
 
     def add_class_object(self, name: str, obj: Any) -> None:
         """Offer an object to reward functions under a parameter name."""
@@ -157,8 +166,8 @@ class Rubric:
 
     @property
     def has_advantages(self) -> bool:
-        """Whether the rubric gives its own advantages."""
-        return False
+        """Whether the rubric gives its own advantages (`@vf.advantage`)."""
+        return bool(self._advantage_funcs)
 
     def reward_calls(self) -> list[RewardCall]:
         """The functions, bound; bound again only when functions or weights have changed."""
@@ -221,22 +230,38 @@ class Rubric:
 
         A group reward function sees a group of one. `score_sem` limits concurrency, as in generation (a).
         """
-        write_scores([state], await _limited(self.score([state]), score_sem), with_advantages=False)
+        write_scores([state], await _limited(self.score([state]), score_sem))
 
     async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
         """Score the rollouts of one example and write rewards, metrics and advantages into their states."""
         if states:
-            write_scores(
-                states, await _limited(self.score(states), score_sem), with_advantages=True
-            )
+            write_scores(states, await _limited(self.score(states), score_sem))
+            write_advantages(states, await self.advantages(states))
+
+    async def advantages(self, states: list[State]) -> list[float]:
+        """The advantages of scored rollouts of one example: those of `@vf.advantage`, else reward minus mean.
+
+        Raises RewardError when the marked method does not return a finite number for each, ConfigError when several
+        methods are marked.
+        """
+        if not self._advantage_funcs:
+            return group_advantages([state.reward or 0.0 for state in states])
+        if len(self._advantage_funcs) > 1:
+            names = ", ".join(function_name(func) for func in self._advantage_funcs)
+            raise ConfigError(f"Only one function may give the advantages; there are {names}.")
+        [func] = self._advantage_funcs
+        given = func(states)
+        if inspect.isawaitable(given):
+            given = await given
+        return bind(func, 1.0).numbers(given, len(states))
 
     async def dummy_score_rollout(self, state: State) -> None:
         """Give reward 0.0 without running any function (`score_rollouts=False`)."""
-        write_scores([state], [Score(0.0, {}, [])], with_advantages=False)
+        write_scores([state], [Score(0.0, {}, [])])
 
     async def dummy_score_group(self, states: list[State]) -> None:
         """Give reward 0.0 to a whole group without running any function."""
-        write_scores(states, [Score(0.0, {}, []) for _ in states], with_advantages=False)
+        write_scores(states, [Score(0.0, {}, []) for _ in states])
 
     async def _call_individual_reward_func(self, func: RewardFunc, state: State, **_: Any) -> float:
         return await call_individual(
@@ -252,9 +277,12 @@ class Rubric:
     # ------------------------------------------------------------------------------------------- the end
 
     async def cleanup(self, state: State) -> None:
-        """Run the cleanup handlers for one rollout."""
+        """Run the cleanup handlers for one rollout; one that raises is logged and stops no other."""
         for handler in self._cleanup_handlers:
-            await self._call_cleanup_handler(handler, state)
+            try:
+                await self._call_cleanup_handler(handler, state)
+            except Exception:
+                self.logger.exception("Cleanup handler %s failed", function_name(handler))
 
     async def _call_cleanup_handler(self, handler: Callable[..., Any], state: State) -> None:
         offered = {"state": state, **self.class_objects, **self.cleanup_objects(handler, state)}

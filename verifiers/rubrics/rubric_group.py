@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from verifiers.errors import ConfigError
@@ -35,7 +37,16 @@ class RubricGroup(Rubric):
     @property
     def has_advantages(self) -> bool:
         """Whether a rubric of the group gives its own advantages."""
-        return any(rubric.has_advantages for rubric in self.rubrics)
+        return super().has_advantages or any(rubric.has_advantages for rubric in self.rubrics)
+
+    async def advantages(self, states: list[State]) -> list[float]:
+        """The advantages that one of the rubrics gives, else reward minus mean."""
+        giving = [rubric for rubric in self.rubrics if rubric.has_advantages]
+        if not giving:
+            return await super().advantages(states)
+        if len(giving) > 1 or self._advantage_funcs:
+            raise ConfigError("Only one rubric of a group may give the advantages; several do.")
+        return await giving[0].advantages(states)
 
     def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
         """Add a reward function to the first rubric."""
@@ -112,14 +123,21 @@ async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[Score]:
         return await rubric.score(states)
     scratch = [_scratch(state) for state in states]
     if writes_group and (len(states) > 1 or not writes_rollout):
-        await rubric.score_group(scratch)
+        await _write(rubric.score_group, scratch)
     else:
         for state in scratch:
-            await rubric.score_rollout(state)
+            await _write(rubric.score_rollout, state)
     framework = {"reward", "metrics", "advantage", "reward_errors", "trajectory"}
     for state, copied in zip(states, scratch, strict=True):
         state.update({key: value for key, value in copied.items() if key not in framework})
     return [Score(s.reward or 0.0, dict(s.metrics or {}), s.reward_errors or []) for s in scratch]
+
+
+async def _write(method: Callable[..., Any], scratch: State | list[State]) -> None:
+    """An author's scoring method, in 0.1.8's form `(state, score_sem)` too."""
+    semaphore = inspect.signature(method).parameters.get("score_sem")
+    wanted = semaphore is not None and semaphore.default is semaphore.empty
+    await (method(scratch, nullcontext()) if wanted else method(scratch))
 
 
 def _scratch(state: State) -> State:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
-from verifiers.errors import RewardError, ScoringTimeout, error_info
+from verifiers.errors import AuthenticationError, RewardError, ScoringTimeout, error_info
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.watchdog import watchdog
 from verifiers.state import State
@@ -43,17 +43,23 @@ def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
         return objects[name]
     if name == "state":
         return state
-    value = dict.get(state, name, _MISSING)
-    if value is not _MISSING:
-        return value
-    if name in _DEFAULTS:
-        return _DEFAULTS[name]
-    if name == "info":
-        return {}
-    return state[name]
+    if name in _OFFERED or name in state.input_fields:
+        value = dict.get(state, name, _MISSING)
+        if value is not _MISSING:
+            return value
+        if name in _OFFERED:
+            return state["task"] if name == "task" else {} if name == "info" else _OFFERED[name]
+    raise KeyError(name)
 
 
-_DEFAULTS: dict[str, Any] = {"answer": "", "prompt": None, "completion": None}
+_OFFERED: dict[str, Any] = {
+    "answer": "",
+    "prompt": None,
+    "completion": None,
+    "info": None,
+    "task": None,
+}
+"""What a rollout offers by name, and what stands in for it where the rollout has none (`info`: a new {})."""
 
 
 def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +69,10 @@ def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> di
         except KeyError:
             pass  # an optional parameter keeps its default, a required one is reported below
     offered = offered_by(state, objects)
-    if call.wants_all:
-        for field in state.input_fields:
-            if field in state:
-                offered.setdefault(field, state[field])
-    return call.arguments(offered, state.__getitem__)
+    for field in state.input_fields:
+        if field in state:
+            offered.setdefault(field, state[field])
+    return call.arguments(offered)
 
 
 async def call_individual(
@@ -78,7 +83,7 @@ async def call_individual(
         value = watchdog.call(call.func, _arguments(call, state, objects), call.name, time_limit_s)
         if inspect.isawaitable(value):
             value = await _awaited(value, call.name, time_limit_s)
-    except (RewardError, ScoringTimeout):
+    except (RewardError, ScoringTimeout, AuthenticationError):
         raise
     except Exception as error:
         raise _raised(call.name, error) from error
@@ -90,23 +95,20 @@ async def call_for_group(
 ) -> list[float]:
     """The values of a group reward function, one a rollout. Raises RewardError or ScoringTimeout."""
     each = [offered_by(state, {}) for state in states]
+    fields = {f for state in states for f in state.input_fields if all(f in s for s in states)}
+    for one, state in zip(each, states, strict=True):
+        for field in fields:
+            one.setdefault(field, state[field])
     offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
     # A function that is marked for groups may use the singular names for its lists.
     offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}
     offered |= objects
-
-    def lookup(name: str) -> list[Any]:
-        try:
-            return [state[name] for state in states]
-        except KeyError:
-            return [state[name.removesuffix("s")] for state in states]
-
     try:
-        arguments = call.arguments(offered, lookup)
+        arguments = call.arguments(offered)
         values = watchdog.call(call.func, arguments, call.name, time_limit_s)
         if inspect.isawaitable(values):
             values = await _awaited(values, call.name, time_limit_s)
-    except (RewardError, ScoringTimeout):
+    except (RewardError, ScoringTimeout, AuthenticationError):
         raise
     except Exception as error:
         raise _raised(call.name, error) from error
@@ -114,8 +116,9 @@ async def call_for_group(
 
 
 async def _awaited(value: Awaitable[Any], name: str, time_limit_s: float) -> Any:
+    limit = asyncio.timeout(time_limit_s)
     try:
-        async with asyncio.timeout(time_limit_s) as limit:
+        async with limit:
             return await value
     except TimeoutError as error:
         if not limit.expired():
@@ -190,6 +193,8 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
                 if inspect.isawaitable(value):
                     value = await _awaited(value, call.name, time_limit_s)
                 value = call.number(value)
+        except AuthenticationError:
+            raise  # a judge's wrong key: it would fail for every rollout
         except Exception as error:  # noqa: BLE001 - recorded on the score, counted in the summary
             known = isinstance(error, RewardError | ScoringTimeout)
             found = _recorded(call, error if known else _caused(_raised(call.name, error), error))
@@ -256,20 +261,21 @@ def group_advantages(rewards_G: Sequence[float]) -> list[float]:
     return [reward - mean for reward in rewards_G]
 
 
-def write_scores(
-    states: Sequence[State], scores: Sequence[Score], *, with_advantages: bool
-) -> None:
+def write_scores(states: Sequence[State], scores: Sequence[Score]) -> None:
     """Put the scores into the states: the only place that does. Steps that have no own reward take the rollout's."""
-    advantages = group_advantages([score.reward for score in scores]) if with_advantages else None
-    for index, (state, score) in enumerate(zip(states, scores, strict=True)):
+    for state, score in zip(states, scores, strict=True):
         state.reward = score.reward
         state.metrics = score.metrics
         state.reward_errors = score.errors or None
-        advantage = None if advantages is None else advantages[index]
-        if advantage is not None:
-            state.advantage = advantage
-        for step in state.trajectory or []:
+        for step in state.trajectory or ():
             if step["reward"] is None:
                 step["reward"] = score.reward
-            if step["advantage"] is None and advantage is not None:
+
+
+def write_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:
+    """Put the advantages into the states; steps that have no own advantage take the rollout's."""
+    for state, advantage in zip(states, advantages, strict=True):
+        state.advantage = advantage
+        for step in state.trajectory or ():
+            if step["advantage"] is None:
                 step["advantage"] = advantage
