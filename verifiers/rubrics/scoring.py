@@ -7,11 +7,12 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import isfinite
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 from verifiers.errors import AuthenticationError, RewardError, ScoringTimeout, error_info
 from verifiers.rubrics.reward_call import RewardCall
-from verifiers.rubrics.watchdog import watchdog
+from verifiers.rubrics.watchdog import WatchedSteps, watchdog
 from verifiers.state import State
 from verifiers.types import Score
 
@@ -119,7 +120,11 @@ async def _awaited(value: Awaitable[Any], name: str, time_limit_s: float) -> Any
     limit = asyncio.timeout(time_limit_s)
     try:
         async with limit:
+            if type(value) is CoroutineType:
+                return await WatchedSteps(value, name, time_limit_s)
             return await value
+    except ScoringTimeout:
+        raise
     except TimeoutError as error:
         if not limit.expired():
             raise _raised(name, error) from error

@@ -1,9 +1,10 @@
-"""A time limit for synchronous author code that runs on the event loop.
+"""A time limit for author code that runs on the event loop without giving way to it.
 
-A reward function that never returns would stop every rollout of the process. While such a call runs, a daemon thread
-watches the clock; past the limit it raises `ScoringTimeout` inside the call (CPython's asynchronous exceptions). That
-interrupts Python code. A call stuck in C (`time.sleep`, a regular expression) notices only when it returns to Python;
-a program that owns its signals can let `interrupt_signal` break such calls too, as `vf-eval` does. Until then the
+A reward function that never returns would stop every rollout of the process. While such a call, or one step of a
+coroutine, runs, a daemon thread watches the clock; past the limit it raises an exception inside the call (CPython's
+asynchronous exceptions), again and again until the call has ended. That interrupts Python code, `except Exception`
+around it or not. A call stuck in C (`time.sleep`, a regular expression) notices only when it returns to Python; a
+program that owns its signals can let `interrupt_signal` break such calls too, as `vf-eval` does. Until then the
 watchdog says, once, which function holds up the loop.
 """
 
@@ -15,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from verifiers.errors import ScoringTimeout
@@ -25,96 +26,137 @@ logger = logging.getLogger(__name__)
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
+LONGEST_NAP_S = 0.25
+"""How late a limit may be noticed, in seconds."""
+
+
+class _OutOfTime(BaseException):
+    """Raised inside a call that ran out of time. Not an Exception: an author's `except Exception` must not keep it."""
+
+
+class _Call:
+    __slots__ = ("deadline", "is_reported", "is_struck", "name")
+
+    def __init__(self, name: str, deadline: float) -> None:
+        self.name = name
+        self.deadline = deadline
+        self.is_struck = False
+        self.is_reported = False
+
 
 class Watchdog:
-    """Watches the one synchronous call that a thread runs at a time."""
+    """Watches one synchronous call in each thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._calls: dict[int, _Call] = {}
         self._thread: threading.Thread | None = None
-        self._owner = 0
-        self._deadline = 0.0
-        self._name = ""
-        self._fired = False
         self._interrupt: int | None = None
         self._pid = 0
 
     def call(
-        self, func: Callable[..., Any], arguments: dict[str, Any], name: str, limit_s: float
+        self,
+        func: Callable[..., Any],
+        arguments: dict[str, Any],
+        name: str,
+        limit_s: float,
+        *positional: Any,
     ) -> Any:
-        """`func(**arguments)`; raises ScoringTimeout when it runs longer than `limit_s`.
+        """`func(*positional, **arguments)`; raises ScoringTimeout when it runs longer than `limit_s`.
 
-        Not reentrant and for one thread at a time: a nested or second call runs unwatched.
+        A call within a watched call is watched by the limit of the outer one.
         """
-        if self._deadline:
-            return func(**arguments)
-        self._ensure_thread()
-        self._owner = threading.get_ident()
-        self._name = name
-        self._fired = False
-        self._deadline = time.monotonic() + limit_s
+        thread_id = threading.get_ident()
+        if thread_id in self._calls:
+            return func(*positional, **arguments)
+        if self._pid != os.getpid():  # a thread does not survive a fork
+            self._start()
+        self._calls[thread_id] = _Call(name, time.monotonic() + limit_s)
         try:
-            value = func(**arguments)
-            self._stand_down(may_be_pending=True)
-        except ScoringTimeout:
-            self._stand_down(may_be_pending=False)
+            try:
+                return func(*positional, **arguments)
+            finally:
+                self._end(thread_id)
+        except _OutOfTime:
+            self._end(thread_id)  # it may have struck while the call was ending
             raise ScoringTimeout(
                 f"Reward function {name!r} ran longer than {limit_s:g} s and was interrupted. "
                 "Make it faster or async, or raise the scoring time limit."
             ) from None
-        except BaseException:
-            self._stand_down(may_be_pending=True)
-            raise
-        return value
 
-    def _stand_down(self, *, may_be_pending: bool) -> None:
+    def _end(self, thread_id: int) -> None:
         with self._lock:
-            self._deadline = 0.0
-            fired = self._fired
-        if fired and may_be_pending:
-            # The exception is on its way to this thread: take it here, not in the event loop.
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                pass
+            ended = self._calls.pop(thread_id, None)
+            if ended is not None and ended.is_struck:
+                # What has not been raised yet must not appear later, in the event loop.
+                _raise_in_thread(thread_id, ctypes.py_object())
 
-    def _ensure_thread(self) -> None:
-        if self._thread is None or self._pid != os.getpid():  # a thread does not survive a fork
+    def _start(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                return
             self._pid = os.getpid()
+            self._calls.clear()
             self._thread = threading.Thread(
                 target=self._watch, name="scoring-watchdog", daemon=True
             )
             self._thread.start()
 
     def _watch(self) -> None:
-        reported = 0.0
         while True:
-            deadline = self._deadline
-            self._wake.wait(min(max(deadline - time.monotonic(), 0.02), 0.25) if deadline else 0.25)
+            now = time.monotonic()
+            next_s = min((c.deadline - now for c in list(self._calls.values())), default=1.0)
+            self._wake.wait(min(max(next_s, 0.02), LONGEST_NAP_S))
             with self._lock:
-                if not self._deadline or time.monotonic() < self._deadline:
-                    continue
-                first = not self._fired
-                self._fired = True
-                if first:
-                    _raise_in_thread(self._owner, ScoringTimeout)
-                elif reported != self._deadline and time.monotonic() > self._deadline + 1.0:
-                    reported = self._deadline
-                    logger.error(
-                        "Reward function %r does not return and blocks every rollout of this process.",
-                        self._name,
-                    )
-                if self._interrupt is not None and self._owner == threading.main_thread().ident:
-                    signal.pthread_kill(self._owner, self._interrupt)
+                now = time.monotonic()
+                for thread_id, call in list(self._calls.items()):
+                    if now >= call.deadline:
+                        self._strike(thread_id, call, late_s=now - call.deadline)
+
+    def _strike(self, thread_id: int, call: _Call, *, late_s: float) -> None:
+        call.is_struck = True
+        _raise_in_thread(thread_id, _OutOfTime)
+        if late_s > 1.0 and not call.is_reported:
+            call.is_reported = True
+            logger.error(
+                "Reward function %r does not return and blocks every rollout of this process.",
+                call.name,
+            )
+        if self._interrupt is not None and thread_id == threading.main_thread().ident:
+            signal.pthread_kill(thread_id, self._interrupt)
 
     def interrupt_signal(self, number: int) -> None:
         """Let the watchdog break calls stuck in C by this signal. Call it once, from the main thread of a program
         that does not use the signal itself.
         """
-        signal.signal(
-            number, lambda *_: None
-        )  # the system call ends early; the pending exception is then raised
+        # The system call ends early; the pending exception is then raised.
+        signal.signal(number, lambda *_: None)
         self._interrupt = number
 
 
 watchdog = Watchdog()
+
+
+class WatchedSteps:
+    """A coroutine, awaited with every step watched: between two steps other tasks run, within one none can."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, limit_s: float) -> None:
+        self._coroutine = coroutine
+        self._name = name
+        self._limit_s = limit_s
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step: Callable[[Any], Any] = self._coroutine.send
+        given: Any = None
+        while True:
+            try:
+                awaited = watchdog.call(step, {}, self._name, self._limit_s, given)
+            except StopIteration as done:
+                return done.value
+            try:
+                given = yield awaited
+                step = self._coroutine.send
+            except BaseException as error:  # noqa: BLE001 - handed to the coroutine it was meant for
+                given = error
+                step = self._coroutine.throw

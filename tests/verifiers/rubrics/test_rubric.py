@@ -87,7 +87,18 @@ async def test_what_is_a_number_counts_as_one(value: Any) -> None:
 async def test_a_function_is_given_what_it_names() -> None:
     seen: dict[str, Any] = {}
 
-    def looks(prompt: Any, completion: Any, answer: Any, state: Any, task: Any, info: Any, parser: Any, topic: Any, *, extra: Any) -> float:  # fmt: skip
+    def looks(
+        prompt: Any,
+        completion: Any,
+        answer: Any,
+        state: Any,
+        task: Any,
+        info: Any,
+        parser: Any,
+        topic: Any,
+        *,
+        extra: Any,
+    ) -> float:
         seen.update(locals())
         return 1.0
 
