@@ -107,8 +107,8 @@ class _Repeats(logging.Filter):
         return self._seen[kind] <= self._most
 
 
-def configure_logging(*, is_verbose: bool) -> None:
-    """Send the library's log to stderr: the first warnings of each kind, or everything with -v."""
+def configure_logging(*, is_verbose: bool, least: int = logging.WARNING) -> None:
+    """Send the library's log to stderr: the first of each kind from `least` on, or everything with -v."""
     from rich.logging import RichHandler
 
     handler = RichHandler(
@@ -121,7 +121,7 @@ def configure_logging(*, is_verbose: bool) -> None:
         handler.addFilter(_Repeats(MAX_SAME_WARNINGS))
     logger = logging.getLogger("verifiers")
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.DEBUG if is_verbose else logging.WARNING)
+    logger.setLevel(logging.DEBUG if is_verbose else least)
     logger.propagate = False
 
 

@@ -48,12 +48,14 @@ def validate(
     Exit code: 0 nothing failed, 1 something failed, 2 wrong usage.
     """
     import asyncio
+    import logging
 
     from verifiers.packages.validation import Limits, validate
     from vf_cli.eval import json_object
     from vf_cli.main import configure_logging
 
-    configure_logging(is_verbose=verbose)
+    # The checks make rollouts fail on purpose; what matters of that is in their findings.
+    configure_logging(is_verbose=verbose, least=logging.CRITICAL)
     arguments = json_object(env_args, "-a") if env_args else {}
     limits = Limits(num_rows, num_played, load_limit, play_limit)
     with output.stderr().status(f"checking {env} …"):

@@ -144,6 +144,30 @@ def test_resume_runs_only_what_is_missing(run, endpoint, make_environment):
     assert len(results_of(first["saved_to"])) == by_path["summary"]["rollouts"] == 15
 
 
+def test_resume_runs_again_what_infrastructure_made_fail(run, endpoint, make_environment):
+    path = make_environment("""
+import pathlib
+import verifiers as vf
+
+class Fragile(vf.SingleTurnEnv):
+    async def setup_state(self, state):
+        if state["example_id"] == 1 and not pathlib.Path("repaired").exists():
+            raise vf.InfraError("the machine is broken")
+        return state
+
+def load_environment():
+    return Fragile(dataset=[{"question": "1 + 1"}, {"question": "2 + 2"}])
+""")
+    common = ("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 2, "-s", "--json")
+
+    broken = run(*common)
+    Path("repaired").touch()
+    repaired = run(*common, "--resume", broken.json["evaluations"][0]["saved_to"])
+
+    assert (broken.code, broken.json["evaluations"][0]["summary"]["error_count"]) == (1, 2)
+    assert (repaired.code, repaired.json["evaluations"][0]["summary"]["rollouts"]) == (0, 4)
+
+
 def test_resume_of_a_folder_that_is_no_run_is_refused(run, endpoint, make_environment):
     done = run("eval", make_environment(), "-b", endpoint.url, "--resume", "nowhere")
 

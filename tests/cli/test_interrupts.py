@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import time
@@ -101,6 +102,41 @@ def test_kill_9_loses_no_saved_rollout(start_process, endpoint_that, make_enviro
 
     assert done.json["evaluations"][0]["summary"]["rollouts"] == 6
     assert len(endpoint.requests) - before == 2
+
+
+def test_a_full_disk_ends_the_run_with_the_reason_and_keeps_what_was_saved(
+    start_process, endpoint, make_environment
+):
+    """A limit on file sizes stands in for the full disk: the kernel refuses the write in the same way."""
+    path = make_environment()
+    limits = (12_000, resource.RLIM_INFINITY)
+    process = start_process(
+        *(
+            "eval",
+            path,
+            "-b",
+            endpoint.url,
+            "-m",
+            "sums",
+            "-a",
+            '{"count": 40}',
+            "-n",
+            40,
+            "-r",
+            1,
+            "-c",
+            1,
+            "-s",
+        ),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits),
+    )
+    _, err = process.communicate(timeout=40)
+
+    assert process.returncode == 1
+    assert "could not be saved" in err
+    assert "File too large" in err
+    assert "Traceback" not in err
+    assert 1 <= saved_lines() < 40
 
 
 def test_a_terminal_sees_progress_and_a_pipe_sees_lines(

@@ -34,8 +34,8 @@ TEMPLATES: dict[str, TemplateText] = {
         "single turn (`vf.SingleTurnEnv`)",
         ("single-turn", "math"),
         "1.0 for the right sum, else 0.0",
-        "A system prompt that asks for the result inside `<answer>` tags, and a question such as `What is 31 + 12?`.",
-        "`is_right` compares the text inside the tags with the sum. A metric without weight measures the format.",
+        "A system prompt that asks for the result in `\\boxed{}`, and a question such as `What is 31 + 12?`.",
+        "`is_right` compares what is in the box with the sum. The metric `is_boxed` has no weight.",
     ),
     "multi-turn": TemplateText(
         "Guessing a number with hints: several turns, ended by a stop condition.",
@@ -176,6 +176,9 @@ def _contents(env_id: str, module: str, template: str, multi_file: bool) -> dict
         "env_id": env_id,
         "module": module,
         "included": included,
+        "arguments": "`num_examples`, `judge_model`, `judge_client`"
+        if template == "judge"
+        else "`num_examples` (default 100), `seed` (default 0)",
         **text._asdict(),
         "keywords": ", ".join(f'"{word}"' for word in text.keywords),
     }
