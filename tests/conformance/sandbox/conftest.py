@@ -8,7 +8,9 @@ import pytest_asyncio
 
 from verifiers.sandboxes.contract import Bench
 from verifiers.sandboxes.local import LocalBackend, LocalConfig
+from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.spec import SandboxSpec
+from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -22,16 +24,63 @@ def bench_of(name: str) -> Bench:
         # As an ordinary user has it: no root, no control groups. The interpreter in somebody's home directory
         # may be unreadable for somebody else, hence the system's.
         return Bench(LocalBackend(LocalConfig(run_as=NOBODY)), SandboxSpec(python=SYSTEM_PYTHON))
+    if name == "restricted":
+        config = LocalConfig(level="restricted")
+        python = SYSTEM_PYTHON if os.getuid() == 0 else None
+        return Bench(LocalBackend(config), SandboxSpec(isolation_min="restricted", python=python))
+    if name == "unsafe-local":
+        return Bench(UnsafeLocalBackend(), SandboxSpec(isolation_min="none"))
     raise ValueError(name)
 
 
-BENCHES = ["local"]
+ISOLATED = ["local"]
 if os.getuid() == 0 and os.path.exists(SYSTEM_PYTHON):
-    BENCHES.append("local-as-user")
+    ISOLATED.append("local-as-user")
+WEAKER = ["unsafe-local"]
+if landlock.abi() >= landlock.MIN_ABI and (os.getuid() != 0 or os.path.exists(SYSTEM_PYTHON)):
+    WEAKER.insert(0, "restricted")
+
+NOT_KEPT = {
+    "restricted": {
+        "a_server_in_the_background_answers_later_commands": "sockets are refused",
+        "disk_space_and_the_number_of_files_are_limited": "files are limited one by one",
+        "a_full_disk_is_an_error_and_the_sandbox_lives_on": "files are limited one by one",
+    },
+    "unsafe-local": {
+        "the_environment_of_the_host_is_invisible": "/proc of the host is visible",
+        "sandboxes_have_files_of_their_own": "all see the same machine",
+        "links_planted_inside_lead_nowhere_outside": "all see the same machine",
+        "what_may_not_be_written_is_refused": "it has all rights of the tests",
+        "a_command_that_wants_too_much_memory_dies_alone": "nothing limits it",
+        "the_number_of_processes_is_limited": "nothing limits it",
+        "disk_space_and_the_number_of_files_are_limited": "nothing limits it",
+        "a_full_disk_is_an_error_and_the_sandbox_lives_on": "nothing limits it",
+        "sandboxes_have_files_and_processes_of_their_own": "all see the same machine",
+    },
+}
+"""Promises that a weaker level does not keep, each for a reason that its documentation gives."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=BENCHES)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ISOLATED)
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     bench = bench_of(request.param)
     async with bench.backend:
         yield bench
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=WEAKER)
+async def weaker_bench(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[tuple[Bench, dict[str, str]]]:
+    """A back end of a weaker level, and the promises it does not keep."""
+    bench = bench_of(request.param)
+    async with bench.backend:
+        yield bench, NOT_KEPT[request.param]
+
+
+@pytest.fixture
+def restricted_bench() -> Bench:
+    """The level "restricted", not yet opened."""
+    if "restricted" not in WEAKER:
+        pytest.skip("needs Landlock and an interpreter that other users can read")
+    return bench_of("restricted")

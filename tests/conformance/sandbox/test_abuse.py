@@ -118,6 +118,36 @@ async def test_no_probe_gets_through(bench: Bench, sibling: Sandbox, host_facts:
         assert (await attacker.exec("echo alive")).stdout == b"alive\n"
 
 
+# What the documentation says that the weaker level does not hide. The rest it must stop just the same.
+HARMLESS_WHEN_RESTRICTED = {
+    "see_host_processes",  # their command lines, not their environments or memory
+    "climb_out_by_dots",  # that a file exists, not what is in it
+    "see_the_host_tmp",
+    "see_interfaces_of_the_host",
+}
+
+
+async def test_the_restricted_level_stops_all_but_the_listed_probes(
+    restricted_bench: Bench, host_facts: dict[str, object]
+):
+    bench = restricted_bench
+    async with bench.backend, bench.sandbox() as neighbour, bench.sandbox() as attacker:
+        victim = await neighbour.spawn("echo $$; exec sleep 1000")
+        async for _, data in victim.output():
+            pid = int(data)
+            break
+        facts = {
+            **host_facts,
+            "sibling_port": 45678,
+            "sibling_abstract": "sibling",
+            "sibling_pid": pid,
+        }
+        outcomes = await probe_inside(attacker, facts)
+        allowed = {name: text for name, text in outcomes.items() if text.startswith("allowed")}
+        assert {n: t for n, t in allowed.items() if n not in HARMLESS_WHEN_RESTRICTED} == {}
+        await victim.kill()
+
+
 async def test_the_probes_do_get_through_outside(host_facts: dict[str, object], tmp_path: Path):
     path = tmp_path / "facts.json"
     path.write_text(json.dumps(host_facts))

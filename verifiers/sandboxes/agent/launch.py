@@ -15,7 +15,13 @@ from collections.abc import Callable, Sequence
 CANNOT_START = 126
 NOT_FOUND = 127
 
-_DEFAULTED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
+_DEFAULTED_SIGNALS = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGCHLD,
+)
 
 
 class CannotStart(Exception):

@@ -395,18 +395,17 @@ class Agent:
             self._next_watch_s = time.monotonic() + interval_s
 
     def _watch_processes(self) -> None:
-        running = processes.running_processes()
-        running.pop(os.getpid(), None)
+        if self._settings.is_init:
+            running = processes.running_processes()
+            running.pop(os.getpid(), None)
+        else:
+            running = processes.own_descendants()
         if self._settings.throttle is not None:
             self._settings.throttle.tick(running)
         if self._settings.watched_memory_bytes is not None:
             self._enforce_memory(self._settings.watched_memory_bytes, running)
 
     def _enforce_memory(self, limit_bytes: int, running: dict[int, processes.ProcessFacts]) -> None:
-        if not self._settings.is_init:
-            jobs = self._jobs.values()
-            ours = processes.family([j.pid for j in jobs], [j.mark for j in jobs], running)
-            running = {pid: facts for pid, facts in running.items() if pid in ours}
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
         while sizes and sum(sizes.values()) > limit_bytes:
             largest = max(sizes, key=lambda pid: sizes[pid])
@@ -421,8 +420,7 @@ class Agent:
 
     def _end_everything(self) -> None:
         if not self._settings.is_init:
-            for job in self._jobs.values():
-                processes.kill_family(job.pid, job.mark)
+            processes.kill_descendants()
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -90,12 +90,26 @@ def kill_all_but(protected_leaders: set[int], protected_marks: set[bytes], is_in
         _stop_then_kill(doomed)
 
 
+def own_descendants() -> dict[int, ProcessFacts]:
+    """All processes that come from this one. It must be a subreaper, so that detached ones stay below it."""
+    processes = running_processes()
+    members = family({os.getpid()}, (), processes) - {os.getpid()}
+    return {pid: processes[pid] for pid in members}
+
+
 def kill_family(leader: int, mark: bytes) -> None:
-    """End a job's processes where others than our own are in sight."""
+    """End a job's processes where the processes of others are in sight."""
     for _ in range(_MAX_ROUNDS):
-        processes = running_processes()
-        processes.pop(os.getpid(), None)
-        doomed = family({leader}, {mark}, processes)
+        doomed = family({leader}, {mark}, own_descendants())
+        if not doomed:
+            return
+        _stop_then_kill(doomed)
+
+
+def kill_descendants() -> None:
+    """End all processes that come from this one."""
+    for _ in range(_MAX_ROUNDS):
+        doomed = set(own_descendants())
         if not doomed:
             return
         _stop_then_kill(doomed)

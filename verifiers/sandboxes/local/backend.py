@@ -6,31 +6,28 @@ import asyncio
 import itertools
 import os
 import random
-import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox, Started
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
     SandboxCreationError,
-    SandboxDead,
     SandboxImageError,
 )
 from verifiers.sandboxes.local import facts, refusal
+from verifiers.sandboxes.local.machine import LocalMachine, Place, RestrictedMachine
 from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
-from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec, is_at_least
+from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8
-GONE_TIMEOUT_S = 10.0
 _FIRST_HOST_UID = 0x7000_0000
 """User ids of sandboxes under root: above everything that container tools hand out (systemd's list ends here)."""
 _HOST_UIDS = 0x0FFF_FFFF
@@ -41,6 +38,8 @@ class LocalConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    level: Literal["container", "restricted"] = "container"
+    """"restricted" does without namespaces even where they are to be had: Landlock, a system call filter, limits."""
     use_cgroups: bool = True
     """Limit memory, processes and CPU by control groups where they can be had; otherwise by weaker means."""
     run_as: int | None = Field(default=None, ge=1)
@@ -68,25 +67,47 @@ class LocalBackend:
         self._uid_offset = random.SystemRandom().randrange(_HOST_UIDS)
         self._admission = Admission()
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
         """See SandboxBackend."""
         if self._is_closed:
             raise SandboxCreationError("This back end has been closed.")
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError(
+                "A back end belongs to the event loop that used it first; make another one here."
+            )
+        self._loop = loop
         self._check(spec)
         number = next(self._numbers)
-        machine = LocalMachine(self, spec, number)
-        info = SandboxInfo(self.name, "container", spec.workdir)
+        info = SandboxInfo(self.name, self.config.level, spec.workdir)
         sandbox = AgentSandbox(
             f"local-{os.getpid()}-{number}",
             spec,
-            machine,
+            self._machine(spec, number),
             info,
             self._admission,
             self._sandboxes.discard,
         )
         self._sandboxes.add(sandbox)
         return sandbox.begin(snapshot)
+
+    def _machine(self, spec: SandboxSpec, number: int) -> LocalMachine | RestrictedMachine:
+        kind = self._kind(spec)
+        place = Place(
+            self.name,
+            number,
+            self.host_uid(number),
+            kind.python,
+            kind.with_packages,
+            lambda: self.zygote_for(spec),
+        )
+        if self.config.level == "restricted":
+            return RestrictedMachine(spec, place, None)
+        if spec.isolation_min == "container":
+            return LocalMachine(spec, place)
+        return RestrictedMachine(spec, place, LocalMachine(spec, place))
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
         """What sandboxes here would enforce. Raises IsolationUnavailable, cause and remedies included."""
@@ -96,10 +117,10 @@ class LocalBackend:
         return facts.describe(self.name, spec, zygote.facts)
 
     def _check(self, spec: SandboxSpec) -> None:
-        if not is_at_least("container", spec.isolation_min):
+        if not is_at_least(self.config.level, spec.isolation_min):
             raise IsolationUnavailable(
-                f"The local back end isolates at level 'container'; isolation_min={spec.isolation_min!r} needs "
-                "gVisor, a virtual machine or a remote back end."
+                f"This local back end isolates at level {self.config.level!r}; isolation_min={spec.isolation_min!r} "
+                "needs another one, such as gVisor, a virtual machine or a remote back end."
             )
         if (reason := refusal.unsupported_reason()) is not None:
             raise IsolationUnavailable(reason)
@@ -194,89 +215,6 @@ class LocalBackend:
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.aclose())
-
-
-class LocalMachine:
-    """One sandbox of a zygote: the `Machine` of its `AgentSandbox`."""
-
-    def __init__(self, backend: LocalBackend, spec: SandboxSpec, number: int) -> None:
-        self._backend = backend
-        self._spec = spec
-        self._number = number
-        self._zygote: ZygoteProcess | None = None
-        self._is_killed = False
-
-    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
-        """See Machine."""
-        zygote = await self._backend.zygote_for(self._spec)
-        async with zygote.starting:
-            if self._is_killed:
-                raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-            ours, theirs = socket.socketpair()
-            try:
-                zygote.create(self._request(), [theirs])
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
-            self._zygote = zygote
-            ours.setblocking(False)
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(
-                lambda: AgentConnection(on_closed), sock=ours
-            )
-            await connection.ready
-        return Started(connection, self._info(zygote))
-
-    def _request(self) -> dict[str, object]:
-        spec = self._spec
-        return {
-            "box": self._number,
-            "host_uid": self._backend.host_uid(self._number),
-            "memory_bytes": spec.memory_mb << 20,
-            "disk_bytes": spec.disk_mb << 20,
-            "max_files": spec.max_files,
-            "max_processes": spec.max_processes,
-            "cpu_cores": spec.cpu_cores,
-            "env": spec.env,
-            "workdir": spec.workdir,
-            "proxy": isinstance(spec.network, ProxyNetwork),
-        }
-
-    def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
-        return facts.describe(self._backend.name, self._spec, zygote.facts)
-
-    def kill_now(self) -> None:
-        """See Machine."""
-        self._is_killed = True
-        if self._zygote is not None:
-            self._zygote.kill(self._number)
-
-    async def gone(self) -> None:
-        """See Machine."""
-        if self._zygote is None:
-            return
-        try:
-            async with asyncio.timeout(GONE_TIMEOUT_S):
-                await self._zygote.exited(self._number)
-        except TimeoutError:
-            raise SandboxDead(
-                f"Sandbox {self._number} was killed, but did not end within {GONE_TIMEOUT_S:g} s.",
-                "terminated",
-            ) from None
-        finally:
-            self._zygote.forget(self._number)
-
-    def why_dead(self, error: Exception) -> Exception:
-        """See Machine."""
-        exit_ = self._zygote.exit_of(self._number) if self._zygote is not None else None
-        if exit_ is not None and exit_.oom and isinstance(error, SandboxDead):
-            return SandboxDead(
-                f"The sandbox was killed for using more than its {self._spec.memory_mb} MiB of memory.",
-                "oom",
-            )
-        return error
 
 
 def _base_interpreter() -> str:

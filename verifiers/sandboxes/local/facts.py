@@ -43,3 +43,25 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
         "disk": f"{spec.disk_mb} MiB, {spec.max_files} files (tmpfs)",
     }
     return SandboxInfo(backend, "container", spec.workdir, limits, tuple(notes))
+
+
+def describe_restricted(
+    backend: str, spec: SandboxSpec, workdir: str, landlock_version: int, has_own_user: bool
+) -> SandboxInfo:
+    """What a sandbox without namespaces really enforces."""
+    notes = [
+        "No namespaces: the processes of the machine are visible in /proc, and so are system files.",
+        "Files: only each one's size is limited, not their number or sum.",
+        "No sockets at all, only pairs.",
+    ]
+    if landlock_version < 6:
+        notes.append("Signals to processes of the same user are not confined (Linux before 6.12).")
+    if not has_own_user:
+        notes.append("Sandboxes are the same user of this machine as this program.")
+    limits = {
+        "memory": f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog",
+        "processes": f"{spec.max_processes} (RLIMIT_NPROC)",
+        "cpu": "not enforced",
+        "disk": f"{spec.disk_mb} MiB per file (RLIMIT_FSIZE)",
+    }
+    return SandboxInfo(backend, "restricted", workdir, limits, tuple(notes))

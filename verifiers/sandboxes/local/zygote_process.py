@@ -162,8 +162,12 @@ class ZygoteProcess:
     def kill(self, number: int) -> None:
         """Have a sandbox killed at once. Safe from any thread or signal handler; harmless when it is gone."""
         if number in self._exits and self._control is not None:
+            message = json.dumps({"op": "kill", "box": number}).encode()
+            if self._outbox:
+                self._outbox.append((message, []))  # its creation may still be waiting in there
+                return
             with contextlib.suppress(OSError):
-                self._control.send(json.dumps({"op": "kill", "box": number}).encode())
+                self._control.send(message)
 
     async def exited(self, number: int) -> Exit:
         """Wait for the end of a sandbox; at once if it has ended or never was."""

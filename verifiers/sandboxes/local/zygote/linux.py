@@ -107,13 +107,18 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, now and for whatever is executed later."""
+def drop_bounding_set() -> None:
+    """Keep programs that are executed later from gaining any capability. Needs CAP_SETPCAP, else does nothing."""
     for capability in range(64):
         # EINVAL comes after the last capability of this kernel, EPERM where there are none to drop; the capset below
         # settles it in any case.
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, now and for whatever is executed later."""
+    drop_bounding_set()
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()

@@ -29,8 +29,8 @@ WRITABLE = ("/box", "/tmp", "/var/tmp", "/dev/shm")
 _TOOLS = "/opt/sandbox/bin"
 _AGAIN = "/.again"
 _EMPTY = "/.empty"
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_SYSTEM_FILES = (
+DEVICES = ("null", "zero", "full", "random", "urandom")
+SYSTEM_FILES = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -141,7 +141,7 @@ def _bind_system() -> None:
             os.symlink(os.readlink(old), f"/{name}")
         elif os.path.isdir(old):
             _bind(f"/{name}")
-    for path in _SYSTEM_FILES:
+    for path in SYSTEM_FILES:
         _bind(path)
 
 
@@ -174,7 +174,7 @@ def _hide(folders: list[str]) -> None:
 
 
 def _make_devices() -> None:
-    for name in _DEVICES:
+    for name in DEVICES:
         with open(f"/dev/{name}", "w"):
             pass
         mount(f"/old/dev/{name}", f"/dev/{name}", None, MS_BIND)

@@ -164,11 +164,12 @@ def _if_argument(index: int, values: tuple[int, ...], errno: int, mask: int) -> 
 
 
 def instructions(
-    machine: str, *, deny_unbounded_memory: bool, allow_ip: bool = True
+    machine: str, *, deny_unbounded_memory: bool, allow_sockets: bool = True
 ) -> list[Instruction]:
     """The filter for one architecture.
 
-    `allow_ip=False` also refuses every socket family but AF_UNIX, for sandboxes without a network namespace.
+    `allow_sockets=False` leaves only socket pairs, for sandboxes without a network namespace of their own: there a
+    socket file could be the one of a container daemon.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [
@@ -198,14 +199,14 @@ def instructions(
         *_unless_argument(2, (NETLINK_ROUTE,), EAFNOSUPPORT),
     ]
     families = (AF_UNIX, AF_INET, AF_INET6)
-    if allow_ip:
+    if allow_sockets:
         body = [_argument(0)]
         for position, family in enumerate(families):
             skip = len(families) - 1 - position + len(netlink_or_fail)
             body.append(Instruction(_JUMP_EQUAL, skip, 0, family))
         body += [*netlink_or_fail, _ALLOWED]
     else:
-        body = _unless_argument(0, (AF_UNIX,), EAFNOSUPPORT)
+        body = [_fail(EAFNOSUPPORT)]
     program += _on_call(number("socket"), body)
     program += _on_call(number("ioctl"), _if_argument(1, (_TIOCSTI, _TIOCLINUX), EPERM, 0xFFFFFFFF))
     devices = (_CHARACTER_DEVICE, _BLOCK_DEVICE)

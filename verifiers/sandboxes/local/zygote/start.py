@@ -17,12 +17,17 @@ def _package(name: str, folder: str) -> None:
     sys.modules[name] = package
 
 
-def main() -> None:
-    """Set the packages up and serve."""
+def make_packages() -> None:
+    """Let `sandboxes.agent` and `sandboxes.local.zygote` be imported."""
     here = os.path.dirname(os.path.abspath(__file__))
     local = os.path.dirname(here)
     _package("sandboxes", os.path.dirname(local))
     _package("sandboxes.local", local)
+
+
+def main() -> None:
+    """Set the packages up and serve."""
+    make_packages()
     from sandboxes.local.zygote import server  # pyright: ignore[reportMissingImports]
 
     server.main(int(sys.argv[1]))

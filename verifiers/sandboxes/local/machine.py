@@ -1,0 +1,216 @@
+"""One local sandbox: made by a zygote, or by a restricted process where the machine refuses and that was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from verifiers.sandboxes.agent_sandbox import Started
+from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.errors import IsolationUnavailable, SandboxDead, SandboxImageError
+from verifiers.sandboxes.local import facts
+from verifiers.sandboxes.local.zygote import landlock
+from verifiers.sandboxes.local.zygote_process import ZygoteProcess
+from verifiers.sandboxes.plain_process import PlainProcessMachine
+from verifiers.sandboxes.proxy import FilteringProxy
+from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
+
+GONE_TIMEOUT_S = 10.0
+
+
+class Place(NamedTuple):
+    """Where a sandbox is made."""
+
+    backend: str
+    number: int
+    host_uid: int
+    python: str
+    with_packages: bool
+    zygote: Callable[[], Awaitable[ZygoteProcess]]
+
+
+class LocalMachine:
+    """One sandbox of a zygote: the `Machine` of its `AgentSandbox`."""
+
+    def __init__(self, spec: SandboxSpec, place: Place) -> None:
+        self._spec = spec
+        self._place = place
+        self._number = place.number
+        self._zygote: ZygoteProcess | None = None
+        self._is_killed = False
+        self._proxy: FilteringProxy | None = None
+
+    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
+        """See Machine."""
+        zygote = await self._place.zygote()
+        async with zygote.starting:
+            if self._is_killed:
+                raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
+            with ExitStack() as stack:
+                ours, theirs = socket.socketpair()
+                stack.enter_context(theirs)
+                stack.callback(ours.close)
+                given = [theirs]
+                proxy_channel = None
+                if isinstance(self._spec.network, ProxyNetwork):
+                    proxy_channel, theirs = socket.socketpair()
+                    given.append(stack.enter_context(theirs))
+                    stack.enter_context(proxy_channel)
+                zygote.create(self._request(), given)
+                self._zygote = zygote
+                for each in given:
+                    each.close()  # the zygote has its own; ours must not keep a dead sandbox's stream open
+                ours.setblocking(False)
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: AgentConnection(on_closed), sock=ours.dup()
+                )
+                try:
+                    await connection.ready
+                    if proxy_channel is not None:
+                        await self._serve_proxy(proxy_channel)
+                except BaseException as error:
+                    connection.fail(error if isinstance(error, Exception) else EOFError())
+                    raise
+        return Started(connection, self._info(zygote))
+
+    async def _serve_proxy(self, channel: socket.socket) -> None:
+        # It was sent before the agent reported ready.
+        channel.setblocking(False)
+        _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        assert isinstance(self._spec.network, ProxyNetwork)
+        self._proxy = FilteringProxy(self._spec.network)
+        await self._proxy.serve(socket.socket(fileno=descriptors[0]))
+
+    def _request(self) -> dict[str, object]:
+        spec = self._spec
+        return {
+            "box": self._number,
+            "host_uid": self._place.host_uid,
+            "memory_bytes": spec.memory_mb << 20,
+            "disk_bytes": spec.disk_mb << 20,
+            "max_files": spec.max_files,
+            "max_processes": spec.max_processes,
+            "cpu_cores": spec.cpu_cores,
+            "env": spec.env,
+            "workdir": spec.workdir,
+            "proxy": isinstance(spec.network, ProxyNetwork),
+        }
+
+    def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
+        return facts.describe(self._place.backend, self._spec, zygote.facts)
+
+    def kill_now(self) -> None:
+        """See Machine."""
+        self._is_killed = True
+        if self._proxy is not None:
+            self._proxy.close()
+        if self._zygote is not None:
+            self._zygote.kill(self._number)
+
+    async def gone(self) -> None:
+        """See Machine."""
+        if self._proxy is not None:
+            await self._proxy.closed()
+        if self._zygote is None:
+            return
+        try:
+            async with asyncio.timeout(GONE_TIMEOUT_S):
+                await self._zygote.exited(self._number)
+        except TimeoutError:
+            raise SandboxDead(
+                f"Sandbox {self._number} was killed, but did not end within {GONE_TIMEOUT_S:g} s.",
+                "terminated",
+            ) from None
+        finally:
+            self._zygote.forget(self._number)
+
+    def why_dead(self, error: Exception) -> Exception:
+        """See Machine."""
+        exit_ = self._zygote.exit_of(self._number) if self._zygote is not None else None
+        if exit_ is not None and exit_.oom and isinstance(error, SandboxDead):
+            return SandboxDead(
+                f"The sandbox was killed for using more than its {self._spec.memory_mb} MiB of memory.",
+                "oom",
+            )
+        return error
+
+
+def closed_to_others(path: str) -> str | None:
+    """The first directory on the way to a file that users without rights to it cannot enter; None if there is none."""
+    parents = [*reversed(Path(path).parents), *reversed(Path(os.path.realpath(path)).parents)]
+    for folder in parents:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            return str(folder)
+    return None
+
+
+class RestrictedMachine:
+    """The `Machine` of a sandbox at level "restricted", or at "container" if `first` succeeds."""
+
+    def __init__(self, spec: SandboxSpec, place: Place, first: LocalMachine | None) -> None:
+        self._first = first
+        self._spec = spec
+        self._place = place
+        self._current: LocalMachine | PlainProcessMachine | None = first
+        self._is_killed = False
+
+    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
+        """See Machine."""
+        if self._first is not None:
+            try:
+                return await self._first.start(on_closed)
+            except IsolationUnavailable as refusal:
+                self._current = self._restricted(str(refusal))
+        else:
+            self._current = self._restricted("namespaces were not asked for")
+        if self._is_killed:
+            raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
+        return await self._current.start(on_closed)
+
+    def _restricted(self, why: str) -> PlainProcessMachine:
+        version = landlock.abi()
+        if version < landlock.MIN_ABI:
+            raise IsolationUnavailable(
+                f"{why} The level 'restricted' needs Landlock {landlock.MIN_ABI} (Linux 6.7), here is {version}."
+            )
+        if self._spec.network != "none":
+            raise IsolationUnavailable(f"{why} The level 'restricted' has network='none' only.")
+        flags = ["-I", "-B"] if self._place.with_packages else ["-I", "-B", "-S"]
+        uid = self._place.host_uid if os.getuid() == 0 else None
+        if uid is not None and (closed := closed_to_others(self._place.python)) is not None:
+            raise SandboxImageError(
+                f"The interpreter {self._place.python} cannot be used at level 'restricted', where each sandbox is a "
+                f"user of its own: {closed} is closed to other users. Name another one, such as "
+                "SandboxSpec(python='/usr/bin/python3')."
+            )
+        return PlainProcessMachine(
+            self._spec,
+            python=[self._place.python, *flags],
+            uid=uid,
+            restrict=True,
+            info=lambda workdir: facts.describe_restricted(
+                self._place.backend, self._spec, workdir, version, uid is not None
+            ),
+        )
+
+    def kill_now(self) -> None:
+        """See Machine."""
+        self._is_killed = True
+        if self._current is not None:
+            self._current.kill_now()
+
+    async def gone(self) -> None:
+        """See Machine."""
+        if self._current is not None:
+            await self._current.gone()
+
+    def why_dead(self, error: Exception) -> Exception:
+        """See Machine."""
+        return error if self._current is None else self._current.why_dead(error)

@@ -1,0 +1,66 @@
+"""Landlock: which files a process and its descendants may use, without any namespace. Linux 6.7 or newer."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+
+from . import linux
+
+MIN_ABI = 4
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG, _RULE_PATH_BENEATH = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_ALL_UP_TO_ABI_4 = (1 << 15) - 1
+_TCP_BIND_AND_CONNECT = 3
+_SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+
+READ = _EXECUTE | _READ_FILE | _READ_DIR
+READ_AND_WRITE_FILE = _READ_FILE | _WRITE_FILE | _TRUNCATE
+
+
+def abi() -> int:
+    """The kernel's version of Landlock; 0 if there is none."""
+    try:
+        return linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock")
+    except OSError:
+        return 0
+
+
+def restrict(readable: list[str], writable: list[str], devices: list[str]) -> None:
+    """Only these paths may be used from now on, and no TCP; signals and abstract sockets stay inside (ABI 6).
+
+    Paths that do not exist are left out. Needs no_new_privs.
+    """
+    version = abi()
+    handled = _ALL_UP_TO_ABI_4 | (_IOCTL_DEV if version >= 5 else 0)
+    attributes = struct.pack("QQ", handled, _TCP_BIND_AND_CONNECT)
+    if version >= 6:
+        attributes += struct.pack("Q", _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
+    ruleset = linux.syscall(
+        _CREATE_RULESET, attributes, len(attributes), 0, what="landlock_create_ruleset"
+    )
+    for paths, rights in (
+        (readable, READ),
+        (writable, handled),
+        (devices, READ_AND_WRITE_FILE | _IOCTL_DEV),
+    ):
+        for path in paths:
+            _allow(ruleset, path, rights & handled)
+    linux.syscall(_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        rights &= _FILE_RIGHTS
+    rule = struct.pack("=Qi", rights, descriptor)
+    linux.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=f"landlock rule for {path}")
+    os.close(descriptor)

@@ -1,0 +1,204 @@
+"""A sandbox that is an ordinary process with a directory of its own: no namespaces.
+
+Two levels use it: "restricted" (the process gives up files, sockets and privileges before it serves) and "none".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from verifiers.sandboxes.agent_sandbox import Started
+from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
+from verifiers.sandboxes.local.zygote import cgroups
+from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.spec import SandboxSpec
+
+START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 5.0
+_SCRIPT = Path(__file__).parent / "local" / "zygote" / "start_plain.py"
+_OWNER_MARK = "SANDBOX_FOLDER"
+
+
+class PlainProcessMachine:
+    """The `Machine` of one such sandbox."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        *,
+        python: list[str],
+        uid: int | None,
+        restrict: bool,
+        info: Callable[[str], SandboxInfo],
+    ) -> None:
+        self._spec = spec
+        self._python = python
+        self._uid = uid
+        self._restrict = restrict
+        self._info = info
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: str | None = None
+        self._is_killed = False
+        self._starting: asyncio.Task[None] | None = None
+
+    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
+        """See Machine."""
+        ours, theirs = socket.socketpair()
+        # Making directories and processes blocks; cancelled meanwhile, `gone` cleans up what came of it.
+        self._starting = asyncio.get_running_loop().create_task(
+            asyncio.to_thread(self._execute, theirs.detach())
+        )
+        try:
+            await asyncio.shield(self._starting)
+            if self._is_killed:
+                raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
+            ours.setblocking(False)
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: AgentConnection(on_closed), sock=ours.dup()
+            )
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await connection.ready
+            except BaseException as error:
+                connection.fail(error if isinstance(error, Exception) else EOFError())
+                raise
+        except SandboxDead as error:
+            if self._is_killed:
+                raise
+            raise SandboxCreationError(f"The agent did not start: {self._complaint()}") from error
+        finally:
+            ours.close()
+        assert self._folder is not None
+        return Started(connection, self._info(os.path.join(self._folder, "box")))
+
+    def _execute(self, descriptor: int) -> None:
+        try:
+            sweep_folders()
+            owner = cgroups.owner_name(os.getpid())
+            self._folder = tempfile.mkdtemp(prefix=f"{owner}-", dir=tempfile.gettempdir())
+            os.chmod(self._folder, 0o711)
+            for name in ("box", "tmp"):
+                path = os.path.join(self._folder, name)
+                os.mkdir(path, 0o700)
+                if self._uid is not None:
+                    os.chown(path, self._uid, self._uid)
+            self._process = subprocess.Popen(
+                [*self._python, str(_SCRIPT), str(descriptor)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[descriptor],
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+            spec = self._spec
+            settings = {
+                "folder": self._folder,
+                "env": {**spec.env, _OWNER_MARK: self._folder},
+                "preload": list(spec.preload),
+                "uid": self._uid,
+                "restrict": self._restrict,
+                "memory_bytes": spec.memory_mb << 20,
+                "disk_bytes": spec.disk_mb << 20,
+                "max_processes": spec.max_processes,
+            }
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(json.dumps(settings).encode())
+        finally:
+            os.close(descriptor)
+
+    def _complaint(self) -> str:
+        if self._process is None or self._process.stderr is None:
+            return "it could not be executed"
+        os.set_blocking(self._process.stderr.fileno(), False)
+        return (self._process.stderr.read() or b"").decode("utf-8", "replace").strip()[-2000:]
+
+    def kill_now(self) -> None:
+        """See Machine. The agent ends what it has started when the host hangs up."""
+        self._is_killed = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    async def gone(self) -> None:
+        """See Machine."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        self.kill_now()
+        await asyncio.to_thread(self._clean_up)
+
+    def _clean_up(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            if self._process.stderr is not None:
+                self._process.stderr.close()
+        if self._folder is not None:
+            kill_leftovers(self._folder)
+            remove_folder(self._folder)
+
+    def why_dead(self, error: Exception) -> Exception:
+        """See Machine."""
+        return error
+
+
+def kill_leftovers(folder: str) -> None:
+    """End processes that still carry the mark of a sandbox: only its own agent's death can have left any."""
+    mark = f"{_OWNER_MARK}={folder}".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def remove_folder(folder: str) -> None:
+    """Remove a sandbox's directory, unreadable parts included. Links in it are never followed."""
+
+    def make_writable(function: Callable[[str], object], path: str, _: object) -> None:
+        parent = os.path.dirname(path)
+        for each in (parent, path):
+            if not os.path.islink(each) and each.startswith(folder):
+                with contextlib.suppress(OSError):
+                    os.chmod(each, stat.S_IRWXU)
+        with contextlib.suppress(OSError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=make_writable)
+    else:
+        shutil.rmtree(folder, onerror=make_writable)
+
+
+def sweep_folders() -> None:
+    """Remove directories of sandboxes whose host program was killed."""
+    top = tempfile.gettempdir()
+    for name in os.listdir(top):
+        if name.startswith("vf-") and not cgroups.is_owner_alive(name.rpartition("-")[0]):
+            path = os.path.join(top, name)
+            if not os.path.islink(path) and os.stat(path).st_uid == os.getuid():
+                kill_leftovers(path)
+                remove_folder(path)

@@ -1,0 +1,252 @@
+"""The only way out of a sandbox with `ProxyNetwork`: an HTTP proxy outside that lets listed domains through.
+
+It decides on names, resolves them itself and connects to the very address it has checked, so that neither a name
+that points inwards nor one that changes its mind (DNS rebinding) reaches this machine or its network. It understands
+CONNECT (for TLS and any other protocol) and plain `http://` requests. What the sandbox sends is hostile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from verifiers.sandboxes.spec import ProxyNetwork
+
+MAX_HEAD_BYTES = 16 << 10
+HEAD_TIMEOUT_S = 15.0
+CONNECT_TIMEOUT_S = 15.0
+IDLE_TIMEOUT_S = 300.0
+MAX_CONNECTIONS = 128
+_COPY_BYTES = 64 << 10
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class Refused(Exception):
+    """A request that is not let through: (HTTP status, reason for the person who reads it)."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+
+
+class ProxyRequest(NamedTuple):
+    """What a client inside asks for."""
+
+    host: str
+    port: int
+    forwarded_head: bytes | None
+    """What to send on first; None for CONNECT, where the client itself speaks after our answer."""
+
+
+def is_allowed_name(policy: ProxyNetwork, host: str) -> bool:
+    """Whether a host name is on the list, itself or by a wildcard above it."""
+    host = host.lower().rstrip(".")
+    return any(
+        host == allowed or (allowed.startswith("*.") and host.endswith(allowed[1:]))
+        for allowed in policy.allow
+    )
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the public internet, looked at through all its disguises."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return is_public(address.ipv4_mapped)
+        if address.sixtofour is not None:
+            return is_public(address.sixtofour)
+        if address in _NAT64:
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if address.teredo is not None:
+            return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def is_own(address: Address) -> bool:
+    """Whether this machine itself has the address, public as it may be."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def parse_request(head: bytes) -> ProxyRequest:
+    """From the head of an HTTP request, up to and including the empty line. Raises Refused."""
+    try:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, version = first.split(" ")
+    except ValueError:
+        raise Refused("400 Bad Request", "this is no HTTP request") from None
+    if not version.startswith("HTTP/1."):
+        raise Refused("400 Bad Request", f"{version!r} is not HTTP/1")
+    if any(ord(letter) < 33 or ord(letter) == 127 for letter in method + target):
+        raise Refused("400 Bad Request", "control characters in the request line")
+    try:
+        parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise Refused("400 Bad Request", f"{target[:200]!r} is no address") from None
+    if not host or (method == "CONNECT" and port is None):
+        raise Refused("400 Bad Request", f"{target[:200]!r} has no host or port")
+    if method == "CONNECT":
+        return ProxyRequest(host, port or 443, None)
+    if parts.scheme != "http":
+        raise Refused("400 Bad Request", f"{parts.scheme!r} requests need CONNECT")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    kept = [line for line in lines if line and not _is_replaced(line)]
+    named = f"[{host}]" if ":" in host else host
+    host_line = f"Host: {named}" + (f":{port}" if port else "")
+    # One request a connection: the next one could name another host.
+    text = "\r\n".join([f"{method} {path} {version}", host_line, *kept, "Connection: close"])
+    return ProxyRequest(host, port or 80, (text + "\r\n\r\n").encode("latin-1"))
+
+
+def _is_replaced(header_line: str) -> bool:
+    name = header_line.partition(":")[0].strip().lower()
+    return name in ("host", "connection", "keep-alive", "upgrade") or name.startswith("proxy-")
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """The addresses of a name, by this machine's resolver."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def checked_addresses(
+    policy: ProxyNetwork, host: str, port: int, resolve: Resolve = system_resolve
+) -> list[str]:
+    """The addresses that may be connected to for a request. Raises Refused."""
+    if not is_allowed_name(policy, host):
+        allowed = ", ".join(policy.allow) or "nothing"
+        raise Refused("403 Forbidden", f"{host} is not on the list of this sandbox ({allowed})")
+    if port not in policy.ports:
+        ports = ", ".join(map(str, policy.ports))
+        raise Refused("403 Forbidden", f"port {port} is not open for this sandbox ({ports})")
+    try:
+        found = await resolve(host, port)
+    except (OSError, UnicodeError) as error:
+        raise Refused("502 Bad Gateway", f"{host} cannot be resolved: {error}") from error
+    if not policy.allow_private_addresses:
+        for text in found:
+            address = ipaddress.ip_address(text.partition("%")[0])
+            # One bad address spoils the name: whoever mixes them is trying something.
+            if not is_public(address) or is_own(address):
+                raise Refused("403 Forbidden", f"{host} leads to {address}, which is not public")
+    return found
+
+
+class FilteringProxy:
+    """Serves the clients of one sandbox on a listening socket."""
+
+    def __init__(self, policy: ProxyNetwork, *, resolve: Resolve = system_resolve) -> None:
+        self._policy = policy
+        self._resolve = resolve
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Begin to serve. The listener is the proxy's from now on."""
+        listener.setblocking(False)
+        self._server = await asyncio.start_server(
+            self._on_client, sock=listener, limit=MAX_HEAD_BYTES
+        )
+
+    def close(self) -> None:
+        """Stop, and cut every connection. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for client in self._clients:
+            client.cancel()
+
+    async def closed(self) -> None:
+        """Wait until every connection is cut."""
+        if self._clients:
+            await asyncio.wait(self._clients)
+
+    def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._clients) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        client = asyncio.get_running_loop().create_task(self._serve_client(reader, writer))
+        self._clients.add(client)
+        client.add_done_callback(self._clients.discard)
+
+    async def _serve_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            try:
+                async with asyncio.timeout(HEAD_TIMEOUT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                request = parse_request(head)
+                upstream = await self._connect(request)
+            except Refused as refusal:
+                body = f"sandbox network: {refusal.reason}\n".encode("utf-8", "replace")
+                answer = f"HTTP/1.1 {refusal.status}\r\nContent-Type: text/plain\r\n"
+                answer += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(answer.encode() + body)
+                await writer.drain()
+                return
+            await self._relay(reader, writer, *upstream, request)
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            pass  # the client or the server hung up, or sent no request: nothing is left to tell anybody
+        finally:
+            writer.transport.abort() if writer.is_closing() else writer.close()
+
+    async def _connect(
+        self, request: ProxyRequest
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        addresses = await checked_addresses(self._policy, request.host, request.port, self._resolve)
+        problem: Exception = OSError("it has no address")
+        for address in addresses:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    return await asyncio.open_connection(address, request.port)
+            except (OSError, TimeoutError) as error:
+                problem = error
+        raise Refused("502 Bad Gateway", f"{request.host} cannot be reached: {problem}")
+
+    async def _relay(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        upstream_reader: asyncio.StreamReader,
+        upstream_writer: asyncio.StreamWriter,
+        request: ProxyRequest,
+    ) -> None:
+        try:
+            if request.forwarded_head is None:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                upstream_writer.write(request.forwarded_head)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_copy(reader, upstream_writer))
+                group.create_task(_copy(upstream_reader, writer))
+        except* (OSError, TimeoutError):
+            pass  # one side is gone, and so is the other
+        finally:
+            upstream_writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        async with asyncio.timeout(IDLE_TIMEOUT_S):
+            data = await reader.read(_COPY_BYTES)
+        if not data:
+            break
+        writer.write(data)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
