@@ -70,6 +70,7 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
     app.add_exception_handler(HubError, _hub_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _internal_error)
 
     def count(environment_id: str) -> None:
         hub.usage.downloads[environment_id] += 1
@@ -86,6 +87,11 @@ def create_app_from_environment() -> Application:
 async def _hub_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HubError)
     return _problem(request, error.status, error.detail, error.headers)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Say nothing about the cause; `edge` logs it under the id that it puts into the headers."""
+    return _problem(request, 500, "Internal error; the operator can find it by X-Request-Id.", {})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

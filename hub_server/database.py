@@ -20,9 +20,13 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
 from hub_server.errors import Unavailable
+from hub_server.sqlite_cursor import OneHopConnection
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for the one before it."""
+
+
+_ALPHABET = string.ascii_lowercase + string.digits
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -55,8 +59,11 @@ class Base(DeclarativeBase):
 
 def new_id() -> str:
     """25 characters, `c` and 24 of [a-z0-9]: the only form that all clients take for a team id."""
-    alphabet = string.ascii_lowercase + string.digits
-    return "c" + "".join(secrets.choice(alphabet) for _ in range(24))
+    number, digits = secrets.randbits(128), []
+    for _ in range(24):
+        number, digit = divmod(number, 36)
+        digits.append(_ALPHABET[digit])
+    return "c" + "".join(digits)
 
 
 def utc_now() -> datetime:
@@ -137,6 +144,11 @@ def _sqlite_engine(url: str, *, begin: str, pool_size: int) -> AsyncEngine:
         pool_timeout=BUSY_TIMEOUT_S,
         connect_args={"timeout": BUSY_TIMEOUT_S},
     )
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> OneHopConnection:
+        adapted = dialect.connect(*arguments, **options)
+        return OneHopConnection(adapted.dbapi, adapted._connection)
 
     @event.listens_for(engine.sync_engine, "connect")
     def _configure(connection: Any, _record: Any) -> None:  # the adapter's own connection type

@@ -40,6 +40,8 @@ class Environment(Base):
     stars: Mapped[int] = mapped_column(default=0)
     downloads: Mapped[int] = mapped_column(default=0)
     stored_bytes: Mapped[int] = mapped_column(default=0)
+    indexed_sha256: Mapped[str | None] = mapped_column(String(64))
+    """Of the words in the search index, so that a version that changes none leaves it alone."""
     forked_from: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)

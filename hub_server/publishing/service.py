@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Action, Principal, require
 from hub_server.changes.service import record_audit
-from hub_server.database import Database, utc_now
+from hub_server.database import Database, new_id, utc_now
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.service import Found, announce, find_by_id, set_tags
 from hub_server.environments.versions import better_latest, canonical
@@ -238,17 +238,18 @@ class Publisher:
         release = await self._version_for(
             session, caller, environment, version, content_hash, files
         )
-        await session.flush()
-        fresh = False
-        for file in files:
-            fresh = await self._claim_file(session, environment, release, file) or fresh
-        if not fresh:
+        claims = [await self._claim_file(session, environment, release, file) for file in files]
+        rows = [row for row in claims if row is not None]
+        if not rows:
             return Publication(release, is_new=False)
         await self._check_quota(session, found, sum(file.size_bytes for file in files))
-        environment.stored_bytes += sum(file.size_bytes for file in files)
+        environment.stored_bytes += sum(row.size_bytes for row in rows)
         release.runtime_hint = release.runtime_hint or runtime_hint
         await self._describe(session, found, release, files, tags)
         try:
+            session.add(release)
+            await session.flush()  # before its files, which refer to it
+            session.add_all(rows)
             await session.flush()
         except IntegrityError as error:
             raise Conflict(f"Version {version} was published by someone else just now.") from error
@@ -286,13 +287,13 @@ class Publisher:
             if (count or 0) >= self._settings.max_versions:
                 raise Conflict(f"{environment.full_name} has {count} versions, the most allowed.")
             release = Version(
+                id=new_id(),
                 environment_id=environment.id,
                 version=version,
                 canonical_version=canonical(version),
                 content_hash=content_hash,
                 published_by=caller.user_id or "",
             )
-            session.add(release)
         elif release.deleted_at is not None:
             raise Conflict(
                 f"Version {version} of {environment.full_name} was deleted; its number cannot be"
@@ -316,7 +317,8 @@ class Publisher:
 
     async def _claim_file(
         self, session: AsyncSession, environment: Environment, release: Version, file: Arrived
-    ) -> bool:
+    ) -> File | None:
+        """The row for a file; None when exactly this file is there. Raises Conflict."""
         query = select(File).where(File.environment_id == environment.id)
         taken = await session.scalar(query.where(File.filename == file.filename))
         if taken is None and file.kind == "source":
@@ -326,28 +328,25 @@ class Publisher:
         if taken is not None:
             same = taken.sha256 == file.sha256 and taken.version_id == release.id
             if same and taken.deleted_at is None:
-                return False
+                return None
             raise Conflict(
                 f"File already exists: {file.filename} of {environment.full_name} with different"
                 f" content (version {release.version} already exists); bump the version."
             )
         is_wheel = file.kind == "wheel"
-        session.add(
-            File(
-                environment_id=environment.id,
-                version_id=release.id,
-                kind=file.kind,
-                filename=file.filename,
-                sha256=file.sha256,
-                uploaded_sha256=file.uploaded_sha256,
-                size_bytes=file.size_bytes,
-                metadata_text=file.contents["metadata_text"].encode() if is_wheel else None,
-                metadata_sha256=file.contents["metadata_sha256"] if is_wheel else None,
-                requires_python=file.contents["requires_python"] if is_wheel else None,
-                members=None if is_wheel else file.contents["members"],
-            )
+        return File(
+            environment_id=environment.id,
+            version_id=release.id,
+            kind=file.kind,
+            filename=file.filename,
+            sha256=file.sha256,
+            uploaded_sha256=file.uploaded_sha256,
+            size_bytes=file.size_bytes,
+            metadata_text=file.contents["metadata_text"].encode() if is_wheel else None,
+            metadata_sha256=file.contents["metadata_sha256"] if is_wheel else None,
+            requires_python=file.contents["requires_python"] if is_wheel else None,
+            members=None if is_wheel else file.contents["members"],
         )
-        return True
 
     async def _describe(
         self,

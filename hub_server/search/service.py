@@ -1,5 +1,6 @@
 """Lists and full-text search, always through `readable_by`."""
 
+import hashlib
 import re
 from typing import Literal, NamedTuple
 
@@ -150,6 +151,10 @@ async def index_document(session: AsyncSession, environment: Environment, readme
         "description": environment.description,
         "readme": readme[:README_CHARACTERS],
     }
+    digest = hashlib.sha256(repr(values).encode()).hexdigest()
+    if digest == environment.indexed_sha256:
+        return
+    environment.indexed_sha256 = digest
     if session.get_bind().dialect.name == "sqlite":
         row = await session.scalar(
             text("SELECT fts_rowid FROM environment_rows WHERE environment_id = :id"), values

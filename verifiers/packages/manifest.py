@@ -12,7 +12,6 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -98,12 +97,11 @@ def read_wheel(
     limits = limits or WheelLimits()
     filename = filename or file.name
     name, version, tags = parse_filename(filename)
-    with file.open("rb") as opened:
+    with file.open("rb", buffering=1 << 18) as opened:
         size_bytes = opened.seek(0, io.SEEK_END)
         sha256 = _hash_of(opened)
         members = read_members(opened, size_bytes, limits)
         dist_info = _dist_info_folder(members, name, version)
-        digests = {m.name: digest for m, digest in _digests(opened, members)}
         by_name = {member.name: member for member in members}
 
         def text_of(leaf: str, *, required: bool = True) -> str | None:
@@ -124,7 +122,8 @@ def read_wheel(
 
         metadata_text = text_of("METADATA") or ""
         _check_wheel_file(text_of("WHEEL") or "", tags)
-        _check_record(text_of("RECORD") or "", dist_info, members, digests)
+        record = _record(text_of("RECORD") or "")
+        _check_record(record, dist_info, members, opened)
         entry_points = _entry_points(text_of("entry_points.txt", required=False) or "")
     metadata = _metadata(metadata_text)
     if canonicalize_name(metadata.name) != name:
@@ -184,21 +183,19 @@ def runtime_hint(requirements: list[Requirement]) -> str | None:
     return None
 
 
-def _digests(file: BinaryIO, members: list[Member]) -> Iterator[tuple[Member, dict[str, bytes]]]:
-    for member in members:
-        if member.is_folder:
-            continue
-        sha256 = hashlib.sha256()
-        wide = [hashlib.sha384(), hashlib.sha512()] if member.size_bytes < 1 << 20 else []
-        for piece in unpacked(file, member):
-            for digest in (sha256, *wide):
-                digest.update(piece)
-        yield member, {digest.name: digest.digest() for digest in (sha256, *wide)}
+def _digest(file: BinaryIO, member: Member, algorithm: str) -> bytes:
+    digest = hashlib.new(algorithm)
+    for piece in unpacked(file, member):
+        digest.update(piece)
+    return digest.digest()
 
 
 def _hash_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
     file.seek(0)
-    return hashlib.file_digest(file, "sha256").hexdigest()
+    while piece := file.read(1 << 18):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 _SHADOWED_SCRIPTS = re.compile(
@@ -252,35 +249,50 @@ def _check_wheel_file(text: str, tags: frozenset[str]) -> None:
         raise WheelRejected(f"WHEEL says {sorted(inside)}, the file name says {sorted(tags)}.")
 
 
-def _check_record(
-    text: str, dist_info: str, members: list[Member], digests: dict[str, dict[str, bytes]]
-) -> None:
-    unlisted = {f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"}
-    recorded: set[str] = set()
-    sizes = {member.name: member.size_bytes for member in members if not member.is_folder}
+def _record(text: str) -> dict[str, tuple[str, str]]:
+    """Hash and size of each path that RECORD lists."""
+    listed: dict[str, tuple[str, str]] = {}
     try:
         rows = [row for row in csv.reader(io.StringIO(text)) if row]
     except csv.Error as error:
         raise WheelRejected(f"RECORD is not a CSV file: {error}.") from error
     for row in rows:
         path, hash_text, size_text = (*row, "", "")[:3]
-        if path in recorded or path not in sizes:
-            raise WheelRejected(f"RECORD lists {path!r}, which is twice in it or not in the wheel.")
-        recorded.add(path)
-        if path in unlisted:
+        if path in listed:
+            raise WheelRejected(f"RECORD lists {path!r} twice.")
+        listed[path] = (hash_text, size_text)
+    return listed
+
+
+def _check_record(
+    listed: dict[str, tuple[str, str]], dist_info: str, members: list[Member], file: BinaryIO
+) -> None:
+    """Compare RECORD with the members; every member is unpacked once, to its last byte."""
+    unlisted = {f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"}
+    files = [member for member in members if not member.is_folder]
+    ghosts = sorted(set(listed) - {member.name for member in files})
+    if ghosts:
+        raise WheelRejected(f"RECORD lists {ghosts[0]!r}, which is not in the wheel.")
+    for member in files:
+        if member.name in unlisted:
+            _digest(file, member, "sha256")
             continue
+        if member.name not in listed:
+            raise WheelRejected(f"RECORD does not list {member.name!r}.")
+        hash_text, size_text = listed[member.name]
         algorithm, _, encoded = hash_text.partition("=")
+        if algorithm not in ("sha256", "sha384", "sha512"):
+            raise WheelRejected(f"RECORD has no sha256 of {member.name!r}, but {hash_text!r}.")
         try:
             expected = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
         except ValueError as error:
-            raise WheelRejected(f"RECORD has no readable hash for {path!r}.") from error
-        if digests[path].get(algorithm) != expected:
-            raise WheelRejected(f"RECORD's hash of {path!r} ({algorithm}) is not the file's.")
-        if size_text and size_text != str(sizes[path]):
-            raise WheelRejected(f"RECORD says {path!r} has {size_text} bytes, not {sizes[path]}.")
-    missing = sorted(set(sizes) - recorded - unlisted)
-    if missing:
-        raise WheelRejected(f"RECORD does not list {missing[0]!r} ({len(missing)} such members).")
+            raise WheelRejected(f"RECORD has no readable hash for {member.name!r}.") from error
+        if _digest(file, member, algorithm) != expected:
+            raise WheelRejected(f"RECORD's hash of {member.name!r} is not the file's.")
+        if size_text and size_text != str(member.size_bytes):
+            raise WheelRejected(
+                f"RECORD says {member.name!r} has {size_text} bytes, not {member.size_bytes}."
+            )
 
 
 def _check_placement(members: list[Member], dist_info: str) -> None:

@@ -69,6 +69,7 @@ def upgrade() -> None:
         sa.Column("stars", sa.Integer(), nullable=False),
         sa.Column("downloads", sa.Integer(), nullable=False),
         sa.Column("stored_bytes", sa.Integer(), nullable=False),
+        sa.Column("indexed_sha256", sa.String(length=64), nullable=True),
         sa.Column("forked_from", sa.JSON(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
