@@ -28,6 +28,8 @@ _NUMBERS = {
 }
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc_under_lock = ctypes.PyDLL(None, use_errno=True)
+_libc_under_lock.syscall.restype = ctypes.c_long
 _libc.mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
 _libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _libc.unshare.argtypes = [ctypes.c_int]
@@ -65,11 +67,18 @@ def syscall(number: int, *arguments: int | bytes | None, what: str) -> int:
 def clone(flags: int) -> int:
     """Like `os.fork`, into new namespaces. Only in a process of one thread."""
     SIGCHLD = 17
-    arguments = (flags | SIGCHLD, 0, 0, 0, 0)
-    pid = syscall(_NUMBERS[MACHINE]["clone"], *arguments, what=f"clone(flags={flags:#x})")
+    # What os.fork does around the system call. PyDLL, because it must keep the interpreter lock.
+    ctypes.pythonapi.PyOS_BeforeFork()
+    number = ctypes.c_long(_NUMBERS[MACHINE]["clone"])
+    zero = ctypes.c_long(0)
+    pid = _libc_under_lock.syscall(number, ctypes.c_long(flags | SIGCHLD), zero, zero, zero, zero)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
-    return pid
+        return 0
+    error = ctypes.get_errno()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    ctypes.set_errno(error)
+    return _check(pid, f"clone(flags={flags:#x})")
 
 
 def mount(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import itertools
 import json
 import os
 import select
@@ -301,7 +300,7 @@ def _forget_parent(keep: list[int | None]) -> None:
     for number in range(3):
         os.dup2(null, number)
     kept = sorted({2, *(each for each in keep if each is not None)})
-    for lower, upper in itertools.pairwise([*kept, _MAX_DESCRIPTORS]):
+    for lower, upper in zip(kept, [*kept[1:], _MAX_DESCRIPTORS]):  # noqa: B905 - strict= needs Python 3.10
         os.closerange(lower + 1, upper)
 
 

@@ -25,8 +25,23 @@ def make_packages() -> None:
     _package("sandboxes.local", local)
 
 
+def refuse(descriptor: int) -> None:
+    """Tell the host program that this interpreter is too old, and end."""
+    import json
+    import socket
+
+    version = ".".join(map(str, sys.version_info[:2]))
+    reason = f"the agent needs Python 3.9 or newer, {sys.executable} is {version}"
+    socket.socket(fileno=descriptor).send(
+        json.dumps({"event": "failed", "reason": reason}).encode()
+    )
+    sys.exit(1)
+
+
 def main() -> None:
     """Set the packages up and serve."""
+    if sys.version_info < (3, 9):  # noqa: UP036 - the host runs a newer one, this may be any
+        refuse(int(sys.argv[1]))
     make_packages()
     from sandboxes.local.zygote import server  # pyright: ignore[reportMissingImports]
 
