@@ -97,13 +97,13 @@ def traceback_of(caught: BaseException) -> None:
 
 @contextmanager
 def live(renderable: Any, *, fullscreen: bool = False) -> Iterator[Live]:
-    """Keep a renderable on the terminal while the block runs; what is printed meanwhile appears above it."""
+    """Keep a renderable on the terminal, drawn anew by `refresh()`; what is printed meanwhile appears above it."""
     from rich.live import Live
 
     with Live(
         renderable,
         console=stderr(),
-        refresh_per_second=4,
+        auto_refresh=False,
         transient=True,
         screen=fullscreen,
         redirect_stdout=False,
