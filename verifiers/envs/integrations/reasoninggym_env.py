@@ -1,0 +1,218 @@
+"""`ReasoningGymEnv`: the procedural tasks of the `reasoning-gym` package, scored by the package's own scorers."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from verifiers.envs.singleturn_env import SingleTurnEnv
+from verifiers.errors import ConfigError
+from verifiers.parsers.parser import Parser
+from verifiers.parsers.xml_parser import XMLParser
+from verifiers.rubrics.rubric import Rubric
+from verifiers.state import State
+from verifiers.tasks import Row
+from verifiers.types import Info, Messages
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SYSTEM_PROMPT = "reasoning-gym's own"
+"""Stands for the package's default system prompt, which asks for `<answer>…</answer>`."""
+
+
+class Problems(Sequence[Row]):
+    """Rows of one split, generated when they are taken: a problem can take seconds to make."""
+
+    def __init__(self, rg_dataset: Any, first: int, count: int) -> None:
+        self._rg_dataset = rg_dataset
+        self._first = first
+        self._count = count
+        self._rows: dict[int, Row] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        index = index + self._count if index < 0 else index
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        if index not in self._rows:
+            self._rows[index] = _row(self._rg_dataset[self._first + index], self._first + index)
+        return self._rows[index]
+
+
+def _row(entry: Mapping[str, Any], index: int) -> Row:
+    row: Row = {
+        "question": entry["question"],
+        "info": {"source_dataset": entry["metadata"]["source_dataset"], "rg_index": index},
+    }
+    if entry["answer"] is not None:  # some tasks have many right answers and store none
+        row["answer"] = str(entry["answer"])
+    return row
+
+
+class ReasoningGymEnv(SingleTurnEnv):
+    """One question of a generator, one answer.
+
+    `gym` is a generator's name, or a list of names and of dicts with `name`, `weight` and `config` that are mixed by
+    weight. The problem numbered i depends on `seed` and i only: the first `num_train_examples` are for training, the
+    `num_eval_examples` after them for evaluation.
+
+    The parsed answer is scored by the generator's `score_answer`, from 0 to 1. An answer that makes the scorer raise
+    counts 0.0 and is counted in the metric `unscorable_answer`. The problem's own answer is in the row, where the
+    generator stores one.
+    """
+
+    def __init__(
+        self,
+        gym: str | Sequence[str | Mapping[str, Any]],
+        num_train_examples: int = 1000,
+        num_eval_examples: int = 100,
+        system_prompt: str | None = DEFAULT_SYSTEM_PROMPT,
+        parser: Parser | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        rg = import_reasoning_gym()
+        if (
+            num_train_examples < 0
+            or num_eval_examples < 0
+            or not (num_train_examples + num_eval_examples)
+        ):
+            raise ConfigError(
+                "ReasoningGymEnv needs at least one example; got "
+                f"num_train_examples={num_train_examples}, num_eval_examples={num_eval_examples}."
+            )
+        self.gym = gym
+        self.num_train_examples = num_train_examples
+        self.num_eval_examples = num_eval_examples
+        self.seed = seed
+        self.rg_dataset = self.build_rg_dataset(
+            gym, num_train_examples + num_eval_examples, seed=seed
+        )
+        if system_prompt == DEFAULT_SYSTEM_PROMPT:
+            system_prompt = rg.utils.SYSTEM_PROMPTS["default"]
+        dataset, eval_dataset = self.rg_to_hf(self.rg_dataset)
+        parser = parser or XMLParser(["answer"])
+        rubric = Rubric(parser=parser)
+        rubric.add_reward_func(self.check_answer_reward_func)
+        rubric.add_metric(parser.get_format_reward_func())
+        rubric.add_metric(self.unscorable_answer)
+        super().__init__(
+            dataset=dataset,
+            eval_dataset=eval_dataset,
+            system_prompt=system_prompt,
+            parser=parser,
+            rubric=rubric,
+            **kwargs,
+        )
+
+    def build_rg_dataset(
+        self,
+        gym: str | Sequence[str | Mapping[str, Any]],
+        total_examples: int = 1000,
+        seed: int = 0,
+    ) -> Any:
+        """The generator, or the mix of generators. Raises ConfigError naming what is wrong with `gym`."""
+        rg = import_reasoning_gym()
+        if isinstance(gym, str):
+            _known(gym)
+            return rg.create_dataset(gym, size=total_examples, seed=seed)
+        specs = [_spec(one) for one in gym]
+        names = [spec["name"] for spec in specs]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"gym must name at least one generator and none twice; got {names}.")
+        from reasoning_gym.composite import DatasetSpec
+
+        mixed = [DatasetSpec(**spec) for spec in specs]
+        try:
+            return rg.create_dataset("composite", size=total_examples, seed=seed, datasets=mixed)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(f"reasoning-gym refuses {specs}: {error}") from error
+
+    def rg_to_hf(self, rg_dataset: Any) -> tuple[Sequence[Row] | None, Sequence[Row] | None]:
+        """Training and evaluation rows; no problem number is in both."""
+        train = Problems(rg_dataset, 0, self.num_train_examples)
+        evaluation = Problems(rg_dataset, self.num_train_examples, self.num_eval_examples)
+        return train or None, evaluation or None
+
+    # ------------------------------------------------------------------------------------------------ scoring
+
+    def _scored(self, completion: Messages, info: Info) -> tuple[float, bool]:
+        """The score, and whether the scorer raised."""
+        answer = self.parser.parse_answer(completion)
+        answer = answer if answer is None else str(answer).strip()
+        if not answer:
+            return 0.0, False
+        entry = self.rg_dataset[info["rg_index"]]
+        try:
+            return float(self.rg_dataset.score_answer(answer, entry)), False
+        except Exception as error:  # noqa: BLE001 - scorers read the model's text and may stumble over anything
+            logger.debug("%s cannot score %r: %r", info["source_dataset"], answer[:200], error)
+            return 0.0, True
+
+    def check_answer_reward_func(
+        self, completion: Messages, info: Info, state: State, **kwargs: Any
+    ) -> float:
+        """The generator's own score of the parsed answer."""
+        score, state["rg_unscorable"] = self._scored(completion, info)
+        return score
+
+    def unscorable_answer(self, state: State, **kwargs: Any) -> float:
+        """1.0 when the generator's scorer raised on the answer, which then counted 0.0."""
+        return float(bool(state.get("rg_unscorable")))
+
+
+def import_reasoning_gym() -> Any:
+    """The `reasoning_gym` package. Raises ConfigError with what to install."""
+    try:
+        with warnings.catch_warnings():
+            # A package it depends on compares text with `is`, which Python reports at each first import.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            import reasoning_gym
+            import reasoning_gym.utils
+    except ImportError as error:
+        raise ConfigError(
+            "ReasoningGymEnv needs the `reasoning-gym` package: pip install 'verifiers[rg]'."
+        ) from error
+    return reasoning_gym
+
+
+def _known(name: Any) -> None:
+    from difflib import get_close_matches
+
+    from reasoning_gym.factory import DATASETS
+
+    if name not in DATASETS:
+        near = get_close_matches(str(name), DATASETS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"Dataset {name!r} is not a generator of reasoning-gym, which has {len(DATASETS)}.{hint}"
+        )
+
+
+def _spec(given: Any) -> dict[str, Any]:
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping) or "name" not in given:
+        raise ConfigError(
+            f"Invalid dataset config: {given!r}. Write a name, or a dict with name, weight and config."
+        )
+    if unknown := set(given) - {"name", "weight", "config"}:
+        raise ConfigError(
+            f"{given['name']!r} has no setting {sorted(unknown)}; it has name, weight and config."
+        )
+    _known(given["name"])
+    return {
+        "name": given["name"],
+        "weight": float(given.get("weight", 1.0)),
+        "config": dict(given.get("config") or {}),
+    }
