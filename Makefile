@@ -37,6 +37,7 @@ lint: $(READY)  ## ruff, and the generated reference is up to date
 
 types: $(READY)  ## the type checker
 	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright --level error -p pyrightconfig.strict.json
 
 bench: $(READY)  ## the figures of docs/performance.md, beside the published package
 	$(BIN)/python tests/benchmarks/run.py

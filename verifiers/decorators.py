@@ -15,7 +15,7 @@ Stage = Literal["rollout", "group"]
 Kind = Literal["stop", "setup", "update", "cleanup", "teardown", "reward", "metric", "advantage"]
 
 
-def _mark(function: Function | None, kind: Kind, **options: Any) -> Any:
+def _mark(function: Callable[..., Any] | None, kind: Kind, **options: Any) -> Any:
     def mark(target: Function) -> Function:
         setattr(target, kind, True)
         for name, value in options.items():
@@ -29,7 +29,7 @@ def _mark(function: Function | None, kind: Kind, **options: Any) -> Any:
 def stop(func: Function, priority: int = 0) -> Function: ...
 @overload
 def stop(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
-def stop(func: Function | None = None, priority: int = 0) -> Any:
+def stop(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
     """Mark a method `(self, state) -> bool` as a stop condition; higher priority is asked first."""
     return _mark(func, "stop", priority=priority)
 
@@ -38,7 +38,7 @@ def stop(func: Function | None = None, priority: int = 0) -> Any:
 def setup(func: Function, priority: int = 0) -> Function: ...
 @overload
 def setup(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
-def setup(func: Function | None = None, priority: int = 0) -> Any:
+def setup(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
     """Mark a method `(self, state)` that runs before the first turn, ahead of `setup_state`."""
     return _mark(func, "setup", priority=priority)
 
@@ -49,7 +49,9 @@ def update(func: Function, priority: int = 0, stage: Stage = "rollout") -> Funct
 def update(
     func: None = None, priority: int = 0, stage: Stage = "rollout"
 ) -> Callable[[Function], Function]: ...
-def update(func: Function | None = None, priority: int = 0, stage: Stage = "rollout") -> Any:
+def update(
+    func: Callable[..., Any] | None = None, priority: int = 0, stage: Stage = "rollout"
+) -> Any:
     """Mark a method `(self, state)` (or `(self, states)` for a group) that runs before scoring."""
     return _mark(func, "update", priority=priority, stage=stage)
 
@@ -60,7 +62,9 @@ def cleanup(func: Function, priority: int = 0, stage: Stage = "rollout") -> Func
 def cleanup(
     func: None = None, priority: int = 0, stage: Stage = "rollout"
 ) -> Callable[[Function], Function]: ...
-def cleanup(func: Function | None = None, priority: int = 0, stage: Stage = "rollout") -> Any:
+def cleanup(
+    func: Callable[..., Any] | None = None, priority: int = 0, stage: Stage = "rollout"
+) -> Any:
     """Mark a method `(self, state)` that runs when a rollout ends, however it ends."""
     return _mark(func, "cleanup", priority=priority, stage=stage)
 
@@ -69,7 +73,7 @@ def cleanup(func: Function | None = None, priority: int = 0, stage: Stage = "rol
 def teardown(func: Function, priority: int = 0) -> Function: ...
 @overload
 def teardown(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
-def teardown(func: Function | None = None, priority: int = 0) -> Any:
+def teardown(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
     """Mark a method `(self)` that runs once, when the environment is closed."""
     return _mark(func, "teardown", priority=priority)
 
@@ -83,7 +87,10 @@ def reward(
     func: None = None, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout"
 ) -> Callable[[Function], Function]: ...
 def reward(
-    func: Function | None = None, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout"
+    func: Callable[..., Any] | None = None,
+    weight: float = 1.0,
+    priority: int = 0,
+    stage: Stage = "rollout",
 ) -> Any:
     """Mark a reward function, as a method of an environment or rubric or for `Rubric(funcs=…)`.
 
@@ -99,7 +106,9 @@ def metric(func: Function, priority: int = 0, stage: Stage = "rollout") -> Funct
 def metric(
     func: None = None, priority: int = 0, stage: Stage = "rollout"
 ) -> Callable[[Function], Function]: ...
-def metric(func: Function | None = None, priority: int = 0, stage: Stage = "rollout") -> Any:
+def metric(
+    func: Callable[..., Any] | None = None, priority: int = 0, stage: Stage = "rollout"
+) -> Any:
     """Mark a metric: measured and saved like a reward, with weight 0."""
     return _mark(func, "metric", priority=priority, stage=stage)
 
@@ -108,7 +117,7 @@ def metric(func: Function | None = None, priority: int = 0, stage: Stage = "roll
 def advantage(func: Function, priority: int = 0) -> Function: ...
 @overload
 def advantage(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
-def advantage(func: Function | None = None, priority: int = 0) -> Any:
+def advantage(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
     """Mark a method `(self, states) -> list[float]` that gives the advantages of a group."""
     return _mark(func, "advantage", priority=priority)
 

@@ -31,7 +31,7 @@ and put it under `InfraError` only when trying again can help.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
@@ -153,7 +153,7 @@ RETRYABLE: tuple[type[Exception], ...] = (
 
 
 @contextmanager
-def boundary(error_type: type[Error], what: str) -> Iterator[None]:
+def boundary(error_type: type[Error], what: str) -> Generator[None]:
     """Turn whatever escapes the block into `error_type`, keeping the original as `__cause__`.
 
     Errors of this library pass unchanged, and so does everything that is not an `Exception`

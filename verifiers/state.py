@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
-    pass
+    from verifiers.timing import RolloutTiming, StateUsageTracker
+    from verifiers.types import Messages, SamplingArgs, Tool, TrajectoryStep
 
 Value = TypeVar("Value")
 
@@ -81,27 +82,27 @@ class State(dict[str, Any]):
     input_fields: tuple[str, ...]
     """Names of the dataset row's fields."""
 
-    client = _Key[Any]()
-    model = _Key[str]()
-    sampling_args = _Key["SamplingArgs | None"]()
-    prompt = _Key["Messages"]()
-    completion = _Key["Messages | None"]()
-    trajectory = _Key["list[TrajectoryStep]"]()
-    trajectory_id = _Key[str]()
-    tool_defs = _Key["list[Tool] | None"]()
-    reward = _Key["float | None"]()
-    metrics = _Key["dict[str, float] | None"]()
-    advantage = _Key["float | None"]()
-    reward_errors = _Key["list[dict[str, str]] | None"]()
+    client: _Key[Any] = _Key()
+    model: _Key[str] = _Key()
+    sampling_args: _Key[SamplingArgs | None] = _Key()
+    prompt: _Key[Messages] = _Key()
+    completion: _Key[Messages | None] = _Key()
+    trajectory: _Key[list[TrajectoryStep]] = _Key()
+    trajectory_id: _Key[str] = _Key()
+    tool_defs: _Key[list[Tool] | None] = _Key()
+    reward: _Key[float | None] = _Key()
+    metrics: _Key[dict[str, float] | None] = _Key()
+    advantage: _Key[float | None] = _Key()
+    reward_errors: _Key[list[dict[str, str]] | None] = _Key()
     """Reward functions that raised while scoring this rollout; `None` when none did."""
-    error = _Key["BaseException | dict[str, str] | None"]()
-    is_completed = _Key[bool]()
-    is_truncated = _Key[bool]()
-    stop_condition = _Key["str | None"]()
-    final_env_response = _Key[Any]()
-    timing = _Key["RolloutTiming"]()
-    usage = _Key["StateUsageTracker"]()
-    timed_out = _Key["bool | None"]()
+    error: _Key[BaseException | dict[str, str] | None] = _Key()
+    is_completed: _Key[bool] = _Key()
+    is_truncated: _Key[bool] = _Key()
+    stop_condition: _Key[str | None] = _Key()
+    final_env_response: _Key[Any] = _Key()
+    timing: _Key[RolloutTiming] = _Key()
+    usage: _Key[StateUsageTracker] = _Key()
+    timed_out: _Key[bool | None] = _Key()
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         super().__init__(*args, **fields)

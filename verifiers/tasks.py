@@ -297,8 +297,12 @@ def _as_source(given: Any) -> Any:
     if callable(given):
         built = given()
         if hasattr(built, "__next__"):
-            first = [built]
-            return _Endless(lambda: first.pop() if first else cast(Iterable[Row], given()))
+            first: list[Iterable[Row]] = [cast(Iterable[Row], built)]
+
+            def rows() -> Iterable[Row]:
+                return first.pop() if first else cast(Iterable[Row], given())
+
+            return _Endless(rows)
         return _as_source(built)
     if isinstance(given, Iterable):
         return _Endless(lambda: given)

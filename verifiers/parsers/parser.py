@@ -9,14 +9,15 @@ from typing import Any
 from verifiers.messages import content_text
 
 
-def _identity(text: str) -> str:
+def identity(text: str) -> str:
+    """The text itself."""
     return text
 
 
 class Parser:
     """Takes the text of a message apart; this one only applies `extract_fn` to it."""
 
-    def __init__(self, extract_fn: Callable[[str], Any] = _identity) -> None:
+    def __init__(self, extract_fn: Callable[[str], Any] = identity) -> None:
         self.logger = logging.getLogger(f"verifiers.parsers.{type(self).__name__}")
         self.extract_fn = extract_fn
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from verifiers.parsers.parser import Parser, _identity
+from verifiers.parsers.parser import Parser, identity
 
 
 class XMLParser(Parser):
@@ -21,7 +21,7 @@ class XMLParser(Parser):
         self,
         fields: Sequence[str | tuple[str, ...]],
         answer_field: str = "answer",
-        extract_fn: Callable[[str], Any] = _identity,
+        extract_fn: Callable[[str], Any] = identity,
     ) -> None:
         super().__init__(extract_fn=extract_fn)
         self._fields: list[tuple[str, list[str]]] = []

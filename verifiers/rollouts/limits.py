@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def current_limits() -> RolloutLimits:
 
 
 @contextmanager
-def run_limits(limits: RolloutLimits) -> Iterator[None]:
+def run_limits(limits: RolloutLimits) -> Generator[None]:
     """Rollouts started inside have these limits."""
     token = _current.set(limits)
     try:

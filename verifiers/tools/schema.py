@@ -41,7 +41,11 @@ def convert_func_to_oai_tool(func: Any) -> dict[str, Any]:
 
 def to_oai_tool(tool: Tool) -> dict[str, Any]:
     """`{"type": "function", "function": {...}}`."""
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    function: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
     if tool.strict is not None:
         function["strict"] = tool.strict
     return {"type": "function", "function": function}
