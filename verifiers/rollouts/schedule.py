@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 Input = TypeVar("Input")
 Result = TypeVar("Result")
@@ -98,11 +98,11 @@ class Schedule(Generic[Input, Result]):
                         task = tasks.create_task(self._rollout(group, position))
                         self.tally.started += 1
                         self._playing.add(task)
-                        task.add_done_callback(self._playing.discard)
+                        # A task that is cancelled before its first step runs none of its code.
+                        task.add_done_callback(self._played)
         except BaseExceptionGroup as failures:
             raise first_failure(failures) from None
         finally:
-            # Counted here: a task that is cancelled before its first step runs none of its code.
             self.tally.cancelled = self.tally.started - self.tally.finished
         return self.tally
 
@@ -125,17 +125,20 @@ class Schedule(Generic[Input, Result]):
         else:
             self.tally.finished += 1
         finally:
-            if self._generating is not None:
-                self._generating.release()
-            task = asyncio.current_task()
-            if task is not None:
-                self._playing.discard(task)
+            self._played(asyncio.current_task())
         group.left -= 1
         if group.left == 0 and not group.cancelled:
             await self._complete(group)
 
+    def _played(self, task: asyncio.Task[None] | None) -> None:
+        """Let the next rollout start, once for each task."""
+        if task in self._playing:
+            self._playing.discard(task)
+            if self._generating is not None:
+                self._generating.release()
+
     async def _complete(self, group: _Group[Input, Result]) -> None:
-        results = [result for result in group.results if result is not None]
+        results = cast("list[Result]", group.results)  # every place is filled when none is left
         async with AsyncExitStack() as stack:
             if self._scoring is not None:
                 await stack.enter_async_context(self._scoring)

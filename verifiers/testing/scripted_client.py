@@ -106,6 +106,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         self._token_ids = token_ids
         self.requests: list[Request] = []
         """Every request, in the order of arrival."""
+        self._waiting: list[tuple[int, asyncio.Event]] = []
         self.in_flight = 0
         """Requests being answered."""
         self.most_in_flight = 0
@@ -120,6 +121,18 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
     def replies_left(self) -> int:
         """How many replies were not needed."""
         return max(0, len(self._replies) - len(self.requests))
+
+    async def asked(self, count: int = 1) -> None:
+        """Wait until `count` requests have arrived in all, to cancel or stop something at that very moment."""
+        if len(self.requests) < count:
+            arrived = asyncio.Event()
+            self._waiting.append((count, arrived))
+            await arrived.wait()
+
+    def _announce(self) -> None:
+        for count, arrived in self._waiting:
+            if len(self.requests) >= count:
+                arrived.set()
 
     def _next_reply(self) -> Script:
         asked = len(self.requests)
@@ -144,6 +157,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         self.requests.append(
             Request(list(prompt), model, dict(sampling_args), tools, kwargs.get("state"))
         )
+        self._announce()
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
