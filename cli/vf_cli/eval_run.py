@@ -81,8 +81,9 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
         result = _run_one(one, choices, prices, heartbeat_url or choices.heartbeat_url)
         finished.append(result)
         if not choices.as_json:
-            with_example = not choices.abbreviated_summary and len(planned) == 1
-            for part in report.tables(result, with_example=with_example):
+            is_only = len(planned) == 1
+            with_example = is_only and not choices.abbreviated_summary
+            for part in report.tables(result, with_example=with_example, is_only=is_only):
                 output.show(part)
         if not result.is_complete:
             break

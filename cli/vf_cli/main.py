@@ -49,6 +49,8 @@ def run(app: typer.Typer, name: str, arguments: list[str] | None = None) -> int:
         output.note("Interrupted.")
         return EXIT_INTERRUPTED
     except typer.Exit as exit_request:
+        if exit_request.exit_code == EXIT_INTERRUPTED:  # Typer's form of Ctrl-C
+            output.note("Interrupted.")
         return exit_request.exit_code
     except Exception as error:  # noqa: BLE001  # the one place where a command's failure becomes its exit code
         return failure(error, is_verbose=is_verbose)

@@ -54,7 +54,7 @@ def title_of(
     return f"{named}   {examples:,} examples x {rollouts_per_example} rollout{plural}   {model}"
 
 
-def tables(finished: Finished, *, with_example: bool) -> list[RenderableType]:
+def tables(finished: Finished, *, with_example: bool, is_only: bool) -> list[RenderableType]:
     """Everything to show of one evaluation, in order. A command to type is plain text: no table breaks its line."""
     from rich.text import Text
 
@@ -64,8 +64,10 @@ def tables(finished: Finished, *, with_example: bool) -> list[RenderableType]:
     parts.append(_facts(finished))
     if len(finished.summary.metrics) > 0:
         parts += ["", _metrics(finished.summary)]
-    label, text = next_step(finished, [Path(sys.argv[0]).name, *sys.argv[1:]])
-    return [*parts, "", f"{label}: {text}"]
+    if is_only or not finished.is_complete:
+        label, text = next_step(finished, [Path(sys.argv[0]).name, *sys.argv[1:]])
+        parts += ["", f"{label}: {text}"]
+    return parts
 
 
 def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
