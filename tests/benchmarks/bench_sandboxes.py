@@ -23,7 +23,7 @@ from verifiers.sandboxes import SandboxPool, SandboxSpec
 from verifiers.sandboxes.local import LocalBackend
 
 FIGURES: dict[str, float] = {}
-ROWS: list[tuple[str, str, str, str]] = []
+GROUPS = "/sys/fs/cgroup/**/vf-*"
 
 
 def row(name: str, value: float, need: float | None, unit: str = "ms", note: str = "") -> None:
@@ -138,15 +138,15 @@ async def overlap(backend: LocalBackend) -> None:
     row("wait seen after a first turn of 50 ms, p50", quantile(waits, 0.5), 0.05)
 
 
-def group_memory_bytes() -> int | None:
-    total, found = 0, False
-    for path in glob.glob("/sys/fs/cgroup/memory/vf-*/*/memory.usage_in_bytes"):
-        total, found = total + int(Path(path).read_text()), True
-    return total if found or glob.glob("/sys/fs/cgroup/memory/vf-*") else None
+def group_memory_bytes() -> int:
+    """Charged to the groups of all sandboxes of this machine, kernel memory included."""
+    names = ("memory.usage_in_bytes", "memory.current")
+    paths = [path for name in names for path in glob.glob(f"{GROUPS}/*/{name}", recursive=True)]
+    return sum(int(Path(path).read_text()) for path in paths)
 
 
 def own_groups() -> set[str]:
-    return set(glob.glob("/sys/fs/cgroup/*/vf-*"))
+    return set(glob.glob(GROUPS, recursive=True))
 
 
 async def many(count: int, need_s: float, teardown_need_s: float | None) -> None:
@@ -158,7 +158,7 @@ async def many(count: int, need_s: float, teardown_need_s: float | None) -> None
         await asyncio.gather(*(sandbox.exec(["true"], timeout_s=60) for sandbox in sandboxes))
         row(f"{count} ready and first command done", time.perf_counter() - started_s, need_s, "s")
         after = group_memory_bytes()
-        if before is not None and after is not None:
+        if after:
             row(f"memory per idle box of {count}", (after - before) / count / 2**20, 3, "MiB")
         started_s = time.perf_counter()
         await asyncio.gather(*(sandbox.exec(["true"], timeout_s=60) for sandbox in sandboxes))

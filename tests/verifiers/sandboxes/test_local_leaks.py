@@ -132,7 +132,7 @@ async def test_ctrl_c_ends_the_host_and_everything_else():
 def groups_left() -> list[str]:
     return [
         path
-        for path in glob.glob("/sys/fs/cgroup/*/vf-*")
+        for path in glob.glob("/sys/fs/cgroup/**/vf-*", recursive=True)
         if not cgroups.is_owner_alive(os.path.basename(path))
     ]
 
@@ -170,7 +170,11 @@ async def test_a_closed_backend_leaves_no_group_no_descriptor_and_no_process():
             await asyncio.gather(*(sandbox.terminate() for sandbox in sandboxes))
     assert descriptors() == before
     assert zygotes_of(os.getpid()) == []
-    mine = [path for path in glob.glob("/sys/fs/cgroup/*/vf-*") if f"-{os.getpid()}-" in path]
+    mine = [
+        path
+        for path in glob.glob("/sys/fs/cgroup/**/vf-*", recursive=True)
+        if f"-{os.getpid()}-" in path
+    ]
     assert mine == []
 
 
