@@ -130,15 +130,17 @@ def marks(function: Any, kind: Kind) -> bool:
 def hooks_of(cls: type, kind: Kind) -> list[str]:
     """Names of the methods marked as `kind`: highest priority first, then by name.
 
-    An override replaces the method of its base class, and an override without the mark removes the hook.
+    An override replaces the method of its base class; one without the mark, or by None, removes the hook.
     """
     found: dict[str, int] = {}
     decided: set[str] = set()
     for base in cls.__mro__:
         for name, value in vars(base).items():
-            if name in decided or not isinstance(value, FunctionType | staticmethod | classmethod):
+            if name in decided:
                 continue
             decided.add(name)
+            if not isinstance(value, FunctionType | staticmethod | classmethod):
+                continue
             function = value if isinstance(value, FunctionType) else value.__func__
             if marks(function, kind):
                 found[name] = getattr(function, f"{kind}_priority", 0)

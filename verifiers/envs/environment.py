@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from verifiers.clients import resolve_client
 from verifiers.decorators import hooks_of
 from verifiers.envs import generation, open_environments, stops
+from verifiers.envs.datasets import HasDatasets
 from verifiers.envs.hooks import call_hook
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
@@ -29,7 +30,6 @@ from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
 from verifiers.state import State
-from verifiers.tasks import RowFormat, TaskSource
 from verifiers.timing import RolloutTiming, StateUsageTracker
 from verifiers.tools.schema import normalize_tool, to_oai_tool
 from verifiers.types import (
@@ -56,7 +56,7 @@ class UnknownArgumentWarning(UserWarning):
     """A constructor was given an argument it does not know; it became an attribute, as in v0."""
 
 
-class Environment(ABC):
+class Environment(HasDatasets, ABC):
     """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
 
     `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
@@ -112,13 +112,8 @@ class Environment(ABC):
         self.sampling_args: SamplingArgs = merged_sampling_args(
             DEFAULT_SAMPLING_ARGS, sampling_args
         )
-        if dataset is None and eval_dataset is None and self._needs_dataset:
-            raise ConfigError("Either dataset or eval_dataset must be provided")
-        self._sources: dict[str, TaskSource | None] = {
-            "train": self._source(dataset),
-            "eval": self._source(eval_dataset),
-        }
-        self._stop_conditions = self._hooks("stop")
+        self._take_datasets(dataset, eval_dataset)
+        self._stop_conditions = self._hooks("stop") + stops.unmarked(self)
         self._stop_plan: tuple[list[Any], list[Any]] = ([], [])
         self._setup_handlers = self._hooks("setup")
         self._update_handlers = self._hooks("update")
@@ -164,79 +159,6 @@ class Environment(ABC):
                 )
             setattr(self, name, value)
 
-    # ---------------------------------------------------------------------------------------------- datasets
-
-    @property
-    def row_format(self) -> RowFormat:
-        """How a dataset row becomes a rollout input."""
-        return RowFormat(
-            system_prompt=self.system_prompt,
-            few_shot=self.few_shot or [],
-            message_type=self.message_type,
-            question_key=getattr(self, "question_key", "question"),
-            answer_key=getattr(self, "answer_key", "answer"),
-        )
-
-    def _source(self, dataset: Any) -> TaskSource | None:
-        if dataset is None or isinstance(dataset, TaskSource):
-            return dataset
-        return TaskSource(dataset, self.row_format, **self.map_kwargs)
-
-    def source(self, split: str) -> TaskSource:
-        """The rows of "train" or "eval"; evaluation falls back to the training rows.
-
-        Raises ConfigError when the environment has none.
-        """
-        found = self._sources[split]
-        if found is None and split == "eval":
-            self.logger.info("eval_dataset is not set, falling back to train dataset")
-            found = self._sources["train"]
-        if found is None:
-            raise ConfigError(
-                "dataset is not set" if split == "train" else "eval_dataset is not set"
-            )
-        return found
-
-    @property
-    def dataset(self) -> Any:
-        """The formatted training dataset, or None."""
-        return None if self._sources["train"] is None else self._sources["train"].dataset()
-
-    @dataset.setter
-    def dataset(self, dataset: Any) -> None:
-        self._sources["train"] = self._source(dataset)
-
-    @property
-    def eval_dataset(self) -> Any:
-        """The formatted evaluation dataset, or None."""
-        return None if self._sources["eval"] is None else self._sources["eval"].dataset()
-
-    @eval_dataset.setter
-    def eval_dataset(self, dataset: Any) -> None:
-        self._sources["eval"] = self._source(dataset)
-
-    def build_dataset(self) -> Any:
-        """The formatted training dataset, built now if it was given as a callable."""
-        return self.dataset
-
-    def build_eval_dataset(self) -> Any:
-        """The formatted evaluation dataset, built now if it was given as a callable."""
-        return self.eval_dataset
-
-    def get_dataset(self, n: int = -1, seed: int | None = None) -> Any:
-        """The first `n` training rows (all for n < 1), shuffled first when a seed is given; nothing stored changes."""
-        return self.source("train").dataset(n, seed)
-
-    def get_eval_dataset(self, n: int = -1, seed: int | None = None) -> Any:
-        """The first `n` evaluation rows (all for n < 1), shuffled first when a seed is given."""
-        return self.source("eval").dataset(n, seed)
-
-    def format_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """The dataset with `prompt` and `example_id`, in this environment's format."""
-        return TaskSource(dataset, self.row_format).dataset()
-
-    _format_dataset = format_dataset
-
     # ----------------------------------------------------------------------------------------- one rollout
 
     @staticmethod
@@ -263,15 +185,13 @@ class Environment(ABC):
         state = State.for_row(input)
         if "prompt" not in state:
             state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
-        prompt = state["prompt"]
-        if isinstance(prompt, str) and self.message_type == "completion":
-            state["prompt"] = prompt
-        else:
-            state["prompt"] = [
-                message.copy() for message in normalize_messages(prompt, field_name="prompt")
-            ]
-        if isinstance(info := dict.get(state, "info"), dict | list):
-            state["info"] = deepcopy(info)
+        for key, value in input.items():
+            if isinstance(value, dict | list) and key != "prompt":
+                dict.__setitem__(state, key, deepcopy(value))
+        state["prompt"] = [
+            deepcopy(message) if isinstance(message.get("content"), list) else message.copy()
+            for message in normalize_messages(state["prompt"], field_name="prompt")
+        ]
         dict.update(
             state,
             client=resolve_client(client),
@@ -375,8 +295,13 @@ class Environment(ABC):
         state.stop_condition = getattr(condition, "__name__", type(condition).__name__)
         return True
 
-    async def is_completed(self, state: State, **kwargs: Any) -> bool:
-        """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`."""
+    async def is_completed(self, state: State, *older: State, **kwargs: Any) -> bool:
+        """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`.
+
+        Before 0.1.8 it was called as `(messages, state)`; overrides from then may still do so.
+        """
+        if older:
+            state = older[0]
         if type(self)._render_stop is not Environment._render_stop:
             for condition in self._stop_conditions:
                 if await self._render_stop(state, condition):

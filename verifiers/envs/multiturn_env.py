@@ -79,8 +79,7 @@ class MultiTurnEnv(Environment):
             state.completion = []
             return
         last = trajectory[-1]
-        shown = len(state.prompt) if isinstance(state.prompt, list) else 1
-        completion = [*last["prompt"][shown:], *last["completion"]]
+        completion = [*last["prompt"][len(state.prompt) :], *last["completion"]]
         if state.final_env_response is not None:
             completion += _as_answer(state.final_env_response, "completion")
         state.completion = completion
@@ -99,7 +98,7 @@ class MultiTurnEnv(Environment):
             is_truncated = True
         step: TrajectoryStep = {
             "prompt": prompt_messages,
-            "completion": completion_messages(response, self.message_type),
+            "completion": completion_messages(response),
             "response": response,
             "tokens": tokens,  # type: ignore[typeddict-item]  # a view that reads as the TypedDict
             "reward": None,

@@ -6,10 +6,12 @@ the loop calls the predicate itself as long as no author has overridden the meth
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
+from inspect import signature
 from typing import Any
 
-from verifiers.decorators import stop
+from verifiers.decorators import marks, stop
 from verifiers.rollouts.limits import current_limits
 from verifiers.state import State
 
@@ -37,6 +39,22 @@ def plan(
         (bound, getattr(getattr(bound, "__func__", bound), "predicate", None))
         for bound in conditions
     ]
+
+
+def unmarked(env: Any) -> list[Callable[..., Any]]:
+    """`check_done(state)` of the oldest environments, which was a stop condition by its name alone."""
+    method = getattr(type(env), "check_done", None)
+    if method is None or marks(method, "stop") or list(signature(method).parameters) != _CHECK_DONE:
+        return []
+    warnings.warn(
+        f"{type(env).__name__}.check_done is taken for a stop condition. Mark it with @vf.stop.",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return [env.check_done]
+
+
+_CHECK_DONE = ["self", "state"]
 
 
 def has_error(env: Any, state: State) -> bool:
@@ -79,5 +97,8 @@ def no_tools_called(env: Any, state: State) -> bool:
     """The model has answered without calling a tool."""
     if not state.trajectory:
         return False
-    message = state.trajectory[-1]["completion"][-1]
+    said = state.trajectory[-1]["completion"]
+    if not said:
+        return True
+    message = said[-1]
     return message.get("role") in ("assistant", "text") and not message.get("tool_calls")

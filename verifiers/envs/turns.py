@@ -12,18 +12,15 @@ from verifiers.types import (
     AssistantMessage,
     Messages,
     Response,
-    TextMessage,
     TrajectoryStep,
 )
 
 _KEPT = ("content", "reasoning_content", "thinking_blocks", "tool_calls")
 
 
-def completion_messages(response: Response, message_type: str = "chat") -> Messages:
+def completion_messages(response: Response) -> Messages:
     """What the model said as one message, without the fields that belong to the response."""
     message = response["message"]
-    if message_type == "completion" and not message.get("tool_calls"):
-        return [TextMessage.of({"role": "text", "content": message.get("content") or ""})]
     fields: dict[str, Any] = {"role": "assistant"}
     for name in _KEPT:
         value = message.get(name)

@@ -130,8 +130,8 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
             await arrived.wait()
 
     def _announce(self) -> None:
-        for count, arrived in self._waiting:
-            if len(self.requests) >= count:
+        for wanted, arrived in self._waiting:
+            if len(self.requests) >= wanted:
                 arrived.set()
 
     def _next_reply(self) -> Script:
