@@ -13,7 +13,7 @@ LONGEST_MODULE = 500
 LONGEST_FUNCTION = 80
 
 LONG_MODULES = {
-    "verifiers/envs/environment.py": 560,  # v0's facade: many names of one to six lines each
+    "verifiers/envs/environment.py": 520,  # v0's facade: many names of one to six lines each
 }
 LONG_FUNCTIONS: dict[str, int] = {
     "hub_server/migrations/versions/0001_first_tables.py:upgrade": 410,  # one statement a table

@@ -24,6 +24,7 @@ from verifiers.decorators import hooks_of
 from verifiers.envs import generation, open_environments, stops
 from verifiers.envs.datasets import HasDatasets
 from verifiers.envs.hooks import call_hook
+from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -498,19 +499,6 @@ class Environment(HasDatasets, ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def merged_sampling_args(base: SamplingArgs, own: SamplingArgs | None) -> SamplingArgs:
-    """`base` updated with `own`; `extra_body` is merged too, and neither is changed."""
-    merged = {**base, **(own or {})}
-    if base.get("extra_body") or (own or {}).get("extra_body"):
-        merged["extra_body"] = {
-            **(base.get("extra_body") or {}),
-            **((own or {}).get("extra_body") or {}),
-        }
-    elif "extra_body" in merged:
-        merged["extra_body"] = {}
-    return merged
 
 
 def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:

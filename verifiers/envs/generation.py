@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from verifiers.clients import close_all_clients, resolve_client
 from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.options import GenerateOptions
+from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.run_record import RunRecord, Task
 from verifiers.errors import (
     AuthenticationError,
@@ -200,8 +200,6 @@ async def run_rows(
     options: GenerateOptions,
 ) -> GenerateOutputs:
     """Play, score, save and summarise every input."""
-    from verifiers.envs.environment import merged_sampling_args
-
     client = resolve_client(client)
     sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
     record = RunRecord.start(env, rows, client, model, sampling_args, options)

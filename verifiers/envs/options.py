@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +13,13 @@ from typing import Any
 from verifiers.errors import ConfigError
 from verifiers.rollouts.limits import RolloutLimits
 from verifiers.runs.prices import PriceTable
-from verifiers.types import LogCallback, ProgressCallback, RolloutOutput, StartCallback
+from verifiers.types import (
+    LogCallback,
+    ProgressCallback,
+    RolloutOutput,
+    SamplingArgs,
+    StartCallback,
+)
 
 _IGNORED = {
     "save_every": "every finished group is saved",
@@ -129,7 +135,41 @@ class GenerateOptions:
         metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Tell everyone who asked what has been finished."""
-        if self.on_progress:
-            made: Any = metadata()
-            for callback in self.on_progress:
-                callback(outputs, new_outputs, made)
+        made: Any = _Lazy(metadata)
+        for callback in self.on_progress:
+            callback(outputs, new_outputs, made)
+
+
+class _Lazy(Mapping[str, Any]):
+    """A mapping that is computed when somebody reads it: a whole summary for each finished group is not free."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made: Mapping[str, Any] | None = None
+
+    def _mapping(self) -> Mapping[str, Any]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping())
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+
+def merged_sampling_args(base: SamplingArgs, own: SamplingArgs | None) -> SamplingArgs:
+    """`base` updated with `own`; `extra_body` is merged too, and neither is changed."""
+    merged = {**base, **(own or {})}
+    if base.get("extra_body") or (own or {}).get("extra_body"):
+        merged["extra_body"] = {
+            **(base.get("extra_body") or {}),
+            **((own or {}).get("extra_body") or {}),
+        }
+    elif "extra_body" in merged:
+        merged["extra_body"] = {}
+    return merged
