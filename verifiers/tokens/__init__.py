@@ -8,6 +8,6 @@ Nothing here imports numpy or pyarrow until arrays or files are asked for: the r
 """
 
 from verifiers.tokens.graph import Chain, TokenGraph, TokensInvalid, graph_of
-from verifiers.tokens.step_tokens import StepTokens
+from verifiers.tokens.step_tokens import StepTokens, stored_steps
 
-__all__ = ["Chain", "StepTokens", "TokenGraph", "TokensInvalid", "graph_of"]
+__all__ = ["Chain", "StepTokens", "TokenGraph", "TokensInvalid", "graph_of", "stored_steps"]

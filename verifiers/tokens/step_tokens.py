@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verifiers.tokens.graph import ID_BYTES, Chain, TokenGraph, TokensInvalid
@@ -204,6 +204,18 @@ class StepTokens(Mapping[str, Any]):
             details[key] = _compact_versions(value, self.completion_length)
         elif value is not _PLAIN.get(key):
             details[key] = value
+
+
+def stored_steps(tokens: Sequence[Any]) -> list[StepTokens | None]:
+    """Steps as views of one graph: as they are when they are that already, else committed to a new one.
+
+    Plain dicts come from environments that make their own steps, and from rollouts read back from JSON.
+    """
+    views = [one for one in tokens if one is not None]
+    if all(type(one) is StepTokens and one.graph is views[0].graph for one in views):
+        return list(tokens)
+    graph = TokenGraph()
+    return [None if one is None else graph.commit(one) for one in tokens]
 
 
 def _compact_versions(versions: Any, length: int) -> Any:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from verifiers.errors import Error
 from verifiers.tokens.graph import Chain, TokenGraph
-from verifiers.tokens.step_tokens import StepTokens
+from verifiers.tokens.step_tokens import StepTokens, stored_steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -302,18 +302,6 @@ def _row(key: str, trajectory: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ],
         "steps": steps,
     }
-
-
-def stored_steps(tokens: Sequence[Any]) -> list[StepTokens | None]:
-    """Steps as views of one graph: as they are when they are that already, else committed to a new one.
-
-    Plain dicts come from environments that make their own steps, and from rollouts read back from JSON.
-    """
-    views = [one for one in tokens if one is not None]
-    if all(type(one) is StepTokens and one.graph is views[0].graph for one in views):
-        return list(tokens)
-    graph = TokenGraph()
-    return [None if one is None else graph.commit(one) for one in tokens]
 
 
 def _step_row(step: StepTokens | None, chain: int) -> dict[str, Any]:
