@@ -169,7 +169,8 @@ def parse_filename(filename: str) -> tuple[str, Version, frozenset[str]]:
 def runtime_hint(requirements: list[Requirement]) -> str | None:
     """The verifiers API a wheel is written for, by its lower bound on `verifiers`.
 
-    A bound of 0.2.0 or more means V1, any other bound V0, none or a URL None; extras do not count.
+    A bound from 0.2.0 up to but without 1.0 means V1 (what the public package became), any other bound V0 (this package
+    starts at 1.0 and keeps V0), none or a URL None; extras do not count.
     """
     for requirement in requirements:
         extra_only = requirement.marker is not None and "extra" in str(requirement.marker)
@@ -179,7 +180,8 @@ def runtime_hint(requirements: list[Requirement]) -> str | None:
         if not list(requirement.specifier):
             return None
         newest = max((Version(s.version.removesuffix(".*")) for s in lower), default=None)
-        return "VERIFIERS_V1" if newest and newest >= Version("0.2.0") else "VERIFIERS_V0"
+        is_v1 = newest is not None and Version("0.2.0") <= newest < Version("1.0")
+        return "VERIFIERS_V1" if is_v1 else "VERIFIERS_V0"
     return None
 
 
