@@ -1,23 +1,23 @@
 """`vf-hub`: the operator's command."""
 
 import asyncio
-import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import orjson
 import typer
 
 from hub_server.accounts import service as accounts
-from hub_server.database import Database, iso, utc_now
+from hub_server.database import Database, utc_now
 from hub_server.errors import HubError
 from hub_server.logins.service import new_setup_token
+from hub_server.logs import configure_logging
 from hub_server.migrations import check_current, offline_sql, upgrade
 from hub_server.operations import backup as maintenance
-from hub_server.settings import Settings, settings_from_environment
+from hub_server.settings import Settings, environment_of, settings_from_environment
 from hub_server.storage.service import open_store
 
 T = TypeVar("T")
@@ -34,22 +34,6 @@ app.add_typer(token_app, name="token")
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the hub's data.")]
 
 
-class _JsonFormatter(logging.Formatter):
-    """One JSON object a line; control characters in messages cannot start a line of their own."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
-        entry = {
-            "at": iso(utc_now()),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(entry).decode()
-
-
 @app.command()
 def serve(
     data_dir: DataDir = None,
@@ -62,12 +46,10 @@ def serve(
     ] = True,
 ) -> None:
     """Serve the hub. On an empty one, print the token that makes the first administrator."""
-    from hub_server.server import serve as run_server  # uvicorn is not needed by other commands
-
     settings = settings_from_environment(
         data_dir=data_dir, host=host, port=port, workers=workers, base_url=base_url
     )
-    _configure_logging()
+    configure_logging()
     setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
     address = settings.base_url or f"http://{settings.host}:{settings.port}"
     if setup_token is not None:
@@ -78,7 +60,9 @@ def serve(
         )
     typer.echo(f"Serving {address} from {settings.data_dir}")
     sys.stdout.flush()
-    run_server(settings)
+    # A fresh interpreter in place of this one: what preparing needed does not stay in memory.
+    arguments = [sys.executable, "-m", "hub_server.server"]
+    os.execve(sys.executable, arguments, {**os.environ, **environment_of(settings)})
 
 
 async def _prepare(settings: Settings, database: Database, migrate: bool) -> str | None:
@@ -288,13 +272,6 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
     return asyncio.run(awaited())
-
-
-def _configure_logging() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def main() -> None:

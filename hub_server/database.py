@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-from hub_server.errors import Unavailable
+from hub_server.errors import BadRequest, Unavailable
 from hub_server.sqlite_cursor import OneHopConnection
 
 BUSY_TIMEOUT_S = 30.0
@@ -130,7 +130,12 @@ async def _reachable() -> AsyncIterator[None]:
         raise Unavailable("The database does not answer; try again.") from error
     except OperationalError as error:
         raise Unavailable("The database is busy or away; try again.") from error
+    except OverflowError as error:
+        raise BadRequest("A number is too large to be stored.") from error
     except DBAPIError as error:
+        # SQLSTATE class 22: the data cannot be represented, such as a NUL character in a text.
+        if str(getattr(error.orig, "sqlstate", "")).startswith("22"):
+            raise BadRequest("A value contains characters that cannot be stored.") from error
         if error.connection_invalidated:
             raise Unavailable("The database was restarted; try again.") from error
         raise

@@ -7,7 +7,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from hub_server.settings import Settings
+from hub_server.logs import configure_logging
+from hub_server.settings import Settings, environment_of, settings_from_environment
 
 
 class TimedProtocol(HttpToolsProtocol):
@@ -52,7 +53,7 @@ class TimedProtocol(HttpToolsProtocol):
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes. With several workers each is a process of its own."""
-    os.environ.update(environment_of(settings))
+    os.environ.update(environment_of(settings))  # for the workers
     uvicorn.run(
         "hub_server.server:application",
         factory=True,
@@ -78,14 +79,13 @@ def serve(settings: Settings) -> None:
 def application() -> Any:  # an ASGI application, whose type uvicorn does not export
     """What each worker runs."""
     from hub_server.app import create_app  # here: the parent process of workers needs none of it
-    from hub_server.settings import settings_from_environment
 
+    configure_logging()
     settings = settings_from_environment()
     TimedProtocol.header_timeout_s = settings.header_timeout_s
     return create_app(settings)
 
 
-def environment_of(settings: Settings) -> dict[str, str]:
-    """The settings as variables, by which worker processes get them."""
-    values = settings.model_dump(mode="json")
-    return {f"VF_HUB_{key.upper()}": str(value) for key, value in values.items()}
+if __name__ == "__main__":
+    configure_logging()
+    serve(settings_from_environment())

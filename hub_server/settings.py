@@ -115,3 +115,9 @@ def settings_from_environment(**overrides: object) -> Settings:
         return Settings.model_validate(values)
     except ValueError as error:
         raise SettingsError(f"The VF_HUB_* settings cannot be used: {error}") from error
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The settings as variables, by which other processes of the hub get them."""
+    values = settings.model_dump(mode="json")
+    return {f"VF_HUB_{key.upper()}": str(value) for key, value in values.items()}

@@ -18,6 +18,7 @@ from hub_server.index.pages import (
     negotiate,
     parse_range,
 )
+from hub_server.storage.store import BlobMissing
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -161,7 +162,10 @@ async def send_file(
         else:
             await _stream(send, status, common, length, pieces(wanted.start, wanted.end))
         return
-    descriptor = os.open(file.path, os.O_RDONLY)
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise BlobMissing("The file is missing in the storage; tell the operator.") from error
     try:
         if length <= INLINE_BYTES:
             body = os.pread(descriptor, length, wanted.start)

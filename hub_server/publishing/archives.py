@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from hub_server.errors import BadRequest, NotFound
+from hub_server.errors import BadRequest, NotFound, Unavailable
 from verifiers.packages.archive import unsafe_path
 
 MAX_MEMBERS = 20_000
@@ -51,14 +51,9 @@ def repack(source: Path, target: Path, max_unpacked_bytes: int) -> list[dict[str
             ]
     except ArchiveRejected:
         raise
-    except (
-        tarfile.TarError,
-        EOFError,
-        OSError,
-        UnicodeDecodeError,
-        ValueError,
-        zlib.error,
-    ) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise Unavailable(f"The archive cannot be stored: {error.strerror}.") from error
         raise ArchiveRejected(f"The source archive is not a readable .tar.gz: {error}.") from error
 
 

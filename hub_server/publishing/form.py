@@ -13,8 +13,8 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from hub_server.errors import BadRequest, TooLarge
-from hub_server.storage.service import Staged
+from hub_server.errors import BadRequest, TooLarge, Unavailable
+from hub_server.storage.service import Staged, write_all
 
 MAX_PARTS = 1_000
 MAX_FIELD_BYTES = 2 * 1024**2
@@ -68,6 +68,8 @@ class UploadForm:
             parser.finalize()
         except FormParserError as error:
             raise BadRequest(f"The upload form is damaged: {error}.") from error
+        except OSError as error:
+            raise Unavailable(f"The file cannot be stored: {error.strerror}.") from error
         finally:
             if self._file is not None:
                 self._file.close()
@@ -125,7 +127,7 @@ class UploadForm:
             if self._file_bytes > self._max_file_bytes:
                 raise TooLarge(f"The file is larger than the {self._max_file_bytes} bytes allowed.")
             self._digest.update(piece)
-            self._file.write(piece)
+            write_all(self._file.fileno(), piece)
             return
         self._field_bytes += len(piece)
         if len(self._value) + len(piece) > MAX_FIELD_BYTES or self._field_bytes > MAX_FIELDS_BYTES:

@@ -12,7 +12,6 @@ from hub_server.database import new_id
 from hub_server.errors import TooLarge, Unavailable
 from hub_server.settings import Settings
 from hub_server.storage.folder import FolderStore
-from hub_server.storage.s3 import ObjectStore
 from hub_server.storage.store import BlobStore
 
 INLINE_BYTES = 256 * 1024
@@ -22,6 +21,8 @@ INLINE_BYTES = 256 * 1024
 def open_store(settings: Settings) -> BlobStore:
     """The storage that the settings name."""
     if settings.storage_url.startswith("s3://"):
+        from hub_server.storage.s3 import ObjectStore  # its library is not needed for a folder
+
         return ObjectStore(settings)
     return FolderStore(settings.data_dir / "blobs")
 
@@ -59,16 +60,17 @@ async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Sta
                     raise TooLarge(f"The file is larger than the {max_bytes} bytes allowed.")
                 if len(piece) <= INLINE_BYTES:
                     digest.update(piece)
-                    _write_all(file.fileno(), piece)
+                    write_all(file.fileno(), piece)
                 else:
                     await asyncio.to_thread(digest.update, piece)
-                    await asyncio.to_thread(_write_all, file.fileno(), piece)
+                    await asyncio.to_thread(write_all, file.fileno(), piece)
     except OSError as error:
         raise Unavailable(f"The file cannot be stored: {error.strerror}.") from error
     return Staged(path, digest.hexdigest(), size_bytes)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data; a single `write` may stop half way on a disk that is nearly full."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

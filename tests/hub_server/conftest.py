@@ -331,6 +331,12 @@ async def small_hub(sqlite_settings: Settings) -> AsyncIterator[Hub]:
 
 
 @pytest.fixture
+def open_hub_at() -> Callable[[Settings], Any]:
+    """Opens a hub with given settings."""
+    return open_hub
+
+
+@pytest.fixture
 def open_small_hub(sqlite_settings: Settings) -> Callable[..., Any]:
     """Opens a hub on SQLite and a folder with other settings."""
 
@@ -348,8 +354,8 @@ class Postgres:
     port: int
     template_ready: bool = False
 
-    async def new_database(self) -> str:
-        """A migrated database of its own, copied from a template."""
+    async def new_database(self, *, empty: bool = False) -> str:
+        """A database of its own: migrated, copied from a template, or without any table."""
         import asyncpg
 
         url = f"postgresql+asyncpg://postgres@127.0.0.1:{self.port}"
@@ -363,7 +369,8 @@ class Postgres:
             await database.aclose()
             self.template_ready = True
         name = f"hub_{os.urandom(6).hex()}"
-        await connection.execute(f"CREATE DATABASE {name} TEMPLATE hub_template")
+        template = "template1" if empty else "hub_template"
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         await connection.close()
         return f"{url}/{name}"
 
