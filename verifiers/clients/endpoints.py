@@ -73,6 +73,7 @@ class Endpoint:
         self._fixed_headers = {
             "Content-Type": "application/json",
             "Accept": "application/json",
+            "User-Agent": "verifiers",  # some gateways refuse requests without one
             **(headers or {}),
         }
         self._seen_key: str | None = None
@@ -254,7 +255,7 @@ class Channel:
                 endpoint.has_failed(self._clock())
             if self._has_a_healthy_endpoint():
                 continue  # another endpoint is well: no reason to wait
-            await self._sleep(wait_s(max(counted - 1, 0), asked_s))
+            await self._sleep(wait_s(attempts - 1, asked_s))
 
     async def _post_through_gate(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from verifiers.clients.answers import native_of, payload_of
@@ -154,7 +154,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
                 f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {payload!r:.200}"
             ) from error
 
-    async def _ask(
+    def _ask(
         self,
         prompt: Any,
         model: str,
@@ -163,15 +163,18 @@ class HttpClient(Client[Any, Any, Any, Any]):
         extra: dict[str, Any],
         state: Any,
         headers: Mapping[str, str] | None,
-    ) -> dict[str, Any]:
-        """Send one request over our transport and give the answer's JSON."""
+    ) -> Awaitable[dict[str, Any]]:
+        """Send one request over our transport and give the answer's JSON.
+
+        Not `async` itself: one frame less for every request in flight.
+        """
         sampling = split(sampling_args, length_key=self.length_key)
         body = encoded(self.request_body(prompt, model, sampling, tools, extra))
-        return await self._post(self.path, body, sampling, state, headers)
+        return self._post(self.path, body, sampling, state, headers)
 
-    async def _post(
+    def _post(
         self, path: str, body: bytes, sampling: Sampling | None, state: Any, headers: Any
-    ) -> dict[str, Any]:
+    ) -> Awaitable[dict[str, Any]]:
         channel = self._channel
         assert channel is not None  # both ways to here have asked
         timeout_s: float | None = None
@@ -182,9 +185,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         rollout_id: str | None = None
         if state is not None and len(channel.endpoints) > 1:
             rollout_id = state.get("trajectory_id")
-        return await channel.post(
-            path, body, headers=headers, rollout_id=rollout_id, timeout_s=timeout_s
-        )
+        return channel.post(path, body, headers=headers, rollout_id=rollout_id, timeout_s=timeout_s)
 
     async def _call_sdk(
         self,

@@ -317,13 +317,15 @@ async def test_a_passing_refusal_is_tried_again(dialect, endpoint, make_client, 
     [
         ({"Retry-After": "7"}, 7, 8),
         ({"retry-after-ms": "1500"}, 1.5, 2.5),
-        ({"Retry-After": formatdate(time() + 60, usegmt=True)}, 55, 62),
+        ({"Retry-After": "in a minute"}, 55, 62),
         ({"Retry-After": "soon"}, 0, 0.5),
     ],
 )
 async def test_the_endpoint_says_how_long_to_wait(
     dialect, endpoint, make_client, waits, headers, least_s, most_s
 ):
+    if headers == {"Retry-After": "in a minute"}:
+        headers = {"Retry-After": formatdate(time() + 60, usegmt=True)}
     endpoint.script(Answer(429, {"error": {"message": "slow down"}}, headers), dialect.answer())
     await ask(make_client(dialect.client_type))
     [wait_s] = waits
