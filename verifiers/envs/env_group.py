@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from verifiers.clients import resolve_client
@@ -55,11 +56,8 @@ class EnvGroupRubric(Rubric):
         for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
             env = self.env_map[name]
-            inner = [inner_row(state) for state in own] if isinstance(env, EnvGroup) else own
-            found = await scores_of(env.rubric, inner)
-            if inner is not own:
-                for state, scored in zip(own, inner, strict=True):
-                    state.update({k: v for k, v in scored.items() if k not in _ROUTING})
+            async with _as_its_own(env, own) as inner:
+                found = await scores_of(env.rubric, inner)
             for index, score in zip(indices, found, strict=True):
                 metrics = {**dict.fromkeys(names, 0.0), **score.metrics}
                 scores[index] = score._replace(metrics=metrics)
@@ -71,14 +69,19 @@ class EnvGroupRubric(Rubric):
         for name, indices in positions_by_env(states, self.env_map).items():
             rubric = self.env_map[name].rubric
             if rubric.has_advantages:
-                given = await rubric.advantages([states[index] for index in indices])
+                async with _as_its_own(
+                    self.env_map[name], [states[index] for index in indices]
+                ) as inner:
+                    given = await rubric.advantages(inner)
                 for index, advantage in zip(indices, given, strict=True):
                     advantages[index] = advantage
         return advantages
 
     async def cleanup(self, state: State) -> None:
         """Clean up in the rubric of the rollout's own environment."""
-        await self.env_map[routed_name(state, self.env_map)].rubric.cleanup(state)
+        env = self.env_map[routed_name(state, self.env_map)]
+        async with _as_its_own(env, [state]) as [inner]:
+            await env.rubric.cleanup(inner)
 
 
 def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> str:
@@ -142,7 +145,9 @@ class EnvGroup(Environment):
         """The rows of every environment that has any, each with the name of its own."""
         parts: list[tuple[str, TaskSource]] = []
         for name, env in self.env_map.items():
-            source = env._sources[split] or (env._sources["train"] if split == "eval" else None)
+            source = env._sources[split]
+            if source is None and split == "eval":
+                source = env._sources["train"]
             if source is not None:
                 parts.append((name, source))
         if not parts:
@@ -152,7 +157,7 @@ class EnvGroup(Environment):
         rows = [_named(row, name) for name, source in parts for row in source.inputs()]
         for index, row in enumerate(rows):
             row["example_id"] = index
-        if all(is_arrow(source.raw) for _, source in parts):
+        if all(is_arrow(source.raw) for _, source in parts) and _have_equal_keys(rows):
             from datasets import Dataset
 
             return Dataset.from_list(rows)
@@ -184,7 +189,9 @@ class EnvGroup(Environment):
     async def _update_before_scoring(self, states: list[State]) -> None:
         """Run the `@vf.update` handlers of the environment that each rollout belongs to."""
         for name, indices in positions_by_env(states, self.env_map).items():
-            await self.env_map[name]._update_before_scoring([states[index] for index in indices])
+            env = self.env_map[name]
+            async with _as_its_own(env, [states[index] for index in indices]) as inner:
+                await env._update_before_scoring(inner)
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
         """Set it in every environment."""
@@ -211,6 +218,11 @@ class EnvGroup(Environment):
         await super().aclose()
 
 
+def _have_equal_keys(rows: Sequence[Row]) -> bool:
+    """Whether Arrow, which gives every row the same keys, would add none to these."""
+    return len({(frozenset(row), frozenset(row["info"])) for row in rows}) == 1
+
+
 def _named(row: Row, name: str) -> Row:
     """The row with its environment's name where either generation looks for it."""
     info = row.get("info")
@@ -234,6 +246,18 @@ def inner_row(row: RowT) -> RowT:
     inner["info"] = info
     inner["task"] = route[0]
     return inner  # type: ignore[return-value]  # `State.copy` is a State, `dict.copy` a dict
+
+
+@asynccontextmanager
+async def _as_its_own(env: Environment, states: list[State]) -> AsyncIterator[list[State]]:
+    """The states as an environment of the group knows them; what it writes into them is kept."""
+    if not isinstance(env, EnvGroup):
+        yield states
+        return
+    inner = [inner_row(state) for state in states]
+    yield inner
+    for state, written in zip(states, inner, strict=True):
+        state.update({key: value for key, value in written.items() if key not in _ROUTING})
 
 
 def _interleaved(parts: Sequence[tuple[str, TaskSource]]) -> Any:

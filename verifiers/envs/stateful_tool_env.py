@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,10 @@ class StatefulToolEnv(ToolEnv):
 
     def add_tool(self, tool: Callable[..., Any], args_to_skip: Sequence[str] = ()) -> None:
         """Offer one more function to the model, without the parameters in `args_to_skip`."""
+        unknown = set(args_to_skip) - set(inspect.signature(tool).parameters)
+        if unknown:
+            # v0 let this pass, so it cannot be an error.
+            self.logger.warning("%s has no parameters %s to skip.", tool, sorted(unknown))
         self._offer(tool, args_to_skip)
 
     @abstractmethod

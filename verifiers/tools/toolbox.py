@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any
 
-from verifiers.errors import ToolCallError, ToolParseError
+from verifiers.errors import ConfigError, ToolCallError, ToolParseError
 from verifiers.tools.schema import convert_func_to_tool_def, is_valid_tool_content_parts
 from verifiers.types import Tool, ToolMessage
 
@@ -30,10 +30,14 @@ class Toolbox:
         return definition
 
     def remove(self, function: Callable[..., Any] | str) -> str:
-        """Remove a tool by itself or by name; its name. Raises KeyError when there is none."""
+        """Remove a tool by itself or by name; its name. Raises ConfigError when there is none."""
         name = (
             function if isinstance(function, str) else getattr(function, "__name__", str(function))
         )
+        if name not in self.functions:
+            raise ConfigError(
+                f"There is no tool {name!r} to remove; there are {[*self.functions]}."
+            )
         del self.functions[name], self.definitions[name]
         self.hidden.pop(name, None)
         return name
