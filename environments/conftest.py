@@ -1,0 +1,8 @@
+"""Makes the environments of this folder importable by their own tests, installed or not."""
+
+import sys
+from pathlib import Path
+
+for folder in sorted(Path(__file__).parent.iterdir()):
+    if (folder / "pyproject.toml").is_file() and str(folder) not in sys.path:
+        sys.path.append(str(folder))
