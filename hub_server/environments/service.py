@@ -2,7 +2,18 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    delete,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
@@ -253,9 +264,9 @@ async def get_or_create(
             "created_at": utc_now(),
             "updated_at": utc_now(),
         }
-        insert = (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert
+        dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
         # Two first publishes at once: one inserts, the other finds what was inserted.
-        await session.execute(insert(Environment).values(values).on_conflict_do_nothing())
+        await session.execute(dialect.insert(Environment).values(values).on_conflict_do_nothing())
         environment = await session.scalar(query)
         assert environment is not None, "inserted or found in the same transaction"
         created = environment.id == values["id"]
@@ -306,11 +317,12 @@ async def set_tags(session: AsyncSession, environment: Environment, tags: list[s
     """Replace the labels; unusable ones are cut, not refused: they are only for finding."""
     clean = [tag.strip().lower()[:MAX_TAG_CHARACTERS] for tag in tags if tag.strip()]
     environment.tags = sorted(set(clean))[:MAX_TAGS]
-    table = EnvironmentTag.__table__
-    await session.execute(table.delete().where(table.c.environment_id == environment.id))
+    await session.execute(
+        delete(EnvironmentTag).where(EnvironmentTag.environment_id == environment.id)
+    )
     if environment.tags:
         rows = [{"environment_id": environment.id, "tag": tag} for tag in environment.tags]
-        await session.execute(table.insert(), rows)
+        await session.execute(insert(EnvironmentTag), rows)
 
 
 async def set_yanked(
@@ -364,7 +376,7 @@ async def _after_change(
     environment = found.environment
     await session.flush()
     left = await versions_of(session, environment.id)
-    environment.latest_version = choose_latest(left)
+    environment.latest_version = choose_latest(v.version for v in left if not v.is_yanked)
     environment.stored_bytes = sum(
         file.size_bytes for file in await files_of(session, environment.id)
     )

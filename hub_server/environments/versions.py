@@ -2,26 +2,11 @@
 
 import re
 from collections.abc import Iterable
-from typing import Protocol
 
 from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from hub_server.errors import BadRequest
-
-
-class Numbered(Protocol):
-    """A version, as far as choosing goes."""
-
-    @property
-    def version(self) -> str:
-        """The version number."""
-        ...
-
-    @property
-    def is_yanked(self) -> bool:
-        """Whether it is out of normal resolution."""
-        ...
 
 
 def parse_version(text: str) -> Version:
@@ -43,10 +28,10 @@ def canonical(text: str) -> str:
     return canonicalize_version(version)
 
 
-def preference(text: str, *, is_yanked: bool = False) -> tuple[bool, bool, Version]:
-    """A sort key: unyanked before yanked, releases before pre-releases, then the number."""
+def preference(text: str) -> tuple[bool, Version]:
+    """A sort key: pre-releases before releases, then by number."""
     version = Version(text)
-    return (not is_yanked, not version.is_prerelease, version)
+    return (not version.is_prerelease, version)
 
 
 def better_latest(current: str | None, candidate: str) -> str:
@@ -56,9 +41,8 @@ def better_latest(current: str | None, candidate: str) -> str:
     return current
 
 
-def choose_latest(versions: Iterable[Numbered]) -> str | None:
+def choose_latest(unyanked: Iterable[str]) -> str | None:
     """The version that `latest` means; None when all are yanked."""
-    unyanked = [v.version for v in versions if not v.is_yanked]
     return max(unyanked, key=preference, default=None)
 
 
