@@ -1,0 +1,175 @@
+"""Rewards of one group (the rollouts of one example) → advantages.
+
+`_G`: one value a rollout of the group, in order. Every estimator is a pure function `rewards_G → advantages_G`, and
+gives zeros for a group whose rewards are all the same: it says nothing about what was better.
+
+| name             | advantage of rollout i       | source                                              |
+|------------------|------------------------------|-----------------------------------------------------|
+| `group_mean`     | r_i - mean(r)                | INTELLECT-3, https://arxiv.org/abs/2512.16144       |
+| `group_mean_std` | (r_i - mean(r)) / std(r)     | GRPO, https://arxiv.org/abs/2402.03300, section 4.1 |
+| `leave_one_out`  | r_i - mean of the others     | RLOO, https://arxiv.org/abs/2402.14740              |
+| `max_rl`         | (r_i - mean(r)) / mean(r)    | MaxRL, https://arxiv.org/abs/2602.02710             |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from verifiers.errors import ConfigError
+from verifiers.training.samples import OnDrift, TokenSample, failure_of, samples_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Estimator = Callable[[Sequence[float]], "NDArray[np.float64]"]
+
+INTELLECT_2_PENALTY_PER_TOKEN = 0.0003
+"""Weight of the length reward in INTELLECT-2, https://arxiv.org/abs/2505.07291."""
+
+
+def group_mean(rewards_G: Sequence[float]) -> NDArray[np.float64]:
+    """Each reward minus the group's mean; no division, so easy and hard examples weigh by their spread."""
+    rewards = _rewards(rewards_G)
+    if _all_same(rewards):
+        return np.zeros_like(rewards)
+    return rewards - rewards.mean()
+
+
+def group_mean_std(rewards_G: Sequence[float], *, epsilon: float = 1e-4) -> NDArray[np.float64]:
+    """Each reward minus the mean, over the sample standard deviation (n - 1) plus `epsilon`."""
+    rewards = _rewards(rewards_G)
+    if _all_same(rewards):
+        return np.zeros_like(rewards)
+    return (rewards - rewards.mean()) / (rewards.std(ddof=1) + epsilon)
+
+
+def leave_one_out(rewards_G: Sequence[float]) -> NDArray[np.float64]:
+    """Each reward minus the mean of the others: an unbiased baseline."""
+    rewards = _rewards(rewards_G)
+    if _all_same(rewards):
+        return np.zeros_like(rewards)
+    others = (rewards.sum() - rewards) / (len(rewards) - 1)
+    return rewards - others
+
+
+def max_rl(rewards_G: Sequence[float]) -> NDArray[np.float64]:
+    """Each reward minus the mean, over the mean: for 0/1 rewards the gradient of a truncated log-likelihood.
+
+    Rare successes weigh more: one success in G has the advantage G - 1. A group without success gives zeros. Raises
+    ValueError for negative rewards, for which the estimator means nothing.
+    """
+    rewards = _rewards(rewards_G)
+    if rewards.min() < 0:
+        raise ValueError(f"max_rl needs rewards of at least 0; got {rewards.min():g}.")
+    if _all_same(rewards):
+        return np.zeros_like(rewards)
+    return (rewards - rewards.mean()) / rewards.mean()
+
+
+def length_penalized(
+    rewards_G: Sequence[float],
+    lengths_G: Sequence[float],
+    targets_G: Sequence[float],
+    *,
+    per_token: float = INTELLECT_2_PENALTY_PER_TOKEN,
+) -> NDArray[np.float64]:
+    """Rewards minus `per_token` for every token a rollout is longer or shorter than its target.
+
+    The target length is part of the prompt. Source: INTELLECT-2, https://arxiv.org/abs/2505.07291, after L1,
+    https://arxiv.org/abs/2503.04697.
+    """
+    lengths, targets = np.asarray(lengths_G, float), np.asarray(targets_G, float)
+    rewards = _rewards(rewards_G)
+    if not len(rewards) == len(lengths) == len(targets):
+        raise ValueError(
+            f"A group of {len(rewards)} rewards has {len(lengths)} lengths and {len(targets)} targets."
+        )
+    return rewards - per_token * np.abs(targets - lengths)
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "group_mean": group_mean,
+    "group_mean_std": group_mean_std,
+    "leave_one_out": leave_one_out,
+    "max_rl": max_rl,
+}
+
+
+def estimator_of(name: str | Estimator) -> Estimator:
+    """The estimator of that name; a function is its own. Raises ConfigError for an unknown name."""
+    if callable(name):
+        return name
+    if name not in ESTIMATORS:
+        raise ConfigError(f"There is no advantage {name!r}; there are {', '.join(ESTIMATORS)}.")
+    return ESTIMATORS[name]
+
+
+def _rewards(rewards_G: Sequence[float]) -> NDArray[np.float64]:
+    rewards = np.asarray(rewards_G, np.float64)
+    if rewards.ndim != 1 or not len(rewards):
+        raise ValueError(f"A group has at least one reward; got {rewards_G!r:.100}.")
+    if not np.isfinite(rewards).all():
+        raise ValueError(f"Rewards must be finite numbers; got {rewards_G!r:.100}.")
+    return rewards
+
+
+def _all_same(rewards: NDArray[np.float64]) -> bool:
+    # Exactly, not by the deviation: the mean of equal floats may differ from them in the last bit.
+    return bool((rewards == rewards[0]).all())
+
+
+# ------------------------------------------------------------------------------------------------ whole groups
+
+
+@dataclass(frozen=True)
+class GroupSamples:
+    """The samples of one group, with advantages."""
+
+    samples: list[TokenSample]
+    rewards: list[float]
+    """Of the rollouts that did not fail."""
+    advantages: list[float]
+    """Of the same rollouts."""
+    failures: list[str]
+    """Why the others failed."""
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether any rollout is better than another: otherwise every gradient is zero."""
+        return any(self.advantages) or any(s.advantages is not None for s in self.samples)
+
+
+def group_samples(
+    outputs: Sequence[Mapping[str, Any]],
+    estimator: str | Estimator = "group_mean",
+    *,
+    group_id: str = "",
+    env_id: str = "",
+    on_drift: OnDrift = "fork",
+) -> GroupSamples:
+    """The samples of the rollouts of one example.
+
+    Failed rollouts count neither as samples nor in the baseline. Advantages that the environment gave (to all healthy
+    rollouts) replace the estimator's.
+    """
+    healthy = [output for output in outputs if failure_of(output) is None]
+    failures = [reason for output in outputs if (reason := failure_of(output)) is not None]
+    rewards = [float(output["reward"]) for output in healthy]
+    given = [output.get("advantage") for output in healthy]
+    if not healthy:
+        advantages: list[float] = []
+    elif all(own is not None and math.isfinite(own) for own in given):
+        advantages = [float(own or 0.0) for own in given]
+    else:
+        advantages = estimator_of(estimator)(rewards).tolist()
+    samples = [
+        sample.with_advantage(advantage)
+        for output, advantage in zip(healthy, advantages, strict=True)
+        for sample in samples_of(output, on_drift=on_drift, group_id=group_id, env_id=env_id)
+    ]
+    return GroupSamples(samples, rewards, advantages, failures)
