@@ -41,6 +41,8 @@ from verifiers.sandboxes.spec import SandboxSpec
 ANSWER_GRACE_S = 20.0
 """Beyond a command's own limit: a sandbox that has not reported by then is taken for hung."""
 FILE_TIMEOUT_S = 120.0
+MAX_COMMANDS_AT_ONCE = 48
+"""In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
 _NO_LIMIT_BYTES = 1 << 50
 
 
@@ -89,6 +91,7 @@ class AgentSandbox:
         self._machine = machine
         self._admission = admission
         self._on_gone = on_gone
+        self._turns = asyncio.Semaphore(MAX_COMMANDS_AT_ONCE)
         self._connection: AgentConnection | None = None
         self._death: Exception | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -344,14 +347,15 @@ class AgentSandbox:
     async def _run(self, request: wire.JobRequest, stdin: bytes | None) -> ExecResult:
         asked_s = time.monotonic()
         connection = await self._up()
-        slot = await self._admission.enter()
-        try:
-            queued_s = time.monotonic() - asked_s
-            job = Collected(request.max_output_bytes)
-            report = await self._finish(connection, job, request, stdin)
-            return job.result(report, queued_s)
-        finally:
-            slot.release()
+        async with self._turns:
+            slot = await self._admission.enter()
+            try:
+                queued_s = time.monotonic() - asked_s
+                job = Collected(request.max_output_bytes)
+                report = await self._finish(connection, job, request, stdin)
+                return job.result(report, queued_s)
+            finally:
+                slot.release()
 
     async def _finish(
         self,
@@ -442,7 +446,8 @@ class AgentSandbox:
             wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
         )
         job = Collected(max_answer_bytes)
-        report = await self._finish(connection, job, request, stdin)
+        async with self._turns:
+            report = await self._finish(connection, job, request, stdin)
         result = job.result(report, 0.0)
         file_copy.raise_trouble(path, result)
         if len(result.stdout) > max_answer_bytes:

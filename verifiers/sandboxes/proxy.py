@@ -1,4 +1,4 @@
-"""The only way out of a sandbox with `ProxyNetwork`: an HTTP proxy outside that lets listed domains through.
+"""The only way out of a sandbox: an HTTP proxy outside that lets listed domains through, or the public internet.
 
 It decides on names, resolves them itself and connects to the very address it has checked, so that neither a name
 that points inwards nor one that changes its mind (DNS rebinding) reaches this machine or its network. It understands
@@ -11,7 +11,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from verifiers.sandboxes.spec import ProxyNetwork
@@ -23,6 +23,8 @@ IDLE_TIMEOUT_S = 300.0
 MAX_CONNECTIONS = 128
 _COPY_BYTES = 64 << 10
 
+Policy = ProxyNetwork | Literal["full"]
+"""What may be reached; "full" is every public address, on every port."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -124,20 +126,21 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 async def checked_addresses(
-    policy: ProxyNetwork, host: str, port: int, resolve: Resolve = system_resolve
+    policy: Policy, host: str, port: int, resolve: Resolve = system_resolve
 ) -> list[str]:
     """The addresses that may be connected to for a request. Raises Refused."""
-    if not is_allowed_name(policy, host):
-        allowed = ", ".join(policy.allow) or "nothing"
-        raise Refused("403 Forbidden", f"{host} is not on the list of this sandbox ({allowed})")
-    if port not in policy.ports:
-        ports = ", ".join(map(str, policy.ports))
-        raise Refused("403 Forbidden", f"port {port} is not open for this sandbox ({ports})")
+    if isinstance(policy, ProxyNetwork):
+        if not is_allowed_name(policy, host):
+            allowed = ", ".join(policy.allow) or "nothing"
+            raise Refused("403 Forbidden", f"{host} is not on the list of this sandbox ({allowed})")
+        if port not in policy.ports:
+            ports = ", ".join(map(str, policy.ports))
+            raise Refused("403 Forbidden", f"port {port} is not open for this sandbox ({ports})")
     try:
         found = await resolve(host, port)
     except (OSError, UnicodeError) as error:
         raise Refused("502 Bad Gateway", f"{host} cannot be resolved: {error}") from error
-    if not policy.allow_private_addresses:
+    if not isinstance(policy, ProxyNetwork) or not policy.allow_private_addresses:
         for text in found:
             address = ipaddress.ip_address(text.partition("%")[0])
             # One bad address spoils the name: whoever mixes them is trying something.
@@ -149,8 +152,8 @@ async def checked_addresses(
 class FilteringProxy:
     """Serves the clients of one sandbox on a listening socket."""
 
-    def __init__(self, policy: ProxyNetwork, *, resolve: Resolve = system_resolve) -> None:
-        self._policy = policy
+    def __init__(self, policy: Policy, *, resolve: Resolve = system_resolve) -> None:
+        self._policy: Policy = policy
         self._resolve = resolve
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()

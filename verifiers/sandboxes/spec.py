@@ -82,7 +82,9 @@ class SandboxSpec(BaseModel):
     max_processes: int = Field(default=128, ge=4)
     """Processes and threads at once."""
     network: Literal["none", "full"] | ProxyNetwork = "none"
-    """`"none"` has its own loopback only; `ProxyNetwork` reaches listed domains; `"full"` reaches the internet."""
+    """`"none"` has its own loopback only; `ProxyNetwork` reaches listed domains; `"full"` reaches every public
+    address. On the local back end both go through an HTTP proxy: TCP of programs that honour `http_proxy` and
+    `https_proxy`, and never this machine itself or its private network."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of every command. Nothing else of the host's environment is visible inside."""
     files: dict[str, bytes] = Field(default_factory=dict)

@@ -15,6 +15,7 @@ async def test_keeps_the_promise(bench: Bench, behaviour: Behaviour):
     await behaviour.check(bench)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: behaviour.name)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_weaker_levels_keep_all_promises_but_the_listed_ones(

@@ -13,7 +13,6 @@ import pytest
 from verifiers.sandboxes import (
     IsolationUnavailable,
     ProxyNetwork,
-    SandboxCapabilityMissing,
     SandboxCreationError,
     SandboxImageError,
     SandboxSpec,
@@ -150,7 +149,6 @@ async def test_impossible_specifications_are_refused_at_once():
         for spec, error in (
             (SandboxSpec(isolation_min="gvisor"), IsolationUnavailable),
             (SandboxSpec(image="python:3.12"), SandboxImageError),
-            (SandboxSpec(network="full"), SandboxCapabilityMissing),
             (SandboxSpec(workdir="/usr/x"), SandboxImageError),
         ):
             with pytest.raises(error):
@@ -291,20 +289,27 @@ async def test_a_whole_program_of_an_ordinary_user_works(tmp_path: Path):
     assert "apart by namespaces only" in done.stdout
 
 
+def owners_of(command_line: bytes) -> set[int]:
+    owners = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if command_line in path.read_bytes():
+                owners.add(path.stat().st_uid)
+        except OSError:
+            continue
+    return owners
+
+
 @as_root
 async def test_every_sandbox_of_root_is_another_user_of_the_host():
     async with LocalBackend() as backend:
-        owners = set()
+        owners: set[int] = set()
         for _ in range(3):
             async with await backend.create(SandboxSpec()) as sandbox:
                 process = await sandbox.spawn("sleep 4711.25")
-                await sandbox.exec("true")
-                for path in Path("/proc").glob("[0-9]*/cmdline"):
-                    try:
-                        if b"4711.25" in path.read_bytes():
-                            owners.add(path.stat().st_uid)
-                    except OSError:
-                        continue
+                while not (found := owners_of(b"sleep\x004711.25")):
+                    await sandbox.exec("true")
+                owners |= found
                 await process.kill()
         assert len(owners) == 3
         assert min(owners) >= 0x7000_0000

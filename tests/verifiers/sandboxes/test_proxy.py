@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from verifiers.sandboxes import ProxyNetwork, SandboxSpec
 from verifiers.sandboxes.local import LocalBackend
 from verifiers.sandboxes.proxy import (
+    Policy,
     Refused,
     checked_addresses,
     is_allowed_name,
@@ -124,7 +125,17 @@ async def test_nonsense_to_the_proxy_harms_nobody(site_port: int):
         assert (await sandbox.run_python(TUNNEL, argv=argv)).text.startswith("site got")
 
 
-async def refusal(policy: ProxyNetwork, host: str, *addresses: str, port: int = 443) -> str:
+async def test_full_reaches_the_public_internet_and_never_this_machine(site_port: int):
+    spec = SandboxSpec(network="full", env={"no_proxy": ""})
+    async with LocalBackend() as backend, await backend.create(spec) as sandbox:
+        for host in ("localhost", "127.0.0.1"):
+            answer = await sandbox.run_python(FETCH, argv=[f"http://{host}:{site_port}/"])
+            assert "not public" in answer.text
+    assert await refusal("full", "anything.example", "8.8.8.8", port=2222) == "['8.8.8.8']"
+    assert "not public" in await refusal("full", "anything.example", "10.0.0.1")
+
+
+async def refusal(policy: Policy, host: str, *addresses: str, port: int = 443) -> str:
     async def resolve(host: str, port: int) -> list[str]:
         return list(addresses)
 

@@ -15,12 +15,9 @@ from collections.abc import Callable, Sequence
 CANNOT_START = 126
 NOT_FOUND = 127
 
-_DEFAULTED_SIGNALS = (
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGCHLD,
+# A host program may ignore some (nohup does), and ignoring is inherited.
+_DEFAULTED_SIGNALS = tuple(
+    number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
 )
 
 

@@ -23,7 +23,7 @@ READ_BYTES = 64 << 10
 MAX_DRAIN_BYTES = 1 << 20
 """A pipe holds at most this much when its writer has ended (Linux caps F_SETPIPE_SZ here)."""
 OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
-MAX_JOBS = 96
+MAX_JOBS = 256
 WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
 """Between two looks at all processes, with and without a job."""
 

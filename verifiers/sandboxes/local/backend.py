@@ -16,7 +16,6 @@ from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
-    SandboxCapabilityMissing,
     SandboxCreationError,
     SandboxImageError,
 )
@@ -53,7 +52,7 @@ class LocalBackend:
 
     name = "local"
     capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits", "network_proxy")
+        ("snapshot", "fork_python", "per_command_limits", "network_proxy", "network_full")
     )
 
     def __init__(self, config: LocalConfig | None = None) -> None:
@@ -127,10 +126,6 @@ class LocalBackend:
         if spec.image != "host":
             raise SandboxImageError(
                 f"The local back end has image 'host' only, got {spec.image!r}. Use a Docker or Podman back end."
-            )
-        if spec.network == "full":
-            raise SandboxCapabilityMissing(
-                "The local back end cannot give network='full'. Use ProxyNetwork(allow=[…]) to reach named domains."
             )
         if not any(spec.workdir == w or spec.workdir.startswith(w + "/") for w in ("/box", "/tmp")):
             raise SandboxImageError(

@@ -7,6 +7,11 @@ from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
 
+def disk_mb(spec: SandboxSpec) -> int:
+    """Size of the file system. A full one must leave memory to work with, since it lies in memory itself."""
+    return min(spec.disk_mb, max(1, spec.memory_mb * 3 // 4))
+
+
 def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo:
     """What a sandbox of a zygote really enforces."""
     groups = facts.cgroups
@@ -40,7 +45,7 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
         "memory": memory,
         "processes": processes,
         "cpu": cpu,
-        "disk": f"{spec.disk_mb} MiB, {spec.max_files} files (tmpfs)",
+        "disk": f"{disk_mb(spec)} MiB, {spec.max_files} files (tmpfs)",
     }
     return SandboxInfo(backend, "container", spec.workdir, limits, tuple(notes))
 

@@ -59,7 +59,7 @@ class LocalMachine:
                 stack.callback(ours.close)
                 given = [theirs]
                 proxy_channel = None
-                if isinstance(self._spec.network, ProxyNetwork):
+                if self._spec.network != "none":
                     proxy_channel, theirs = socket.socketpair()
                     given.append(stack.enter_context(theirs))
                     stack.enter_context(proxy_channel)
@@ -84,8 +84,8 @@ class LocalMachine:
         # It was sent before the agent reported ready.
         channel.setblocking(False)
         _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-        assert isinstance(self._spec.network, ProxyNetwork)
-        self._proxy = FilteringProxy(self._spec.network)
+        policy = self._spec.network if isinstance(self._spec.network, ProxyNetwork) else "full"
+        self._proxy = FilteringProxy(policy)
         await self._proxy.serve(socket.socket(fileno=descriptors[0]))
 
     def _request(self) -> dict[str, object]:
@@ -94,13 +94,13 @@ class LocalMachine:
             "box": self._number,
             "host_uid": self._place.host_uid,
             "memory_bytes": spec.memory_mb << 20,
-            "disk_bytes": spec.disk_mb << 20,
+            "disk_bytes": facts.disk_mb(spec) << 20,
             "max_files": spec.max_files,
             "max_processes": spec.max_processes,
             "cpu_cores": spec.cpu_cores,
             "env": spec.env,
             "workdir": spec.workdir,
-            "proxy": isinstance(spec.network, ProxyNetwork),
+            "proxy": spec.network != "none",
         }
 
     def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
