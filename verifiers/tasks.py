@@ -15,6 +15,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, TypeGuard, cast
 
 from verifiers.errors import DatasetError
@@ -78,9 +79,12 @@ class RowFormat:
         formatted = dict(row)
         own_id = formatted.get("example_id")
         if type(own_id) is not int:
-            if own_id is not None:
-                formatted.setdefault("src_id", own_id)
-            formatted["example_id"] = index
+            if isinstance(own_id, Integral) and not isinstance(own_id, bool):  # numpy's, say
+                formatted["example_id"] = int(own_id)
+            else:
+                if own_id is not None:
+                    formatted.setdefault("src_id", own_id)
+                formatted["example_id"] = index
         if self.answer_key != "answer" and self.answer_key in formatted:
             formatted.setdefault("answer", formatted[self.answer_key])
         formatted["prompt"] = self.prompt_of(row, index)

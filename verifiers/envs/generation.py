@@ -286,7 +286,10 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
     Connections opened for it are closed with its loop.
     """
 
+    running: list[tuple[asyncio.AbstractEventLoop, Any]] = []
+
     async def run() -> Value:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
         try:
             return await make()
         finally:
@@ -304,10 +307,19 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
             results.append((context.run(asyncio.run, run()), None))
         except BaseException as error:  # noqa: BLE001 - handed to the calling thread
             results.append((None, error))
+        finished.set()
 
+    # Not `thread.join()`: interrupted once, it takes the thread for ended (CPython before 3.13).
+    finished = threading.Event()
     thread = threading.Thread(target=in_thread, name="run-sync")
-    thread.start()
-    thread.join()
+    try:
+        thread.start()
+        finished.wait()
+    except BaseException:  # Ctrl-C in a notebook: nobody would wait for the run any more
+        for loop, task in running:
+            loop.call_soon_threadsafe(task.cancel)
+        finished.wait()
+        raise
     value, error = results[0]
     if error is not None:
         raise error

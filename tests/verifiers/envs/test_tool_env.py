@@ -170,7 +170,7 @@ async def test_tools_can_be_added_replaced_and_removed() -> None:
 
 
 def test_removing_a_tool_that_is_not_there_says_so() -> None:
-    with pytest.raises(ValueError, match="There is no tool .record. to remove"):
+    with pytest.raises(ValueError, match=r"There is no tool 'record' to remove"):
         tool_env(tools=[add]).remove_tool(record)
 
 
