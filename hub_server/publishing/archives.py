@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from hub_server.errors import BadRequest, NotFound, Unavailable
-from verifiers.packages.archive import unsafe_path
+from verifiers.packages.manifest import unsafe_path
 
 MAX_MEMBERS = 20_000
 MAX_RATIO = 200

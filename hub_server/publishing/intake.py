@@ -13,8 +13,13 @@ from hub_server.publishing.archives import ArchiveRejected, repack
 from hub_server.settings import Settings
 from hub_server.storage.service import Staged, stage, staging_path
 from hub_server.storage.store import BlobStore
-from verifiers.packages.archive import WheelLimits, WheelRejected
-from verifiers.packages.manifest import WheelManifest, parse_filename, read_wheel
+from verifiers.packages.manifest import (
+    WheelLimits,
+    WheelManifest,
+    WheelRejected,
+    parse_filename,
+    read_wheel,
+)
 
 
 class Announced(NamedTuple):

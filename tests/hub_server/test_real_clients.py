@@ -275,6 +275,22 @@ def test_uv_publishes_and_says_what_the_hub_refuses(stocked_hub, uv, call, tmp_p
     )
 
 
+def test_pip_installs_from_the_static_export_without_a_server(stocked_hub, old_pip, call, tmp_path):
+    stocked_hub.run("export", str(tmp_path / "mirror"))
+    index = (tmp_path / "mirror" / "alice" / "simple").as_uri()
+    call(
+        *old_pip,
+        "install",
+        "--no-deps",
+        "--target",
+        "site",
+        "--index-url",
+        index,
+        "demo-env==0.1.0",
+    )
+    assert (tmp_path / "site" / "demo_env.py").exists()
+
+
 # --- twine, poetry, prime ---------------------------------------------------------------------
 
 

@@ -27,13 +27,10 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict
 
-from verifiers.packages.archive import (
-    Member,
-    WheelLimits,
-    WheelRejected,
-    read_members,
-    unpacked,
-)
+from verifiers.packages.archive import Member, read_members, unpacked
+from verifiers.packages.archive import WheelLimits as WheelLimits
+from verifiers.packages.archive import WheelRejected as WheelRejected
+from verifiers.packages.archive import unsafe_path as unsafe_path
 
 
 class EntryPoint(BaseModel):
