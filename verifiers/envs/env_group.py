@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from typing import Any, TypeVar
 
 from verifiers.clients import resolve_client
@@ -183,7 +184,7 @@ class EnvGroup(Environment):
         own = inner_row(dict(input)) if isinstance(env, EnvGroup) else input
         state = await env.rollout(own, resolve_client(client), model, sampling_args)
         if own is not input:
-            state.update({key: input[key] for key in _ROUTING if key in input})
+            state.update({key: deepcopy(input[key]) for key in _ROUTING if key in input})
         return state
 
     async def _update_before_scoring(self, states: list[State]) -> None:
