@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "vf_hub_changes"
 _ORDER_LOCK = 0x7666_6876
+_BLOB_LOCK = 0x7666_6877
 RECONNECT_DELAY_S = 1.0
 
 
@@ -48,6 +49,17 @@ async def record_change(
     session.add(
         Change(kind=kind, environment_id=environment_id, owner=owner, name=name, version=version)
     )
+
+
+async def hold_blobs(session: AsyncSession, *, to_delete: bool = False) -> None:
+    """Keep blobs from being deleted until the transaction ends; or, to delete one, keep claims out.
+
+    Between them, whoever claims a blob and whoever deletes it see each other's work. On SQLite there is
+    one writing transaction at a time anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        shared = "" if to_delete else "_shared"
+        await session.execute(text(f"SELECT pg_advisory_xact_lock{shared}({_BLOB_LOCK})"))
 
 
 def record_audit(

@@ -8,6 +8,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.models import Owner, User
+from hub_server.changes.service import hold_blobs
 from hub_server.database import Database, utc_now
 from hub_server.environments.models import Environment, File, Version
 from hub_server.evaluations.models import Evaluation
@@ -69,6 +70,7 @@ async def referenced_blobs(session: AsyncSession) -> set[str]:
 
 async def is_referenced(session: AsyncSession, sha256: str) -> bool:
     """Whether the blob is needed, asked again at the moment of deleting it."""
+    await hold_blobs(session, to_delete=True)
     file = select(File.id).where(File.sha256 == sha256, File.deleted_at.is_(None)).limit(1)
     upload = select(Upload.id).where(Upload.received_sha256 == sha256, Upload.version_id.is_(None))
     return (

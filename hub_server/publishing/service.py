@@ -17,12 +17,19 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Action, Principal, require
-from hub_server.changes.service import record_audit
+from hub_server.changes.service import hold_blobs, record_audit
 from hub_server.database import Database, new_id, utc_now
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.service import Found, announce, find_by_id, set_tags
 from hub_server.environments.versions import better_latest, canonical
-from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge
+from hub_server.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file
 from hub_server.publishing.models import Upload
 from hub_server.search.service import index_document
@@ -242,6 +249,10 @@ class Publisher:
         rows = [row for row in claims if row is not None]
         if not rows:
             return Publication(release, is_new=False)
+        await hold_blobs(session)
+        for row in rows:
+            if await self._store.size_bytes(row.sha256) is None:
+                raise Unavailable(f"The bytes of {row.filename} are gone; upload it again.")
         await self._check_quota(session, found, sum(file.size_bytes for file in files))
         environment.stored_bytes += sum(row.size_bytes for row in rows)
         release.runtime_hint = release.runtime_hint or runtime_hint

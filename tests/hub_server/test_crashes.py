@@ -259,3 +259,28 @@ async def test_a_blob_that_vanished_is_missing_and_not_a_fault(small_hub, wheel)
     with pytest.raises(BlobMissing):
         async for _ in open_store(small_hub.settings).read(page["files"][0]["hashes"]["sha256"]):
             pass
+
+
+async def test_a_blob_that_vanishes_before_its_version_is_made_is_not_published(hub, wheel):
+    """As if a collection had taken it between the upload and the last step."""
+    alice = await hub.person("alice")
+    body = wheel().bytes()
+    sha256 = hashlib.sha256(body).hexdigest()
+    wanted = {"filename": wheel().filename, "sha256": sha256, "size": len(body)}
+    address = "/api/v1/hub/alice/demo-env"
+    reserved = await alice.http.post(f"{address}/reserve", json={"files": [wanted]})
+    [upload] = reserved.json()["data"]["uploads"]
+    if upload["upload_url"].startswith("http://hub/"):
+        await hub.http.put(upload["upload_url"], content=body)
+    else:
+        async with httpx.AsyncClient() as direct:
+            (await direct.put(upload["upload_url"], content=body)).raise_for_status()
+    done = {"upload_ids": [upload["upload_id"]]}
+    publisher = hub.app._application._application.state.hub.publisher
+    await publisher.fetch_incoming(upload["upload_id"])
+    await open_store(hub.settings).delete(sha256)
+    refused = await alice.http.post(f"{address}/finalize", json=done)
+    assert (refused.status_code, "upload it again" in refused.text) == (503, True)
+    page = await hub.http.get("/alice/simple/demo-env/", headers=JSON)
+    assert page.json()["files"] == []
+    assert (await alice.upload(wheel())).status_code == 200
