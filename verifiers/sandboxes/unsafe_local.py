@@ -19,7 +19,7 @@ from verifiers.sandboxes.errors import (
     SandboxCreationError,
     SandboxImageError,
 )
-from verifiers.sandboxes.plain_process import PlainProcessMachine
+from verifiers.sandboxes.local.plain_process import PlainProcessMachine
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec

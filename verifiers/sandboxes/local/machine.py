@@ -15,9 +15,9 @@ from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.connection import AgentConnection
 from verifiers.sandboxes.errors import IsolationUnavailable, SandboxDead, SandboxImageError
 from verifiers.sandboxes.local import facts
+from verifiers.sandboxes.local.plain_process import PlainProcessMachine
 from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.local.zygote_process import ZygoteProcess
-from verifiers.sandboxes.plain_process import PlainProcessMachine
 from verifiers.sandboxes.proxy import FilteringProxy
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec

@@ -68,7 +68,10 @@ def owner_name(pid: int) -> str:
 
 def _start_time(pid: int) -> str:
     with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[19].decode()
+        fields = file.read().rpartition(b")")[2].split()
+    if fields[0] in b"ZX":
+        raise ProcessLookupError(f"process {pid} has ended and waits for its parent to notice")
+    return fields[19].decode()
 
 
 def is_owner_alive(name: str) -> bool:

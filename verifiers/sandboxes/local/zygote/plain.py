@@ -74,6 +74,7 @@ def main(descriptor: int) -> None:
 
 
 def _hang_up(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the clean-up
     raise EOFError  # the agent's loop takes it for the end of the stream, and ends what it has started
 
 

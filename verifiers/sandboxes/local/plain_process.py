@@ -28,7 +28,7 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 5.0
-_SCRIPT = Path(__file__).parent / "local" / "zygote" / "start_plain.py"
+_SCRIPT = Path(__file__).parent / "zygote" / "start_plain.py"
 _OWNER_MARK = "SANDBOX_FOLDER"
 
 
@@ -52,6 +52,7 @@ class PlainProcessMachine:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None
         self._is_killed = False
+        self._is_signalled = False
         self._starting: asyncio.Task[None] | None = None
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
@@ -102,7 +103,12 @@ class PlainProcessMachine:
                 stderr=subprocess.PIPE,
                 pass_fds=[descriptor],
                 cwd="/",
-                env={"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env={
+                    "PATH": "/usr/bin:/bin",
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "OMP_NUM_THREADS": "1",
+                    _OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
+                },
                 start_new_session=True,
             )
             spec = self._spec
@@ -131,7 +137,8 @@ class PlainProcessMachine:
     def kill_now(self) -> None:
         """See Machine. The agent ends what it has started when the host hangs up."""
         self._is_killed = True
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and not self._is_signalled:
+            self._is_signalled = True
             self._process.send_signal(signal.SIGTERM)
 
     async def gone(self) -> None:
