@@ -93,6 +93,7 @@ class MathChecker:
     def __init__(self, max_workers: int, limit_s: float) -> None:
         self._places = threading.Semaphore(max(1, min(max_workers, os.cpu_count() or 1)))
         self._idle: queue.SimpleQueue[_Helper] = queue.SimpleQueue()
+        self._working: set[_Helper] = set()
         self._limit_s = limit_s
 
     def equal(self, truth: str, response: str) -> bool:
@@ -102,16 +103,21 @@ class MathChecker:
                 helper = self._idle.get_nowait()
             except queue.Empty:
                 helper = _Helper()
+            self._working.add(helper)
             try:
                 answer = helper.ask(truth, response, self._limit_s)
             except BaseException:
                 helper.close()
                 raise
+            finally:
+                self._working.discard(helper)
             self._idle.put(helper)
             return answer
 
     def close(self) -> None:
-        """End all idle helper processes."""
+        """End all helper processes; a comparison under way raises InfraError. Later ones start processes anew."""
+        for helper in list(self._working):
+            helper.process.kill()  # its thread sees the end of the answers, and closes the rest
         while True:
             try:
                 self._idle.get_nowait().close()

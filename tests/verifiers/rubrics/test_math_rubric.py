@@ -1,0 +1,97 @@
+"""Mathematical equality in helper processes, with a time limit that ends what does not end by itself."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import verifiers as vf
+from verifiers.rubrics.math_checker import MathChecker
+
+ENDLESS = "9^{9^{9^9}}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rubric() -> AsyncIterator[vf.MathRubric]:
+    """One helper process for the whole module: starting it imports sympy."""
+    made = vf.MathRubric(max_workers=1, timeout_seconds=1)
+    yield made
+    await made.teardown()
+
+
+async def score(rubric: vf.MathRubric, reply: str, answer: Any) -> vf.State:
+    state = vf.State.for_row({"prompt": [], "answer": answer, "example_id": 0})
+    state.update(completion=[vf.AssistantMessage(content=reply)], trajectory=[], error=None)
+    await rubric.score_rollout(state)
+    return state
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("reply", "answer", "reward"),
+    [
+        (r"So \boxed{4}", "4", 1.0),
+        (r"So \boxed{4.0}", "4", 1.0),
+        (r"\boxed{\frac{1}{2}}", "0.5", 1.0),
+        (r"\boxed{x^2+2x+1}", "(x+1)^2", 1.0),
+        (r"<think>\boxed{5}</think> \boxed{4}", "4", 1.0),
+        (r"\boxed{5}", "4", 0.0),
+        ("4", "4", 0.0),
+        ("", "4", 0.0),
+        (r"\boxed{4}", "", 0.0),
+        (r"\boxed{\notlatex{{}", "4", 0.0),
+        (r"\boxed{4}", 4, 1.0),
+    ],
+)
+async def test_answers_are_compared_as_mathematics(
+    rubric: vf.MathRubric, reply: str, answer: Any, reward: float
+) -> None:
+    state = await score(rubric, reply, answer)
+    assert (state["reward"], state["reward_errors"]) == (reward, None)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_comparison_without_end_is_ended_and_the_next_one_works(
+    rubric: vf.MathRubric,
+) -> None:
+    async with asyncio.timeout(30):
+        state = await score(rubric, rf"\boxed{{{ENDLESS}}}", "4")
+        assert state["reward"] == 0.0
+        assert (await score(rubric, r"\boxed{2+2}", "4"))["reward"] == 1.0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_answer_that_is_too_long_is_not_read(rubric: vf.MathRubric) -> None:
+    assert (await score(rubric, rf"\boxed{{{'4' * 50_001}}}", "4"))["reward"] == 0.0
+
+
+def test_helper_processes_end_with_the_rubric_even_those_at_work() -> None:
+    checker = MathChecker(1, limit_s=60.0)
+    assert checker.equal("4", "2+2")
+    raised: list[Exception] = []
+
+    def compare() -> None:
+        try:
+            checker.equal("4", ENDLESS)
+        except Exception as error:
+            raised.append(error)
+
+    working = threading.Thread(target=compare)
+    working.start()
+    while not checker._working:
+        os.sched_yield()
+    [helper] = checker._working
+    checker.close()
+    working.join(20.0)
+    assert [type(error) for error in raised] == [vf.InfraError]
+    assert helper.process.poll() is not None
+
+
+def test_a_rubric_that_is_only_made_starts_no_process() -> None:
+    rubric = vf.MathRubric()
+    assert rubric._checker._idle.empty()
+    assert [func.__name__ for func in rubric.funcs] == ["correct_answer"]
