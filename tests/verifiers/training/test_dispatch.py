@@ -1,0 +1,314 @@
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from verifiers.training.difficulty import ExampleSampler
+from verifiers.training.dispatch import CancelReason, Dispatch, DispatchLimits
+
+LIMITS = {
+    "groups_per_batch": 2,
+    "rollouts_per_group": 2,
+    "max_in_flight": 6,
+    "max_off_policy_steps": 2,
+    "max_groups_ahead": 5,
+    "max_attempts": 2,
+    "on_stale": "drop",
+}
+
+
+def dispatch(examples=4, endpoints=1, **changed):
+    return Dispatch(
+        DispatchLimits(**{**LIMITS, **changed}), ExampleSampler([""] * examples), endpoints
+    )
+
+
+def start_all(machine):
+    starts = []
+    while (start := machine.next_start()) is not None:
+        starts.append(start)
+    return starts
+
+
+class Life(RuleBasedStateMachine):
+    """Any order of events; a ledger of our own says what has become of every group and rollout."""
+
+    @initialize(
+        groups_per_batch=st.integers(1, 3),
+        rollouts_per_group=st.integers(1, 3),
+        max_in_flight=st.integers(1, 8),
+        max_off_policy_steps=st.integers(0, 2),
+        max_attempts=st.integers(1, 2),
+        on_stale=st.sampled_from(["drop", "mask"]),
+        endpoints=st.integers(1, 3),
+        ahead=st.integers(0, 4),
+    )
+    def begin(self, endpoints, ahead, **limits):
+        self.limits = DispatchLimits(**limits, max_groups_ahead=limits["groups_per_batch"] + ahead)
+        self.endpoints = endpoints
+        self.machine = Dispatch(self.limits, ExampleSampler([""] * 5, seed=1), endpoints)
+        self.running = {}
+        self.begun = {}
+        self.ended = Counter()
+        self.complete = []
+        self.aborting = set()
+        self.given_results = {}
+        self.next_evaluation = 0
+
+    def note_cancellations(self):
+        for cancelled in self.machine.take_cancellations():
+            self.ended[cancelled.group] += 1
+            self.complete = [n for n in self.complete if n != cancelled.group]
+
+    @rule()
+    def start(self):
+        start = self.machine.next_start()
+        if start is None:
+            return
+        assert start.ticket not in self.running
+        assert start.endpoint < self.endpoints
+        assert self.machine.healthy_endpoints()[start.endpoint]
+        self.running[start.ticket] = start
+        self.begun.setdefault(start.group, (start.example, self.machine.version, start.evaluation))
+        assert self.begun[start.group][0] == start.example
+        assert not self.ended[start.group]
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), retry=st.booleans())
+    def finish(self, data, retry):
+        ticket = data.draw(st.sampled_from(sorted(self.running)))
+        start = self.running.pop(ticket)
+        self.aborting.discard(ticket)  # it may finish before the abort reaches it
+        key = (start.group, start.rollout_index)
+        number = self.machine.finished(ticket, key, retry=retry)
+        if number is not None:
+            results = self.machine.results_of(number)
+            assert results == [(number, index) for index in range(len(results))]
+            self.complete.append(number)
+
+    @precondition(lambda self: self.aborting)
+    @rule(data=st.data())
+    def abort(self, data):
+        ticket = data.draw(st.sampled_from(sorted(self.aborting)))
+        self.aborting.remove(ticket)
+        del self.running[ticket]
+        self.machine.aborted(ticket)
+
+    @precondition(lambda self: self.complete)
+    @rule(data=st.data(), mean=st.floats(0, 1), cancel=st.booleans())
+    def settle(self, data, mean, cancel):
+        number = self.complete.pop(data.draw(st.integers(0, len(self.complete) - 1)))
+        end = self.machine.settle(
+            number,
+            f"outcome {number}",
+            mean_reward=mean,
+            cancel=(CancelReason.NO_SIGNAL, "equal") if cancel else None,
+        )
+        assert (end is not None) == (self.begun[number][2] is not None)
+        if end is not None:
+            assert end.results == [(number, index) for index in range(len(end.results))]
+            self.ended[number] += 1
+        self.note_cancellations()
+        # settling twice changes nothing
+        assert self.machine.settle(number, "again") is None
+
+    @rule(by=st.integers(0, 3))
+    def new_policy(self, by):
+        tickets = self.machine.set_version(self.machine.version + by)
+        assert set(tickets) <= set(self.running)
+        self.aborting |= set(tickets)
+        self.note_cancellations()
+
+    @rule(keep=st.booleans())
+    def take(self, keep):
+        asked = []
+
+        def adjust(outcome, version):
+            asked.append(version)
+            return outcome if keep else None
+
+        batch = self.machine.take_batch(adjust)
+        self.note_cancellations()
+        assert all(version < self.machine.oldest_allowed for version in asked)
+        if batch is None:
+            assert self.machine.ready_groups < self.limits.groups_per_batch
+            return
+        assert len(batch) == self.limits.groups_per_batch
+        for entry in batch:
+            self.ended[entry.group] += 1
+            assert entry.outcome == f"outcome {entry.group}"
+            assert (entry.example, entry.version) == self.begun[entry.group][:2]
+            age = self.machine.version - entry.version
+            if self.limits.on_stale == "drop" or not keep:
+                assert age <= self.limits.max_off_policy_steps
+
+    @rule(examples=st.lists(st.integers(0, 4), min_size=1, max_size=3), rollouts=st.integers(1, 2))
+    def evaluate(self, examples, rollouts):
+        self.machine.add_evaluation(self.next_evaluation, examples, rollouts)
+        self.next_evaluation += 1
+
+    @precondition(lambda self: self.next_evaluation)
+    @rule(data=st.data())
+    def give_an_evaluation_up(self, data):
+        number = data.draw(st.integers(0, self.next_evaluation - 1))
+        self.aborting |= set(self.machine.drop_evaluation(number))
+        self.note_cancellations()
+
+    @rule(data=st.data(), healthy=st.booleans())
+    def health(self, data, healthy):
+        self.machine.set_healthy(data.draw(st.integers(0, self.endpoints - 1)), healthy)
+
+    @rule()
+    def resume(self):
+        """Save and load: what was in flight is played again, what was ready or complete is kept."""
+        state = json.loads(json.dumps(self.machine.state_dict(lambda value: {"kept": value})))
+        evaluations = {n for n, (_, _, e) in self.begun.items() if e is not None}
+        machine = Dispatch(self.limits, ExampleSampler([""] * 5, seed=9), self.endpoints)
+        complete = machine.load_state_dict(state, _decode)
+        assert machine.ready_groups == self.machine.ready_groups
+        assert sorted(complete) == sorted(n for n in self.complete if n not in evaluations)
+        for number in evaluations:
+            self.ended[number] = 1
+        self.machine, self.complete = machine, complete
+        self.running, self.aborting = {}, set()
+        self.note_cancellations()
+
+    @invariant()
+    def nothing_ends_twice(self):
+        if hasattr(self, "ended"):
+            assert not [number for number, times in self.ended.items() if times > 1]
+
+    @invariant()
+    def everything_is_accounted_for(self):
+        if not hasattr(self, "machine"):
+            return
+        machine, tally = self.machine, self.machine.tally
+        assert machine.in_flight == len(self.running) <= self.limits.max_in_flight
+        assert machine.training_groups <= self.limits.max_groups_ahead
+        unended = [number for number in self.begun if not self.ended[number]]
+        assert machine.open_groups + machine.ready_groups == len(unended)
+        over = tally.entries + tally.evaluations + sum(tally.cancelled.values())
+        assert tally.groups_begun == over + len(unended)
+        assert tally.rollouts_started == (
+            tally.rollouts_finished
+            + tally.rollouts_aborted
+            + tally.rollouts_retried
+            + machine.in_flight
+        )
+
+    def teardown(self):
+        if not hasattr(self, "machine"):
+            return
+        tickets = self.machine.close()
+        assert set(tickets) == set(self.running)
+        self.note_cancellations()
+        assert all(self.ended[number] == 1 for number in self.begun)
+        assert self.machine.next_start() is None
+        for ticket in tickets:
+            self.machine.aborted(ticket)
+        assert self.machine.in_flight == 0
+
+
+def _decode(value):
+    kept = value["kept"]
+    return tuple(kept) if isinstance(kept, list) else kept
+
+
+def test_every_group_ends_exactly_once_in_any_order_of_events():
+    run_state_machine_as_test(
+        Life, settings=settings(max_examples=100, stateful_step_count=50, deadline=None)
+    )
+
+
+def test_a_finished_rollout_is_replaced_at_once():
+    machine = dispatch(max_in_flight=4)
+    starts = start_all(machine)
+    assert [(s.group, s.rollout_index) for s in starts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    machine.finished(starts[3].ticket, "r")
+    again = machine.next_start()
+    assert (again.group, again.rollout_index) == (2, 0)
+    assert machine.next_start() is None
+
+
+def test_groups_ask_endpoints_in_turn_and_their_rollouts_the_same_one():
+    machine = dispatch(endpoints=3, max_in_flight=10)
+    used = {}
+    for start in start_all(machine):
+        used.setdefault(start.group, set()).add(start.endpoint)
+    assert used == {0: {0}, 1: {1}, 2: {2}, 3: {0}, 4: {1}}
+
+
+def test_an_unhealthy_endpoint_gets_nothing_and_its_retries_go_elsewhere():
+    machine = dispatch(endpoints=2, max_in_flight=4)
+    first, *_ = start_all(machine)
+    assert first.endpoint == 0
+    machine.set_healthy(0, False)
+    machine.finished(first.ticket, "lost", retry=True)
+    again = machine.next_start()
+    assert (again.group, again.rollout_index, again.endpoint) == (0, 0, 1)
+    machine.set_healthy(1, False)
+    machine.finished(again.ticket, "lost")
+    assert machine.next_start() is None
+    machine.set_healthy(1, True)
+    assert machine.next_start().endpoint == 1
+
+
+def test_staleness_is_judged_where_groups_wait_not_only_where_they_start():
+    machine = dispatch(max_off_policy_steps=1, groups_per_batch=1, max_in_flight=2)
+    for start in start_all(machine):
+        number = machine.finished(start.ticket, "r")
+    machine.settle(number, "good", mean_reward=0.5)
+    assert machine.ready_groups == 1
+    machine.set_version(1)
+    assert machine.ready_groups == 1
+    machine.set_version(2)
+    assert machine.take_batch() is None
+    [cancelled] = machine.take_cancellations()
+    assert (cancelled.reason, cancelled.version) == (CancelReason.STALE, 0)
+    assert cancelled.detail == "begun by version 0, now 2"
+
+
+def test_generation_runs_ahead_only_so_far():
+    machine = dispatch(max_groups_ahead=3, max_in_flight=100)
+    starts = start_all(machine)
+    assert len({start.group for start in starts}) == 3
+    for start in starts:
+        if (number := machine.finished(start.ticket, "r")) is not None:
+            machine.settle(number, "good", mean_reward=0.5)
+    assert machine.next_start() is None
+    assert len(machine.take_batch()) == 2
+    assert len({start.group for start in start_all(machine)}) == 2
+
+
+def test_evaluations_go_first_and_share_the_room():
+    machine = dispatch(max_in_flight=3)
+    machine.next_start()
+    machine.add_evaluation(7, [2, 3], 1)
+    # the group that is begun is finished first, then the evaluation
+    kinds = [(s.evaluation, s.example) for s in start_all(machine)]
+    assert kinds[0][0] is None
+    assert kinds[1] == (7, 2)
+    assert machine.in_flight == 3
+
+
+def test_mistakes_of_the_caller_are_named():
+    machine = dispatch()
+    start = machine.next_start()
+    with pytest.raises(ValueError, match="went back from 0 to -1"):
+        machine.set_version(-1)
+    with pytest.raises(RuntimeError, match="still misses 2"):
+        machine.settle(start.group, "x")
+    with pytest.raises(RuntimeError, match="before the first rollout"):
+        machine.load_state_dict({}, lambda value: value)
+    with pytest.raises(KeyError):
+        machine.finished(99, "x")

@@ -1,0 +1,501 @@
+"""`Dispatch`: what the source does next, as a state machine without time, tasks or network.
+
+A group is the rollouts of one example. Its life:
+
+    open ─► complete ─► ready ─► batch entry          every rollout ends, the group is settled, a batch takes it
+      │        │          │
+      └────────┴──────────┴────► cancellation          with a reason: see `CancelReason`
+
+Every group that is begun ends exactly once, as a batch entry, an evaluation result or a cancellation; every rollout
+that is started ends exactly once, by `finished` or by `aborted`. A batch never holds a group begun more than
+`max_off_policy_steps` policy versions ago.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from verifiers.training.difficulty import ExampleSampler
+
+
+class CancelReason(StrEnum):
+    """Why a group did not become part of a batch."""
+
+    STALE = "stale"
+    """A policy too many versions old had begun it."""
+    NO_SIGNAL = "no_signal"
+    """All its rollouts did equally well, so none has an advantage."""
+    FAILED = "failed"
+    """Too few of its rollouts came back healthy."""
+    CLOSED = "closed"
+    """The source was closed."""
+
+
+class Start(NamedTuple):
+    """A rollout to start now."""
+
+    ticket: int
+    """Names the rollout in `finished` and `aborted`."""
+    group: int
+    example: int
+    rollout_index: int
+    endpoint: int
+    """Which endpoint to ask; all rollouts of a group ask the same, whose prefix cache then holds their prompt."""
+    evaluation: int | None
+    """The evaluation it belongs to, None for training."""
+
+
+class Cancellation(NamedTuple):
+    """A group that ended without a batch."""
+
+    group: int
+    example: int
+    reason: CancelReason
+    detail: str
+    version: int
+
+
+class Entry(NamedTuple):
+    """A group in a batch."""
+
+    group: int
+    example: int
+    version: int
+    """The policy version when its first rollout was started."""
+    outcome: Any
+    """What `settle` was given."""
+
+
+class EvaluationEnd(NamedTuple):
+    """A finished group of an evaluation."""
+
+    evaluation: int
+    example: int
+    results: list[Any]
+
+
+@dataclass(frozen=True)
+class DispatchLimits:
+    """The numbers that `Dispatch` obeys; `SourceConfig` explains them."""
+
+    groups_per_batch: int
+    rollouts_per_group: int
+    max_in_flight: int
+    max_off_policy_steps: int
+    max_groups_ahead: int
+    max_attempts: int
+    on_stale: Literal["drop", "mask"]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    number: int
+    example: int
+    endpoint: int
+    version: int
+    waiting: deque[int]
+    """Rollouts not started, or to be started again."""
+    results: list[Any]
+    attempts: list[int]
+    missing: int
+    """Rollouts without a result."""
+    evaluation: int | None = None
+    outcome: Any = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the beginning; they survive resuming."""
+
+    groups_begun: int = 0
+    entries: int = 0
+    evaluations: int = 0
+    """Groups of evaluations that finished."""
+    cancelled: Counter[str] = field(default_factory=Counter)
+    rollouts_started: int = 0
+    rollouts_finished: int = 0
+    rollouts_aborted: int = 0
+    rollouts_retried: int = 0
+    batches: int = 0
+
+
+class Dispatch:
+    """See the module. Methods that must stop rollouts return their tickets; each then still ends by `aborted`."""
+
+    def __init__(
+        self,
+        limits: DispatchLimits,
+        sampler: ExampleSampler,
+        endpoint_count: int = 1,
+        *,
+        version: int = 0,
+    ) -> None:
+        self.limits = limits
+        self.sampler = sampler
+        self.version = version
+        self.tally = Tally()
+        self.is_closed = False
+        self.cancellations: list[Cancellation] = []
+        """Since they were last taken by `take_cancellations`."""
+        self._healthy = [True] * endpoint_count
+        self._next_endpoint = 0
+        self._next_number = 0
+        self._next_ticket = 0
+        self._in_flight: dict[int, tuple[_Group, int]] = {}
+        self._open: dict[int, _Group] = {}
+        self._open_for_training = 0
+        self._startable: deque[_Group] = deque()
+        """Groups that may have rollouts to start; checked when they come up."""
+        self._evaluation_queue: deque[tuple[int, int, int]] = deque()
+        self._ready: deque[_Group] = deque()
+
+    # ------------------------------------------------------------------------------------------ what is
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts started and not ended, those being aborted included: they still use an endpoint."""
+        return len(self._in_flight)
+
+    @property
+    def open_groups(self) -> int:
+        """Groups that are being played or settled."""
+        return len(self._open)
+
+    @property
+    def ready_groups(self) -> int:
+        """Groups that wait for a batch."""
+        return len(self._ready)
+
+    @property
+    def training_groups(self) -> int:
+        """Groups begun for training that have not ended."""
+        return len(self._ready) + self._open_for_training
+
+    # ------------------------------------------------------------------------------------------ starting
+
+    def next_start(self) -> Start | None:
+        """The next rollout to start, or None while there is nothing to start or no room."""
+        if self.is_closed or len(self._in_flight) >= self.limits.max_in_flight:
+            return None
+        group = self._startable_group()
+        if group is None or (endpoint := self._endpoint_for(group)) is None:
+            return None
+        group.endpoint = endpoint
+        index = group.waiting.popleft()
+        group.attempts[index] += 1
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._in_flight[ticket] = (group, index)
+        self.tally.rollouts_started += 1
+        return Start(ticket, group.number, group.example, index, endpoint, group.evaluation)
+
+    def _startable_group(self) -> _Group | None:
+        # A begun group is finished first: its siblings share a prompt, and the older it gets the nearer it is to stale.
+        while self._startable:
+            group = self._startable[0]
+            if group.number in self._open and group.waiting:
+                return group
+            self._startable.popleft()
+        if not any(self._healthy):
+            return None
+        if self._evaluation_queue:
+            evaluation, example, count = self._evaluation_queue.popleft()
+            return self._begin(example, count, evaluation)
+        if self.training_groups >= self.limits.max_groups_ahead:
+            return None
+        return self._begin(self.sampler.draw(), self.limits.rollouts_per_group, None)
+
+    def _begin(self, example: int, count: int, evaluation: int | None) -> _Group:
+        group = _Group(
+            number=self._next_number,
+            example=example,
+            endpoint=self._round_robin(),
+            version=self.version,
+            waiting=deque(range(count)),
+            results=[None] * count,
+            attempts=[0] * count,
+            missing=count,
+            evaluation=evaluation,
+        )
+        self._next_number += 1
+        self._enter(group)
+        self._startable.append(group)
+        self.tally.groups_begun += 1
+        return group
+
+    def _enter(self, group: _Group) -> None:
+        self._open[group.number] = group
+        self._open_for_training += group.evaluation is None
+
+    def _leave(self, group: _Group) -> None:
+        if self._open.pop(group.number, None) is not None:
+            self._open_for_training -= group.evaluation is None
+
+    def _round_robin(self) -> int:
+        for _ in self._healthy:
+            endpoint = self._next_endpoint % len(self._healthy)
+            self._next_endpoint = endpoint + 1
+            if self._healthy[endpoint]:
+                return endpoint
+        return 0
+
+    def _endpoint_for(self, group: _Group) -> int | None:
+        if self._healthy[group.endpoint]:
+            return group.endpoint
+        return self._round_robin() if any(self._healthy) else None
+
+    def set_healthy(self, endpoint: int, healthy: bool) -> None:
+        """Whether rollouts may be sent to an endpoint; those that are there already are not touched."""
+        self._healthy[endpoint] = healthy
+
+    def healthy_endpoints(self) -> list[bool]:
+        """For each endpoint, whether it is used."""
+        return list(self._healthy)
+
+    # ------------------------------------------------------------------------------------------ ending
+
+    def finished(self, ticket: int, result: Any, *, retry: bool = False) -> int | None:
+        """A rollout has ended with a result. Gives its group's number when that is now complete: `settle` it.
+
+        With `retry` it is started again while attempts are left.
+        """
+        group, index = self._in_flight.pop(ticket)
+        if group.number not in self._open:
+            self.tally.rollouts_aborted += 1  # its group was cancelled while it ran
+            return None
+        if retry and group.attempts[index] < self.limits.max_attempts:
+            self.tally.rollouts_retried += 1
+            group.waiting.append(index)
+            self._startable.appendleft(group)
+            return None
+        self.tally.rollouts_finished += 1
+        group.results[index] = result
+        group.missing -= 1
+        return group.number if group.missing == 0 else None
+
+    def aborted(self, ticket: int) -> None:
+        """A rollout was stopped. If its group goes on, it is started again."""
+        group, index = self._in_flight.pop(ticket)
+        self.tally.rollouts_aborted += 1
+        if group.number in self._open:
+            group.attempts[index] -= 1
+            group.waiting.append(index)
+            self._startable.appendleft(group)
+
+    def results_of(self, number: int) -> list[Any] | None:
+        """The results of a complete group, in rollout order; None when it was cancelled meanwhile."""
+        group = self._open.get(number)
+        return None if group is None else group.results
+
+    def settle(
+        self,
+        number: int,
+        outcome: Any,
+        *,
+        mean_reward: float | None = None,
+        cancel: tuple[CancelReason, str] | None = None,
+    ) -> EvaluationEnd | None:
+        """Say what a complete group has become: ready for a batch, or cancelled.
+
+        `mean_reward` goes into the example's difficulty. For a group of an evaluation, the end of it is given back.
+        Does nothing for a group that was cancelled meanwhile.
+        """
+        group = self._open.get(number)
+        if group is None:
+            return None
+        if group.missing:
+            raise RuntimeError(f"Group {number} still misses {group.missing} rollouts.")
+        if group.evaluation is not None:
+            self._leave(group)
+            self.tally.evaluations += 1
+            return EvaluationEnd(group.evaluation, group.example, group.results)
+        if mean_reward is not None:
+            self.sampler.observe(group.example, mean_reward)
+        if cancel is not None:
+            self._cancel(group, *cancel)
+            return None
+        self._leave(group)
+        group.results, group.outcome = [], outcome
+        self._ready.append(group)
+        return None
+
+    def _cancel(self, group: _Group, reason: CancelReason, detail: str) -> None:
+        self._leave(group)
+        self.tally.cancelled[reason] += 1
+        self.cancellations.append(
+            Cancellation(group.number, group.example, reason, detail, group.version)
+        )
+
+    def take_cancellations(self) -> list[Cancellation]:
+        """The groups cancelled since the last call."""
+        taken, self.cancellations = self.cancellations, []
+        return taken
+
+    # ------------------------------------------------------------------------------------------ versions, batches
+
+    @property
+    def oldest_allowed(self) -> int:
+        """Tokens of older versions may not be trained on."""
+        return self.version - self.limits.max_off_policy_steps
+
+    def set_version(self, version: int) -> list[int]:
+        """There is a new policy. Gives the tickets to abort: rollouts of groups that have become too old.
+
+        Raises ValueError when the version goes back.
+        """
+        if version < self.version:
+            raise ValueError(f"The policy version went back from {self.version} to {version}.")
+        self.version = version
+        if self.limits.on_stale == "mask":
+            return []
+        stale = [g for g in self._open.values() if g.evaluation is None and self._is_stale(g)]
+        queued = [g for g in self._ready if self._is_stale(g)]
+        for group in [*stale, *queued]:
+            self._cancel(group, CancelReason.STALE, self._age(group))
+        if queued:
+            self._ready = deque(g for g in self._ready if not self._is_stale(g))
+        return self._tickets_of(stale)
+
+    def _is_stale(self, group: _Group) -> bool:
+        return group.version < self.oldest_allowed
+
+    def _age(self, group: _Group) -> str:
+        return f"begun by version {group.version}, now {self.version}"
+
+    def _tickets_of(self, groups: Sequence[_Group]) -> list[int]:
+        numbers = {group.number for group in groups}
+        return [t for t, (group, _) in self._in_flight.items() if group.number in numbers]
+
+    def take_batch(self, adjust: Callable[[Any, int], Any] | None = None) -> list[Entry] | None:
+        """The oldest ready groups as a batch; None while there are too few.
+
+        With `on_stale="mask"`, `adjust(outcome, version)` is asked for what is left of each group whose beginning is
+        too old (None: nothing, the group is cancelled as stale).
+        """
+        if self.limits.on_stale == "mask" and adjust is not None:
+            self._adjust(adjust)
+        count = self.limits.groups_per_batch
+        if len(self._ready) < count:
+            return None
+        groups = [self._ready.popleft() for _ in range(count)]
+        self.tally.entries += count
+        self.tally.batches += 1
+        return [Entry(g.number, g.example, g.version, g.outcome) for g in groups]
+
+    def _adjust(self, adjust: Callable[[Any, int], Any]) -> None:
+        kept: deque[_Group] = deque()
+        for group in self._ready:
+            if self._is_stale(group):
+                outcome = adjust(group.outcome, group.version)
+                if outcome is None:
+                    self._cancel(group, CancelReason.STALE, self._age(group))
+                    continue
+                group.outcome = outcome
+            kept.append(group)
+        self._ready = kept
+
+    # ------------------------------------------------------------------------------------------ evaluations, closing
+
+    def add_evaluation(self, evaluation: int, examples: Sequence[int], rollouts: int) -> None:
+        """Play examples for an evaluation before more training groups are begun."""
+        self._evaluation_queue.extend((evaluation, example, rollouts) for example in examples)
+
+    def drop_evaluation(self, evaluation: int) -> list[int]:
+        """Give an evaluation up: its groups are cancelled. Gives the tickets to abort."""
+        self._evaluation_queue = deque(e for e in self._evaluation_queue if e[0] != evaluation)
+        dropped = [g for g in self._open.values() if g.evaluation == evaluation]
+        for group in dropped:
+            self._cancel(group, CancelReason.CLOSED, "the evaluation was given up")
+        return self._tickets_of(dropped)
+
+    def close(self) -> list[int]:
+        """End everything: all groups are cancelled. Gives the tickets to abort."""
+        self.is_closed = True
+        self._evaluation_queue.clear()
+        groups = [*self._open.values(), *self._ready]
+        self._ready.clear()
+        for group in groups:
+            self._cancel(group, CancelReason.CLOSED, "the source was closed")
+        return list(self._in_flight)
+
+    # ------------------------------------------------------------------------------------------ resuming
+
+    def state_dict(self, encode: Callable[[Any], Any]) -> dict[str, Any]:
+        """Everything needed to go on, as JSON values: `encode` turns results and outcomes into such.
+
+        Rollouts in flight, and results that `encode` gives None for, will be played again. Evaluations are not kept.
+        """
+        return {
+            "version": self.version,
+            "next_number": self._next_number,
+            "next_endpoint": self._next_endpoint,
+            "sampler": self.sampler.state_dict(),
+            "tally": {name: getattr(self.tally, name) for name in Tally.__slots__}
+            | {
+                "cancelled": dict(self.tally.cancelled),
+                "groups_begun": self.tally.groups_begun - len(self._open) + self._open_for_training,
+            },
+            "open": [
+                _saved(g) | {"results": [None if r is None else encode(r) for r in g.results]}
+                for g in self._open.values()
+                if g.evaluation is None
+            ],
+            "ready": [_saved(g) | {"outcome": encode(g.outcome)} for g in self._ready],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], decode: Callable[[Any], Any]) -> list[int]:
+        """Go on where `state_dict` was taken; only before the first start.
+
+        Gives the numbers of groups that are complete: `settle` them.
+        """
+        if self._next_ticket or self._next_number:
+            raise RuntimeError("A state is loaded before the first rollout is started.")
+        self.version = state["version"]
+        self._next_number = state["next_number"]
+        self._next_endpoint = state["next_endpoint"]
+        self.sampler.load_state_dict(state["sampler"])
+        self.tally = Tally(**{**state["tally"], "cancelled": Counter(state["tally"]["cancelled"])})
+        complete: list[int] = []
+        for saved in state["open"]:
+            results = [None if r is None else decode(r) for r in saved["results"]]
+            group = self._restored(saved, results)
+            self._enter(group)
+            if group.missing:
+                self._startable.append(group)
+            else:
+                complete.append(group.number)
+        for saved in state["ready"]:
+            group = self._restored(saved, [])
+            group.outcome = decode(saved["outcome"])
+            self._ready.append(group)
+        # Begun again, as far as the tally goes, are only the rollouts that were under way.
+        self.tally.rollouts_started = self.tally.rollouts_finished + self.tally.rollouts_aborted
+        self.tally.rollouts_started += self.tally.rollouts_retried
+        self.set_version(self.version)
+        return complete
+
+    def _restored(self, saved: Mapping[str, Any], results: list[Any]) -> _Group:
+        missing = [index for index, result in enumerate(results) if result is None]
+        return _Group(
+            number=saved["number"],
+            example=saved["example"],
+            endpoint=saved["endpoint"] % len(self._healthy),
+            version=saved["version"],
+            waiting=deque(missing),
+            results=results,
+            attempts=[0] * len(results),
+            missing=len(missing),
+        )
+
+
+def _saved(group: _Group) -> dict[str, Any]:
+    return {
+        "number": group.number,
+        "example": group.example,
+        "endpoint": group.endpoint,
+        "version": group.version,
+    }
