@@ -129,6 +129,7 @@ class EvalConfig(Config):
     extra_env_kwargs: dict[str, Any] = Field(default_factory=dict)
     max_retries: int = 0
     rollout_timeout_s: float | None = None
+    scoring_timeout_s: float | None = None
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
     disable_env_server: bool = False

@@ -173,6 +173,7 @@ async def run_evaluation(
         max_retries=config.max_retries,
         retry_failed=config.resume_path is not None or options.resume_latest,
         rollout_timeout_s=config.rollout_timeout_s,
+        scoring_timeout_s=config.scoring_timeout_s,
         max_total_tokens=config.max_total_tokens,
         max_cost_usd=config.max_cost_usd,
         prices=options.prices,

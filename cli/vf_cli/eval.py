@@ -46,6 +46,7 @@ def evaluate(  # one parameter an option
     no_interleave_scoring: o.NoInterleaveScoring = False,
     independent_scoring: o.IndependentScoring = False,
     timeout: o.Timeout = None,
+    scoring_timeout: o.ScoringTimeout = None,
     max_retries: o.MaxRetries = None,
     max_total_tokens: o.MaxTotalTokens = None,
     max_cost: o.MaxCost = None,
@@ -98,7 +99,7 @@ _SETTINGS = [
     "endpoints_path", "header", "header_from_state", "max_tokens",
     "temperature", "sampling_args", "num_examples", "rollouts_per_example",
     "max_concurrent", "max_concurrent_generation", "max_concurrent_scoring", "independent_scoring",
-    "timeout", "max_retries", "max_total_tokens", "max_cost",
+    "timeout", "scoring_timeout", "max_retries", "max_total_tokens", "max_cost",
     "num_workers", "disable_env_server", "save_results", "output_dir",
     "save_to_hf_hub", "hf_hub_dataset_name", "verbose", "disable_tui",
 ]

@@ -224,6 +224,14 @@ Timeout = Annotated[
     float | None,
     _option("--timeout", help="Longest time of one rollout, in seconds.", panel=_SCOPE),
 ]
+ScoringTimeout = Annotated[
+    float | None,
+    _option(
+        "--scoring-timeout",
+        help="Longest run of one reward function, in seconds; it then counts 0 and is reported. (default: 300)",
+        panel=_SCOPE,
+    ),
+]
 MaxRetries = Annotated[
     int | None,
     _option(

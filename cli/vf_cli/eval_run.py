@@ -252,6 +252,7 @@ async def _run(
         if not is_live:
             plain.changed()
 
+    _allow_open_files()
     await _check_endpoint(config)
 
     async def work(stop: asyncio.Event) -> GenerateOutputs:
@@ -289,6 +290,16 @@ async def _run(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def _allow_open_files() -> None:
+    """As many open files as this process may have: each request in flight is one."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _check_endpoint(config: EvalConfig) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from verifiers.rubrics.watchdog import watchdog
 
 Result = TypeVar("Result")
 
@@ -24,23 +27,28 @@ async def interruptible(
     running = asyncio.ensure_future(work(stop))
     signals = 0
 
-    def receive() -> None:
+    def receive(*_: object) -> None:
         nonlocal signals
         signals += 1
         if signals == 1:
-            stop.set()
-            on_first()
+            loop.call_soon_threadsafe(finish)
         elif signals == 2:
-            running.cancel()
+            loop.call_soon_threadsafe(running.cancel)
         else:
             os._exit(130)
 
-    handled = [signal.SIGINT, signal.SIGTERM]
-    try:
-        for number in handled:
-            loop.add_signal_handler(number, receive)
-    except (NotImplementedError, RuntimeError):
-        handled = []  # not on this platform or not in the main thread: Ctrl-C then ends the run at once
+    def finish() -> None:
+        stop.set()
+        on_first()
+
+    # Handlers of the signal module, not of the loop: they also run while author code holds the loop up.
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {
+            number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        if hasattr(signal, "SIGURG"):
+            watchdog.interrupt_signal(signal.SIGURG)
     try:
         return await running
     except asyncio.CancelledError:
@@ -48,5 +56,5 @@ async def interruptible(
             raise KeyboardInterrupt from None
         raise
     finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler)

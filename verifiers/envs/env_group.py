@@ -30,6 +30,12 @@ class EnvGroupRubric(Rubric):
         super().__init__()
         self.env_map = dict(env_map)
 
+    def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
+        """Set it in the rubric of every environment."""
+        super().set_scoring_timeout_s(scoring_timeout_s)
+        for env in self.env_map.values():
+            env.rubric.set_scoring_timeout_s(scoring_timeout_s)
+
     def _get_reward_funcs(self) -> list[RewardFunc]:
         return [f for env in self.env_map.values() for f in env.rubric._get_reward_funcs()]
 

@@ -24,6 +24,7 @@ from verifiers.errors import (
     RewardError,
     error_info,
 )
+from verifiers.rollouts.garbage import fewer_collections
 from verifiers.rollouts.limits import run_limits
 from verifiers.rollouts.retries import with_retries
 from verifiers.rollouts.schedule import Limits, Schedule, first_failure
@@ -202,6 +203,8 @@ async def run_rows(
     """Play, score, save and summarise every input."""
     client = resolve_client(client)
     sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
+    if options.scoring_timeout_s is not None:
+        env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
     record = RunRecord.start(env, rows, client, model, sampling_args, options)
     try:
         groups = record.missing(_grouped(rows))
@@ -213,7 +216,7 @@ async def run_rows(
         schedule = _schedule(env, client, model, sampling_args, options, record)
         watcher = _stop_when(options.stop, schedule)
         try:
-            with run_limits(options.rollout_limits(model)):
+            with run_limits(options.rollout_limits(model)), fewer_collections():
                 await schedule.run(groups)
         finally:
             if watcher is not None:

@@ -55,6 +55,8 @@ class GenerateOptions:
     rollouts_per_example: int = 1
     rollout_timeout_s: float | None = None
     """Longest rollout, in seconds; it then ends as `timeout_reached` and is scored as it is."""
+    scoring_timeout_s: float | None = None
+    """Longest run of one call of a reward function, in seconds; None leaves it to the rubric (300)."""
     max_total_tokens: int | None = None
     """Prompt and completion tokens one rollout may use; it then ends and is scored as it is."""
     max_cost_usd: float | None = None

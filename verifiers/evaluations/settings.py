@@ -74,6 +74,8 @@ class EvalSettings(Config):
     """Sent as they are with every request; over `max_tokens` and `temperature`."""
     timeout: float | None = Field(None, gt=0)
     """Longest time of one rollout, in seconds."""
+    scoring_timeout: float | None = Field(None, gt=0)
+    """Longest run of one reward function, in seconds."""
     max_retries: int | None = Field(None, ge=0)
     """How often a rollout that failed for infrastructure reasons is tried again."""
     max_total_tokens: int | None = Field(None, ge=1)
@@ -231,6 +233,7 @@ def resolve(
             extra_env_kwargs=extra_env_kwargs,
             max_retries=settings.max_retries or 0,
             rollout_timeout_s=settings.timeout,
+            scoring_timeout_s=settings.scoring_timeout,
             max_total_tokens=settings.max_total_tokens,
             max_cost_usd=settings.max_cost,
             disable_env_server=settings.disable_env_server or False,

@@ -98,6 +98,10 @@ class Rubric:
         """Offer an object to reward functions under a parameter name."""
         self.class_objects[name] = obj
 
+    def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
+        """Longest run of one call of a reward function, in seconds."""
+        self.scoring_timeout_s = scoring_timeout_s
+
     def add_score_object_provider(self, provider: Callable[[State], Mapping[str, Any]]) -> None:
         """Offer objects that depend on the rollout."""
         self.score_object_providers.append(provider)

@@ -61,6 +61,12 @@ class RubricGroup(Rubric):
         for rubric in self.rubrics:
             rubric.add_class_object(name, obj)
 
+    def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
+        """Set it in every rubric."""
+        super().set_scoring_timeout_s(scoring_timeout_s)
+        for rubric in self.rubrics:
+            rubric.set_scoring_timeout_s(scoring_timeout_s)
+
     def add_score_object_provider(self, provider: Callable[[State], Any]) -> None:
         """Offer objects that depend on the rollout, in every rubric."""
         for rubric in self.rubrics:
