@@ -24,8 +24,9 @@ def _boxed(text: str) -> str:
 class MathRubric(Rubric):
     """Adds the reward `correct_answer`: 1.0 when math-verify holds the parsed answer and the true one for equal.
 
-    Comparing can be made to take forever (`9**9**9`), so it runs in helper processes, which are ended after
-    `timeout_seconds`; such an answer counts 0.0. Answers over `max_verify_chars` characters count 0.0 unread.
+    Comparing can be made to take forever (`9^{9^{9^9}}`), so it runs in helper processes, which are ended after
+    `timeout_seconds` of processor time; such an answer counts 0.0. Answers over `max_verify_chars` characters count 0.0
+    unread.
     """
 
     def __init__(
