@@ -8,7 +8,6 @@ at once; making one copies its keyword arguments and checks that no required fie
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
@@ -187,7 +186,7 @@ class Record(dict[str, Any]):
     @classmethod
     def field_types(cls) -> dict[str, Any]:
         """Name → declared type of every field."""
-        hints = get_type_hints(cls, vars(sys.modules[cls.__module__]))
+        hints = get_type_hints(cls)
         return {name: hints[name] for name in cls.model_fields}
 
     @classmethod

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 import verifiers as vf
-from verifiers.rubrics.math_checker import MathChecker
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -69,8 +68,11 @@ async def test_an_answer_that_is_too_long_is_not_read(rubric: vf.MathRubric) -> 
     assert (await score(rubric, rf"\boxed{{{'4' * 50_001}}}", "4"))["reward"] == 0.0
 
 
-def test_helper_processes_end_with_the_rubric_even_those_at_work() -> None:
-    checker = MathChecker(1, limit_s=60.0)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_helper_processes_end_with_the_rubric_even_those_at_work(
+    rubric: vf.MathRubric,
+) -> None:
+    checker = rubric._checker
     assert checker.equal("4", "2+2")
     raised: list[Exception] = []
 
@@ -85,7 +87,7 @@ def test_helper_processes_end_with_the_rubric_even_those_at_work() -> None:
     while not checker._working:
         os.sched_yield()
     [helper] = checker._working
-    checker.close()
+    await rubric.teardown()
     working.join(20.0)
     assert [type(error) for error in raised] == [vf.InfraError]
     assert helper.process.poll() is not None
