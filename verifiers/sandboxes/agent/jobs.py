@@ -104,7 +104,7 @@ class Job:
     def start(self, base_env: dict[str, str], home: str, prepare: Any) -> None:
         """Start the process. Raises CannotStart, OSError. `prepare` runs first in a fork."""
         request = self.request
-        env = {**base_env, **request.env, JOB_VARIABLE: str(self.channel)}
+        extra_env = {**request.env, JOB_VARIABLE: str(self.channel)}
         cwd = os.path.join(home, request.cwd)
         ends: list[int] = []
         control_child = None
@@ -115,14 +115,14 @@ class Job:
                 if argv[0] == SHELL:
                     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
                     argv = [shell, "-c", *argv[1:]]
-                self.pid = launch.spawn_program(argv, env, cwd, home, stdio)
+                self.pid = launch.spawn_program(argv, {**base_env, **extra_env}, cwd, home, stdio)
                 launch.limit_process(self.pid, request.memory_bytes, request.cpu_time_s)
             else:
                 if request.kind == SESSION:
                     self.control, control_child = socket.socketpair()
                     self.control.setblocking(False)
                 self.pid = launch.fork_function(
-                    self._function(), env, cwd, stdio, _fileno(control_child), prepare
+                    self._function(), extra_env, cwd, stdio, _fileno(control_child), prepare
                 )
         except BaseException:
             self.close()
