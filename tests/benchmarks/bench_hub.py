@@ -8,6 +8,7 @@ as a lower bound. Prints one JSON object.
 import argparse
 import base64
 import concurrent.futures
+import contextlib
 import csv
 import hashlib
 import io
@@ -113,12 +114,20 @@ def hammer(server: Server, request: bytes, count: int, clients: int = 4) -> dict
     expected = _once(server.port, request)
 
     def work(share: int) -> None:
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            for _ in range(share):
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        done = 0
+        while done < share:
+            left = len(expected)
+            with contextlib.suppress(ConnectionError):
                 connection.sendall(request)
-                left = len(expected)
-                while left > 0:
-                    left -= len(connection.recv(1 << 18))
+                while left > 0 and (piece := connection.recv(1 << 18)):
+                    left -= len(piece)
+            if left < len(expected):
+                done += 1
+            if left > 0:  # the server closes connections now and then
+                connection.close()
+                connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.close()
 
     before, began = server.cpu_s(), time.perf_counter()
     threads = [threading.Thread(target=work, args=(count // clients,)) for _ in range(clients)]
@@ -151,6 +160,12 @@ def _once(port: int, request: bytes) -> bytes:
             ]
             while lengths and len(body) < lengths[0]:
                 body += connection.recv(1 << 18)
+            if not lengths:  # chunked: read as long as something comes
+                connection.settimeout(1.0)
+                with contextlib.suppress(TimeoutError):
+                    while piece := connection.recv(1 << 18):
+                        body += piece
+                break
     return head + b"\r\n\r\n" + body
 
 
