@@ -133,7 +133,7 @@ def gc(data_dir: DataDir = None) -> None:
     )
     typer.echo(
         f"Removed {report.blobs} blobs ({report.bytes} bytes), {report.staged} files in transit,"
-        f" {report.uploads} reservations."
+        f" {report.uploads} reservations, {report.tokens} tokens that had ended."
     )
 
 

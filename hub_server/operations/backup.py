@@ -46,6 +46,7 @@ class GcReport(NamedTuple):
     bytes: int
     staged: int
     uploads: int
+    tokens: int
 
 
 async def fsck(database: Database, store: BlobStore, *, read_bytes: bool = True) -> FsckReport:
@@ -90,6 +91,7 @@ async def gc(settings: Settings, database: Database, store: BlobStore) -> GcRepo
     grace = timedelta(seconds=settings.gc_grace_s)
     async with database.write() as session:
         uploads = await service.forget_old_uploads(session, grace)
+        tokens = await service.forget_expired_tokens(session, grace)
     async with database.read() as session:
         needed = await service.referenced_blobs(session)
     removed, removed_bytes = 0, 0
@@ -102,7 +104,7 @@ async def gc(settings: Settings, database: Database, store: BlobStore) -> GcRepo
             await store.delete(blob.sha256)
         removed, removed_bytes = removed + 1, removed_bytes + blob.size_bytes
     staged = _clear_staging(settings, grace)
-    return GcReport(removed, removed_bytes, staged, uploads)
+    return GcReport(removed, removed_bytes, staged, uploads, tokens)
 
 
 def _clear_staging(settings: Settings, grace: timedelta) -> int:

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hub_server.accounts.models import Owner, User
+from hub_server.accounts.models import Owner, Token, User
 from hub_server.changes.service import hold_blobs
 from hub_server.database import Database, utc_now
 from hub_server.environments.models import Environment, File, Version
@@ -85,6 +85,14 @@ async def forget_old_uploads(session: AsyncSession, age: timedelta) -> int:
     for row in rows:
         await session.delete(row)
     return len(rows)
+
+
+async def forget_expired_tokens(session: AsyncSession, age: timedelta) -> int:
+    """Remove tokens that ended long ago, of which every look at a private environment makes one."""
+    ended = (Token.kind != "api", Token.expires_at < utc_now() - age)
+    count = await session.scalar(select(func.count()).select_from(Token).where(*ended))
+    await session.execute(delete(Token).where(*ended))
+    return count or 0
 
 
 async def exported(session: AsyncSession) -> AsyncIterator[tuple[Owner, Environment]]:

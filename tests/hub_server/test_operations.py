@@ -157,6 +157,18 @@ async def test_gc_keeps_what_an_unfinished_upload_has_sent(small_hub, wheel):
     assert (await maintenance.fsck(small_hub.database, store)).problems == []
 
 
+async def test_gc_forgets_install_tokens_that_have_ended(open_small_hub, wheel):
+    async with open_small_hub(install_token_lifetime_s=0.01, gc_grace_s=0.0) as hub:
+        alice = await hub.person("alice")
+        await alice.push(wheel(), visibility="PRIVATE")
+        for _ in range(3):
+            assert (await alice.http.get(f"{API}/alice/demo-env/@latest")).status_code == 200
+        await asyncio.sleep(0.02)
+        report = await maintenance.gc(hub.settings, hub.database, open_store(hub.settings))
+        assert report.tokens == 3
+        assert (await alice.http.get("/api/v1/user/whoami")).status_code == 200
+
+
 async def test_a_backup_restores_to_a_hub_that_answers_the_same(hub, wheel, tmp_path, request):
     alice = await hub.person("alice")
     await alice.push(wheel())
