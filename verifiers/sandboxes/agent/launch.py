@@ -25,13 +25,15 @@ _DEFAULTED_SIGNALS = tuple(
 _handled_signals: list[int] = []
 
 
-def prepare_forks(base_env: dict[str, str]) -> None:
-    """Do once what every fork would have to do: each page of memory that a fork touches costs it 2 microseconds."""
-    _handled_signals[:] = [
+def prepare_forks() -> None:
+    """Do once what every fork would have to do: each page of memory that a fork touches costs it 2 microseconds.
+
+    A process that makes many agents by forking calls this itself, so that not even they have to.
+    """
+    # The three that an agent handles, and whatever is ignored now.
+    _handled_signals[:] = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} | {
         number for number in _DEFAULTED_SIGNALS if signal.getsignal(number) is not signal.SIG_DFL
-    ]
-    os.environ.clear()
-    os.environ.update(base_env)
+    }
     # By number: in a fork, other files will be behind them.
     sys.stdin = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape"
@@ -39,6 +41,11 @@ def prepare_forks(base_env: dict[str, str]) -> None:
     sys.stdout = _text_writer(1)
     sys.stderr = _text_writer(2, line_buffering=True)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+
+def are_forks_prepared() -> bool:
+    """Whether `prepare_forks` was called, here or in a parent."""
+    return bool(_handled_signals)
 
 
 class CannotStart(Exception):
@@ -107,7 +114,7 @@ def fork_function(
 ) -> int:
     """Run a function in a fork of this interpreter, with stdio and at most one more descriptor; returns the pid.
 
-    `extra_env` comes on top of the environment of `prepare_forks`, which must have been called.
+    `extra_env` comes on top of this process's own environment. `prepare_forks` must have been called.
     """
     try:
         pid = os.fork()

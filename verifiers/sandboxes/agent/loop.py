@@ -73,7 +73,9 @@ class Agent:
         os.set_blocking(wakeup_in, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_in, warn_on_full_buffer=False)
-        launch.prepare_forks(self._settings.env)
+        if not launch.are_forks_prepared():
+            launch.prepare_forks()
+        os.environ.update(self._settings.env)
         self._watch(wakeup_out, select.EPOLLIN, self._on_child)
         self._watch(self._stream.fileno(), select.EPOLLIN, self._on_stream)
         version = ".".join(map(str, sys.version_info[:3]))

@@ -19,7 +19,7 @@ import time
 import traceback
 from typing import Any, NamedTuple
 
-from ...agent import archive, cells, files, frames, loop, programs  # noqa: F401 - imported before any fork
+from ...agent import archive, cells, files, frames, launch, loop, programs  # noqa: F401 - imported before any fork
 from . import cgroups, confine, linux, rootfs, seccomp
 
 MAX_MESSAGE_BYTES = 128 << 10
@@ -77,6 +77,7 @@ class Zygote:
                 f"the preloaded modules ({modules}) started {threads - 1} threads; forking would be unsafe"
             )
         self._uid, self._gid = uid, gid
+        launch.prepare_forks()
         self._try_once()
         gc.collect()
         gc.freeze()
