@@ -62,9 +62,11 @@ def test_a_container_sees_its_group_as_the_root_of_the_mount():
 
 
 def test_groups_of_dead_owners_are_swept_and_others_are_not(tmp_path: Path):
-    dead = subprocess.Popen(["true"])
-    name = cgroups.owner_name(dead.pid)
-    dead.wait()
+    with subprocess.Popen(["sleep", "60"]) as dead:
+        name = cgroups.owner_name(dead.pid)
+        dead.kill()
+        while cgroups.is_owner_alive(name):  # a zombie is dead enough
+            pass
     mine = cgroups.owner_name(os.getpid())
     foreign = "vf-1-1-1"
     for folder in (f"{name}/3", mine, foreign, "something-else"):
