@@ -109,7 +109,10 @@ async def test_turns_that_were_tokenised_anew_train_only_the_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = await played(ScriptedClient(["a", "b"], token_ids=True), state_columns=["trajectory"])
-    given["states"][0]["trajectory"][1]["tokens"]["prompt_ids"][21] = 0  # what was "a"
+    step = given["states"][0]["trajectory"][1]
+    prompt_ids = list(step["tokens"]["prompt_ids"])
+    prompt_ids[21] = 0  # what was "a"
+    step["tokens"] = {**step["tokens"], "prompt_ids": prompt_ids}
     out = ENV.process_env_results_vllm(**given, processing_class=None, mask_env_responses=True)
     trained = text(
         [i for i, own in zip(out.completion_ids[0], out.completion_mask[0], strict=True) if own]

@@ -211,6 +211,24 @@ def test_the_server_ends_when_the_program_is_interrupted(folder: Path):
     asyncio.run(gone(int(pid)))
 
 
+async def test_an_environment_that_was_closed_can_be_used_and_closed_again(folder: Path):
+    async with env_with(stdio(folder)) as env:
+        await run(env, ScriptedClient([[call("add", a=1)], "done"]))
+        await env.aclose()
+        [output] = await run(env, ScriptedClient([[call("add", a=2)], "done"]))
+        assert results(output) == ["4"]
+    for pid in lines(folder / "starts"):
+        await gone(int(pid))
+
+
+async def test_servers_of_a_group_are_closed_with_it(folder: Path):
+    member = vf.MCPEnv(mcp_servers=[stdio(folder)], dataset=ROWS[:1], rubric=vf.Rubric())
+    async with vf.EnvGroup([member], ["notes"]) as group:
+        [output] = await run(group, ScriptedClient([[call("add", a=1)], "done"]))
+        assert results(output) == ["3"]
+    await gone(int(lines(folder / "starts")[0]))
+
+
 # --------------------------------------------------------------------------------- failing servers
 
 
