@@ -33,6 +33,16 @@ from hub_server.migrations import upgrade
 from hub_server.settings import Settings
 
 ALL_ACTIONS = [action.value for action in Action]
+BOTH_GROUNDS_ALWAYS = {"test_publish_and_index.py", "test_lifecycle.py"}
+"""Files whose tests run on PostgreSQL and S3 in the fast suite too; the others' do in the long one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        here = item.path.parent == Path(__file__).parent
+        if here and "postgresql" in item.name and item.path.name not in BOTH_GROUNDS_ALWAYS:
+            item.add_marker(pytest.mark.long)
 
 
 def free_port() -> int:
