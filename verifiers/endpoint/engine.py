@@ -194,7 +194,7 @@ class Engine:
         on_finish: FinishListener | None = None,
         on_token: TokenListener | None = None,
     ) -> GeneratedSequence:
-        """Queues a generation; listeners are called from inside `step`, `cancel` or `pause`.
+        """Queues a generation; listeners are called inside `step`, `cancel` or `pause` and must not call the engine.
 
         Raises RequestError if the prompt is empty or leaves no room in the context.
         """
@@ -340,16 +340,18 @@ class Engine:
         return scope
 
     def _prefill(self, admitted: list[tuple[GeneratedSequence, Segment]]) -> None:
+        # All rows are filled before any token is taken: a sequence that ends at once moves the rows of others.
+        scored = [pair for pair in admitted if pair[0].generation.prompt_logprobs]
         plain = [pair for pair in admitted if not pair[0].generation.prompt_logprobs]
-        for sequence, segment in admitted:
-            if sequence.generation.prompt_logprobs:
-                logits = self.model.prefill([segment], self._cache, all_positions=True)
-                self._record_prompt(sequence, logits)
-                self._take_tokens([sequence], logits[-1:])
+        last_logits = []
+        for sequence, segment in scored:
+            logits = self.model.prefill([segment], self._cache, all_positions=True)
+            self._record_prompt(sequence, logits)
+            last_logits.append(logits[-1:])
         if plain:
-            logits = self.model.prefill([segment for _, segment in plain], self._cache)
-            self._take_tokens([sequence for sequence, _ in plain], logits)
+            last_logits.append(self.model.prefill([segment for _, segment in plain], self._cache))
         self._rows.settle()
+        self._take_tokens([sequence for sequence, _ in scored + plain], np.concatenate(last_logits))
 
     def _decode(self) -> None:
         batch = len(self._running)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from verifiers.endpoint import answers
 from verifiers.endpoint.chat_template import parse_turn
-from verifiers.endpoint.driver import EngineDriver, Progress
+from verifiers.endpoint.driver import EngineDriver, EngineFailed, Progress
 from verifiers.endpoint.engine import GeneratedSequence
 from verifiers.endpoint.requests import GenerationRequest
 
@@ -42,13 +42,19 @@ async def write_events(
         headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
     )
     writer = ChunkWriter(asked, kind)
-    async with contextlib.aclosing(driver.stream(asked.generations)) as news:
-        # Whatever refuses the request must do so before the status line is out.
-        async for progress in news:
-            if not response.prepared:
-                await response.prepare(request)
-                await response.write(_events(writer.opening()))
-            await response.write(_events(writer.chunks(progress)))
+    try:
+        async with contextlib.aclosing(driver.stream(asked.generations)) as news:
+            # Whatever refuses the request must do so before the status line is out.
+            async for progress in news:
+                if not response.prepared:
+                    await response.prepare(request)
+                    await response.write(_events(writer.opening()))
+                await response.write(_events(writer.chunks(progress)))
+    except EngineFailed as error:
+        if not response.prepared:
+            raise
+        # The status line is out, so the error can only be an event.
+        await response.write(_events([{"error": {"message": str(error), "code": 500}}]))
     await response.write(_events(writer.closing()) + b"data: [DONE]\n\n")
     await response.write_eof()
     return response

@@ -1,8 +1,8 @@
 """Trains the weights in `weights/` from nothing: `python -m verifiers.endpoint.train_weights --out FOLDER`.
 
 Needs torch 2.9 or newer (`pip install torch`); one CPU core, a fixed seed, minutes. It prints the mean rewards it
-reached. The mixture makes the model good but not perfect: texts beyond 12 letters and tool calls are rare in
-it, so that the bundled environments have something to measure and trainers something to improve.
+reached. The mixture makes the model good but not perfect: long texts and large numbers are rare in it, so that
+the bundled environments have something to measure and trainers something to improve.
 """
 
 # pyright: reportMissingImports=false
@@ -62,14 +62,16 @@ class Stage:
 
 STAGES = (
     # Without the long system prompts a step costs a third, and the skills are the same.
-    Stage(350, 128, system_prompt_share=0.0, tool_share=0.3, longest_texts=(5, 12)),
-    Stage(350, 64, system_prompt_share=0.7, tool_share=0.4, longest_texts=(12, 12)),
+    Stage(350, 128, system_prompt_share=0.0, tool_share=0.3, longest_texts=(5, 10)),
+    Stage(420, 64, system_prompt_share=0.7, tool_share=0.4, longest_texts=(10, 10)),
 )
 ADDITION_SHARE = 0.5
 """Share of sums among the problems without tools; the others are texts to reverse."""
-TOOL_ANSWERED_SHARE = 0.25
+TOOL_ANSWERED_SHARE = 0.3
 """Share of the problems with a tool in which it has answered: the easier part."""
-LONG_TEXT_SHARE, LONGEST_TEXT = 0.05, 18
+DIGIT_WEIGHTS = (3, 3, 2)
+"""How often numbers have one, two and three digits."""
+LONG_TEXT_SHARE, LONGEST_TEXT = 0.03, 18
 """Share and length of unusually long texts."""
 WARMUP_STEPS, DECAY_SHARE = 50, 0.4
 """Learning rates rise over the first steps and fall to 0 over the last share of all steps."""
@@ -77,7 +79,7 @@ WARMUP_STEPS, DECAY_SHARE = 50, 0.4
 
 def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
     """One problem of the stage's mixture, `progress` (0 to 1) into it."""
-    digits = random_digits(rng)
+    digits = random_digits(rng, weights=DIGIT_WEIGHTS)
     if rng.random() < stage.tool_share:
         return practice.tool_problem(
             rng, digits=digits, answered=rng.random() < TOOL_ANSWERED_SHARE
@@ -92,9 +94,12 @@ def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
     return practice.reverse_problem(rng, length=rng.randint(2, longest), system_prompt=with_system)
 
 
-def random_digits(rng: random.Random) -> tuple[int, int]:
-    """How many digits the two numbers of a sum have."""
-    return rng.randint(1, 3), rng.randint(1, 3)
+def random_digits(
+    rng: random.Random, weights: tuple[float, float, float] = (1, 1, 1)
+) -> tuple[int, int]:
+    """How many digits, 1 to 3, the two numbers of a sum have."""
+    first, second = rng.choices((1, 2, 3), weights, k=2)
+    return first, second
 
 
 def batch_of(problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:

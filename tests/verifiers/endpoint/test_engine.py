@@ -125,7 +125,8 @@ def test_whatever_joins_leaves_and_changes_every_sequence_stays_its_own(
     for operation, number, length in operations:
         if operation == "submit":
             text = "shared beginning"[: number % 17] + "abc"[number % 3]
-            sequences.append(engine.submit(ask(text, length, seed=number)))
+            scored = number % 5 == 0
+            sequences.append(engine.submit(ask(text, length, seed=number, prompt_logprobs=scored)))
         elif operation == "cancel" and sequences:
             engine.cancel(sequences[number % len(sequences)])
         elif operation == "update":
@@ -340,6 +341,18 @@ def test_prompt_log_probabilities_equal_recomputed_ones(engine, tiny_model):
         sequence.prompt_logprobs[1:], rescored(tiny_model, ids[:1], ids[1:]), atol=1e-3
     )
     assert len(sequence.prompt_top_logprobs) == len(ids)
+
+
+def test_prompts_scored_together_do_not_disturb_each_other(engine, tiny_model):
+    asked = [
+        ask(text, 1 + index % 3, prompt_logprobs=index % 2 == 0)
+        for index, text in enumerate(prompts(8))
+    ]
+    for sequence in engine.run(*asked):
+        ids = [*sequence.generation.prompt_ids, *sequence.token_ids]
+        expected = rescored(tiny_model, ids[:1], ids[1:])
+        known = [*sequence.prompt_logprobs[1:], *sequence.token_logprobs]
+        np.testing.assert_allclose(known, expected[-len(known) :], atol=1e-3)
 
 
 def test_streamed_pieces_join_to_the_text(engine):

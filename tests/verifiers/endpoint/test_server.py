@@ -362,6 +362,19 @@ async def test_64_requests_of_64_tokens_meet_the_trainers_rate(shipped):
     assert tokens_per_cpu_s >= 3000
 
 
+async def test_an_engine_that_fails_in_a_stream_says_so_in_it(tiny, caplog, monkeypatch):
+    def fail(*arguments):
+        raise ZeroDivisionError("boom")
+
+    url = tiny.endpoint.base_url + "/chat/completions"
+    async with tiny.session.post(url, json=LONG | {"stream": True}) as response:
+        await response.content.readline()
+        monkeypatch.setattr(tiny.endpoint.engine.model, "decode", fail)
+        rest = await response.text()
+    assert "boom" in rest
+    assert rest.endswith("data: [DONE]\n\n")
+
+
 # --- refusals ---
 
 BAD_CHAT = [
