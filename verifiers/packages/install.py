@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import logging
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
+from urllib.parse import unquote
 
 from verifiers.errors import ConfigError, EnvironmentNotFound, Error
 from verifiers.loading import read_pyproject
@@ -33,12 +37,44 @@ class HubEnvironment(NamedTuple):
     version: str | None
 
 
-class EnvironmentSource(Protocol):
-    """Where published environments come from. The hub's client is one."""
+class PublishedWheel(NamedTuple):
+    """A wheel at its one address. Nothing in it is secret except what the files named in `variables` hold."""
 
-    def wheel(self, environment: HubEnvironment) -> list[str]:
-        """Installer arguments for it, e.g. `["--index-url", URL, "name==1.2"]`; EnvironmentNotFound without it."""
+    name: str
+    version: str
+    url: str
+    """Address without credentials and without a fragment."""
+    sha256: str
+    url_dependencies: Sequence[str] = ()
+    """Dependencies that name an address: resolvers want to hear of them directly, not through the wheel."""
+    variables: Mapping[str, str] = {}
+    """Environment variables for the installer, e.g. the netrc file with which a private wheel is read."""
+
+    @property
+    def requirement(self) -> str:
+        """`name @ url#sha256=…`: no index is asked for the name, and the installer checks the hash."""
+        return f"{self.name} @ {self.url}#sha256={self.sha256}"
+
+
+class EnvironmentSource(Protocol):
+    """Where published environments come from. `verifiers.hub.installation.HubSource` is one."""
+
+    def wheel(self, environment: HubEnvironment) -> PublishedWheel:
+        """What to install for it; EnvironmentNotFound without it."""
         ...
+
+
+class Installer(NamedTuple):
+    """Which program installs, and into which Python."""
+
+    python: str = sys.executable
+    """Interpreter to install into."""
+    program: Literal["uv", "pip"] | None = None
+    """None: uv when there is one, else pip."""
+    options: Sequence[str] = ()
+    """Further options of `install`, e.g. `--pre`."""
+    variables: Mapping[str, str] = {}
+    """Environment variables it gets beside those of this process."""
 
 
 def parse_hub_id(env_id: str) -> HubEnvironment:
@@ -62,6 +98,7 @@ def install(
     repo: str | None = None,
     branch: str = "main",
     source: EnvironmentSource | None = None,
+    installer: Installer | None = None,
 ) -> str:
     """Install an environment and give the name of its distribution.
 
@@ -72,18 +109,18 @@ def install(
     if from_repo:
         return install_repository(env, repo, branch)
     if env.endswith(".whl") or _is_folder_path(env):
-        return install_folder(Path(env))
+        return install_folder(Path(env).expanduser(), installer)
     if "/" in env:
-        return install_published(parse_hub_id(env), source)
-    return install_folder(Path(path) / env.replace("-", "_"))
+        return install_published(parse_hub_id(env), source, installer)
+    return install_folder(Path(path) / env.replace("-", "_"), installer)
 
 
-def install_folder(folder: Path) -> str:
+def install_folder(folder: Path, installer: Installer | None = None) -> str:
     """Install a project folder, editable, or a wheel file."""
     if folder.suffix == ".whl":
         if not folder.is_file():
             raise EnvironmentNotFound(f"There is no wheel {folder}.")
-        run_installer([str(folder)])
+        run_installer([str(folder)], installer)
         return folder.name.partition("-")[0].replace("_", "-")
     if not folder.is_dir():
         name = folder.name.replace("_", "-")
@@ -100,8 +137,9 @@ def install_folder(folder: Path) -> str:
         raise ConfigError(
             f"{folder} has no pyproject.toml with a project name, so it cannot be installed."
         )
-    options = ["--no-build-isolation"] if _builds_here(pyproject) else []
-    run_installer([*options, "-e", str(folder.resolve())])
+    is_here = installer is None or installer.python == sys.executable
+    options = ["--no-build-isolation"] if is_here and _builds_here(pyproject) else []
+    run_installer([*options, "-e", str(folder.resolve())], installer)
     return str(name)
 
 
@@ -117,37 +155,81 @@ def install_repository(env: str, repo: str | None, branch: str = "main") -> str:
     return name
 
 
-def install_published(environment: HubEnvironment, source: EnvironmentSource | None) -> str:
-    """Install a published environment from the hub behind `source`."""
+def install_published(
+    environment: HubEnvironment,
+    source: EnvironmentSource | None,
+    installer: Installer | None = None,
+) -> str:
+    """Install a published environment from the hub behind `source`, and check that it is the one that is there now."""
     if source is None:
         raise ConfigError(
             f"{environment.owner}/{environment.name} is on a hub, and no hub is configured. Set PRIME_API_BASE_URL "
             "(and PRIME_API_KEY) to yours, or install a folder (./my_env) or a wheel file instead."
         )
-    run_installer(source.wheel(environment))
+    install_wheel(source.wheel(environment), installer)
     return environment.name
 
 
-def run_installer(arguments: list[str]) -> None:
-    """Run `uv pip install` or `pip install` for this interpreter; InstallError with its last lines when it fails."""
-    if (uv := uv_command()) is not None:
-        command = [*uv, "pip", "install", "--python", sys.executable, *arguments]
-    elif importlib.util.find_spec("pip") is not None:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            *arguments,
-        ]
-    else:
-        raise ConfigError(
-            f"Neither uv nor pip is available for {sys.executable}; install one of them."
-        )
+def install_wheel(wheel: PublishedWheel, installer: Installer | None = None) -> None:
+    """Install a published wheel; InstallError unless exactly it is installed afterwards."""
+    installer = installer or Installer()
+    installer = installer._replace(variables={**installer.variables, **wheel.variables})
+    run_installer([wheel.requirement, *wheel.url_dependencies], installer)
+    if not _is_there(wheel, installer.python):
+        # pip takes an installed package of the same name and version for the same one, from wherever it came.
+        again = ["--reinstall"] if _program(installer) == "uv" else ["--force-reinstall"]
+        run_installer([*again, "--no-deps", wheel.requirement], installer)
+        if not _is_there(wheel, installer.python):
+            raise InstallError(
+                f"The installer reported success, but {wheel.name} {wheel.version} of {wheel.url} is not what "
+                f"{installer.python} has."
+            )
+
+
+def installed_from(name: str, python: str = sys.executable) -> tuple[str, str | None] | None:
+    """Version of an installed distribution and the address it came from; None when it is not installed."""
+    done = subprocess.run(
+        [python, "-c", _INSTALLED, name], capture_output=True, text=True, timeout=60.0
+    )
+    try:
+        version, direct_url = json.loads(done.stdout)
+    except ValueError:
+        return None
+    return version, direct_url
+
+
+_INSTALLED = """
+import importlib.metadata, json, sys
+found = importlib.metadata.distribution(sys.argv[1])
+direct = json.loads(found.read_text("direct_url.json") or "{}")
+print(json.dumps([found.version, direct.get("url")]))
+"""
+
+
+def _is_there(wheel: PublishedWheel, python: str) -> bool:
+    found = installed_from(wheel.name, python)
+    return found is not None and unquote((found[1] or "").partition("#")[0]) == unquote(wheel.url)
+
+
+def run_installer(arguments: list[str], installer: Installer | None = None) -> None:
+    """Run `uv pip install` or `pip install`; InstallError with its last lines when it fails."""
+    installer = installer or Installer()
+    command = [
+        *installer_command(installer),
+        "install",
+        *_target(installer),
+        *installer.options,
+        *arguments,
+    ]
     logger.debug("running %s", " ".join(command))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
+            env={**os.environ, **installer.variables},
+        )
     except subprocess.TimeoutExpired as error:
         raise InstallError(
             f"Installing took longer than {INSTALL_TIMEOUT_S:.0f} s and was stopped."
@@ -156,6 +238,48 @@ def run_installer(arguments: list[str]) -> None:
         raise InstallError(
             f"Installing failed ({' '.join(arguments)}):\n{last_lines(done.stderr or done.stdout)}"
         )
+    importlib.invalidate_caches()
+
+
+def installer_command(installer: Installer) -> list[str]:
+    """How to run `uv pip` or `pip`; ConfigError when the wanted one is not there."""
+    if installer.program != "pip" and (uv := uv_command()) is not None:
+        return [*uv, "pip"]
+    if installer.program == "uv":
+        raise ConfigError("uv is not installed; install it, or use --with pip.")
+    if importlib.util.find_spec("pip") is not None:
+        options = ["--disable-pip-version-check", "--no-input"]
+        if installer.python != sys.executable:
+            options += ["--python", installer.python]
+        return [sys.executable, "-m", "pip", *options]
+    raise ConfigError(
+        f"Neither uv nor pip is available for {installer.python}; install one of them."
+    )
+
+
+def _program(installer: Installer) -> str:
+    return "uv" if Path(installer_command(installer)[0]).stem == "uv" else "pip"
+
+
+def _target(installer: Installer) -> list[str]:
+    return ["--python", installer.python] if _program(installer) == "uv" else []
+
+
+def uninstall(name: str, installer: Installer | None = None) -> None:
+    """Remove an installed distribution. Raises EnvironmentNotFound, InstallError."""
+    installer = installer or Installer()
+    if installed_from(name, installer.python) is None:
+        raise EnvironmentNotFound(f"{name!r} is not installed in {installer.python}.")
+    is_uv = _program(installer) == "uv"
+    options = _target(installer) if is_uv else ["--yes"]
+    done = subprocess.run(
+        [*installer_command(installer), "uninstall", *options, name],
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise InstallError(f"Removing {name} failed:\n{last_lines(done.stderr or done.stdout)}")
     importlib.invalidate_caches()
 
 

@@ -1,0 +1,399 @@
+"""A connection to one hub: requests with retries, uploads and downloads with progress and hashes.
+
+```python
+async with HubClient(hub_settings()) as hub:
+    details = await hub.get("/environmentshub/owner/name/@latest")
+```
+
+The key is sent to the hub's own address and to no other: not along a redirect to another host, and not to an upload
+or download address elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, urljoin
+
+import httpx
+
+from verifiers.hub.config import HubSettings, origin
+from verifiers.hub.errors import (
+    HubConflict,
+    HubError,
+    HubMisbehaved,
+    HubNotConfigured,
+    HubNotFound,
+    HubRefused,
+    HubUnauthorized,
+    HubUnavailable,
+)
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[int, int | None], None]
+"""Called with the bytes moved so far and all bytes (None when unknown); starts from few again with a new attempt."""
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+SLOW_TIMEOUT = httpx.Timeout(300.0, connect=10.0)
+"""For requests during which the hub checks and packs large files."""
+MAX_REDIRECTS = 5
+_PIECE_BYTES = 256 * 1024
+_PASSING = {429, 502, 503, 504}
+"""Statuses that another try may not get."""
+
+
+class RetryPolicy(NamedTuple):
+    """How often and how patiently a request is tried."""
+
+    attempts: int = 4
+    first_pause_s: float = 0.5
+    """Doubled after each further failure, with up to half of it added at random."""
+    longest_pause_s: float = 30.0
+    """Also the longest `Retry-After` that is waited for."""
+
+    def pause_s(self, attempt: int, retry_after: str | None) -> float:
+        """Seconds to wait after the attempt of this number (from 0)."""
+        if retry_after is not None and retry_after.isdigit():
+            return min(float(retry_after), self.longest_pause_s)
+        doubled = self.first_pause_s * 2**attempt
+        return min(doubled * (1 + random.random() / 2), self.longest_pause_s)
+
+
+class HubClient:
+    """One hub, as one person. Opens connections on the first request; use it as a context manager."""
+
+    def __init__(self, settings: HubSettings, retries: RetryPolicy | None = None) -> None:
+        self.settings = settings
+        self.retries = retries or RetryPolicy()
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    def require_key(self) -> str:
+        """The key; HubNotConfigured when there is none."""
+        if self.settings.api_key is None:
+            raise HubNotConfigured(
+                f"No API key for {self.settings.base_url}. Log in with `prime login`, or set PRIME_API_KEY."
+            )
+        return self.settings.api_key
+
+    # --- JSON --------------------------------------------------------------------------------
+
+    async def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """The answer to a GET; members of `query` that are None are left out."""
+        return await self.request("GET", path, query=query)
+
+    async def post(
+        self, path: str, body: Any = None, *, is_repeatable: bool = True, is_slow: bool = False
+    ) -> dict[str, Any]:
+        """The answer to a POST. One that is not repeatable is tried again only if it was surely not taken."""
+        return await self.request(
+            "POST", path, body=body, is_repeatable=is_repeatable, is_slow=is_slow
+        )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        is_repeatable: bool = True,
+        is_slow: bool = False,
+    ) -> dict[str, Any]:
+        """The JSON object that the hub answers. `path` comes after `/api/v1`; `content` is a body already encoded.
+
+        Raises HubUnavailable, HubRefused and its kinds, HubMisbehaved.
+        """
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        response = await self._try(
+            lambda http: http.build_request(
+                method,
+                f"{self.settings.base_url}/api/v1{path}",
+                params=given or None,
+                json=body,
+                content=content,
+                headers={"Content-Type": "application/json"},
+                timeout=SLOW_TIMEOUT if is_slow else TIMEOUT,
+            ),
+            is_repeatable=is_repeatable,
+        )
+        if response.status_code == 204 or not response.content:
+            return {}
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise HubMisbehaved(
+                f"{self.settings.base_url} answered {method} {path} with something that is no JSON object. Is it the "
+                "address of a hub?"
+            )
+        return answer
+
+    async def _try(
+        self, build: Callable[[httpx.AsyncClient], httpx.Request], *, is_repeatable: bool = True
+    ) -> httpx.Response:
+        """The first usable answer, read to its end."""
+        http = self._open()
+        for attempt in range(self.retries.attempts):
+            is_last = attempt == self.retries.attempts - 1
+            request = build(http)
+            if origin(str(request.url)) == origin(self.settings.base_url) and self.settings.api_key:
+                request.headers["Authorization"] = f"Bearer {self.settings.api_key}"
+            retry_after = None
+            try:
+                response = await self._follow(http, request)
+                if response.status_code not in _PASSING or is_last:
+                    return _checked(response, self.settings.base_url)
+                if not is_repeatable and response.status_code != 429:
+                    return _checked(response, self.settings.base_url)
+                reason, retry_after = (
+                    f"HTTP {response.status_code}",
+                    response.headers.get("Retry-After"),
+                )
+            except httpx.TransportError as error:
+                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if is_last or not (is_repeatable or never_sent):
+                    raise _unreachable(request.url, error) from error
+                reason = type(error).__name__
+            pause_s = self.retries.pause_s(attempt, retry_after)
+            logger.info(
+                "%s %s: %s; again in %.1f s",
+                request.method,
+                _shown(request.url),
+                reason,
+                pause_s,
+            )
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _follow(self, http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        """Send, along redirects that stay on the hub; a GET may also be led elsewhere, without the key."""
+        for _ in range(MAX_REDIRECTS):
+            response = await http.send(request, follow_redirects=False)
+            if not response.is_redirect:
+                return response
+            target = httpx.URL(urljoin(str(request.url), response.headers["Location"]))
+            is_same = origin(str(target)) == origin(str(request.url))
+            if request.method not in ("GET", "HEAD") and not is_same:
+                raise HubMisbehaved(
+                    f"{_shown(request.url)} sends this request on to {_shown(target)}. Nothing was sent there; if that "
+                    "is your hub, name it: prime config set-base-url."
+                )
+            headers = dict(request.headers)
+            headers.pop("host", None)
+            if not is_same:
+                headers.pop("authorization", None)
+            request = http.build_request(
+                request.method,
+                target,
+                headers=headers,
+                content=request.content,
+                timeout=httpx.Timeout(**request.extensions["timeout"]),
+            )
+        raise HubMisbehaved(f"{_shown(request.url)} redirects more than {MAX_REDIRECTS} times.")
+
+    # --- files -------------------------------------------------------------------------------
+
+    async def upload(self, url: str, file: Path, on_progress: OnProgress | None = None) -> None:
+        """PUT a file to an address that the hub gave. The address itself is the permission; no key is sent."""
+        total = (await asyncio.to_thread(file.stat)).st_size
+        http = self._open()
+        for attempt in range(self.retries.attempts):
+            is_last = attempt == self.retries.attempts - 1
+            retry_after = None
+            try:
+                response = await http.put(
+                    url,
+                    content=_pieces(file, total, on_progress),
+                    headers={
+                        "Content-Type": "application/octet-stream",
+                        "Content-Length": str(total),
+                    },
+                    timeout=SLOW_TIMEOUT,
+                )
+                if response.status_code not in _PASSING or is_last:
+                    _checked(response, self.settings.base_url)
+                    return
+                retry_after = response.headers.get("Retry-After")
+            except httpx.TransportError as error:
+                if is_last:
+                    raise _unreachable(
+                        httpx.URL(url), error, what=f"upload of {file.name}"
+                    ) from error
+            logger.info("the upload of %s was cut off; trying again", file.name)
+            await asyncio.sleep(self.retries.pause_s(attempt, retry_after))
+
+    async def download(
+        self,
+        url: str,
+        target: Path,
+        *,
+        sha256: str | None,
+        max_bytes: int,
+        on_progress: OnProgress | None = None,
+    ) -> str:
+        """GET a file into `target`, which appears only when all of it is there and right; gives its sha256.
+
+        Raises HubMisbehaved for another hash than `sha256`, or more than `max_bytes`.
+        """
+        part = target.with_name(f".{target.name}.part")
+        try:
+            for attempt in range(self.retries.attempts):
+                try:
+                    digest = await self._download(url, part, max_bytes, on_progress)
+                    break
+                except (httpx.TransportError, HubUnavailable) as error:
+                    if attempt == self.retries.attempts - 1:
+                        if isinstance(error, HubError):
+                            raise
+                        raise _unreachable(httpx.URL(url), error, what="download") from error
+                    logger.info("the download was cut off (%s); trying again", error)
+                    await asyncio.sleep(self.retries.pause_s(attempt, None))
+            else:
+                raise AssertionError("the last attempt breaks or raises")
+            if sha256 is not None and digest != sha256:
+                raise HubMisbehaved(
+                    f"{_shown(httpx.URL(url))} does not give the bytes that were published: sha256 is {digest}, "
+                    f"{sha256} was expected. Nothing was kept."
+                )
+            part.replace(target)
+            return digest
+        finally:
+            part.unlink(missing_ok=True)
+
+    async def _download(
+        self, url: str, part: Path, max_bytes: int, on_progress: OnProgress | None
+    ) -> str:
+        headers = {"Accept-Encoding": "identity"}
+        if origin(url) == origin(self.settings.base_url) and self.settings.api_key:
+            headers["Authorization"] = f"Bearer {self.settings.api_key}"
+        digest, done = hashlib.sha256(), 0
+        # httpx drops the key itself when a redirect leaves the host.
+        async with self._open().stream(
+            "GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True
+        ) as response:
+            if not response.is_success:
+                await response.aread()
+                _checked(response, self.settings.base_url)
+            length = response.headers.get("Content-Length")
+            total = int(length) if length is not None and length.isdigit() else None
+            with part.open("wb") as file:
+                async for piece in response.aiter_raw(_PIECE_BYTES):
+                    done += len(piece)
+                    if done > max_bytes:
+                        raise HubMisbehaved(
+                            f"{_shown(httpx.URL(url))} sends more than {max_bytes:,} bytes."
+                        )
+                    digest.update(piece)
+                    file.write(piece)
+                    if on_progress is not None:
+                        on_progress(done, total)
+        return digest.hexdigest()
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._http is None:
+            agent = f"prime-verifiers/{version('verifiers')}"
+            self._http = httpx.AsyncClient(
+                headers={"User-Agent": agent}, timeout=TIMEOUT, follow_redirects=False
+            )
+        return self._http
+
+
+def environment_path(owner: str, name: str, reference: str | None = None) -> str:
+    """The path of an environment, or of one of its versions (a number, a content hash or `latest`)."""
+    path = f"/environmentshub/{quote(owner, safe='')}/{quote(name, safe='')}"
+    return path if reference is None else f"{path}/@{quote(reference, safe='')}"
+
+
+def data_of(answer: Mapping[str, Any]) -> Any:
+    """What a wrapped answer carries; bare answers as they are."""
+    return answer.get("data", answer)
+
+
+def member(answer: Mapping[str, Any], name: str) -> Any:
+    """A member that the answer must have; HubMisbehaved without it."""
+    if name not in answer:
+        raise HubMisbehaved(f"The hub's answer has no {name!r}; it may be of an unknown version.")
+    return answer[name]
+
+
+async def _pieces(file: Path, total: int, on_progress: OnProgress | None) -> AsyncIterator[bytes]:
+    done = 0
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            yield piece
+            done += len(piece)
+            if on_progress is not None:
+                on_progress(done, total)
+
+
+def _checked(response: httpx.Response, base_url: str) -> httpx.Response:
+    """The response when it is a success; otherwise raises with what the hub said."""
+    if response.is_success:
+        return response
+    status, said = response.status_code, _detail(response)
+    if status == 401:
+        raise HubUnauthorized(
+            f"{base_url} does not accept the API key{_because(said)} Log in with `prime login`.",
+            status,
+        )
+    if status == 403:
+        raise HubUnauthorized(said or "The hub does not allow this (403).", status)
+    if status == 404:
+        raise HubNotFound(said or "Not found.", status)
+    if status == 409:
+        raise HubConflict(said or "It exists already, with other contents (409).", status)
+    if 400 <= status < 500:
+        raise HubRefused(said or f"The hub refused the request ({status}).", status)
+    raise HubUnavailable(f"{base_url} answered HTTP {status}{_because(said)} Try again later.")
+
+
+def _because(said: str) -> str:
+    return f": {said.rstrip('.')}." if said else "."
+
+
+def _detail(response: httpx.Response) -> str:
+    """What an error answer says, on few lines."""
+    try:
+        body = response.json()
+    except ValueError:
+        return (
+            " ".join(response.text.split())[:300]
+            if "html" not in response.text[:300].lower()
+            else ""
+        )
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, list):
+        lines = []
+        for item in detail:
+            place = ".".join(str(part) for part in item.get("loc", []) if part != "body")
+            lines.append(f"{place}: {item.get('msg', '')}".removeprefix(": "))
+        return "; ".join(lines)
+    return str(detail) if detail else ""
+
+
+def _unreachable(url: httpx.URL, error: Exception, *, what: str = "request") -> HubUnavailable:
+    reason = str(error) or type(error).__name__
+    return HubUnavailable(f"The {what} to {_shown(url)} failed: {reason}. Is the hub running?")
+
+
+def _shown(url: httpx.URL) -> str:
+    """A URL as it may be shown: upload addresses and user-info are permissions."""
+    text = f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}"
+    path = url.path
+    return text + ("/upload/…" if path.startswith("/upload/") else path)

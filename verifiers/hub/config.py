@@ -1,0 +1,261 @@
+"""Which hub a person uses, and as whom: `~/.prime/config.json`, its contexts, and `PRIME_*` variables.
+
+The file and its contexts have the form of the public `prime` command, so that both commands share them; keys that
+only one of them knows are kept. One difference: the public command writes its vendor's address into the file without
+being asked, so here that address counts only when it is named (`PRIME_API_BASE_URL`, or the context `production`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from verifiers.errors import ConfigError
+from verifiers.hub.errors import HubNotConfigured
+
+PRODUCTION = "production"
+"""The context that the public command has built in."""
+PUBLIC_API_URL = "https://api.primeintellect.ai"
+DEFAULTS: dict[str, Any] = {
+    "api_key": "",
+    "team_id": None,
+    "team_name": None,
+    "team_role": None,
+    "user_id": None,
+    "user_name": None,
+    "base_url": PUBLIC_API_URL,
+    "frontend_url": "https://app.primeintellect.ai",
+    "inference_url": "https://api.pinference.ai/api/v1",
+    "traces_url": None,
+    "ssh_key_path": "~/.ssh/id_rsa",
+    "current_environment": PRODUCTION,
+    "share_resources_with_team": False,
+    "traces_opt_out": False,
+}
+CONTEXT_KEYS = (
+    "api_key",
+    "team_id",
+    "team_name",
+    "team_role",
+    "user_id",
+    "user_name",
+    "base_url",
+    "frontend_url",
+    "inference_url",
+    "traces_url",
+)
+"""What a context replaces."""
+
+
+class HubSettings(NamedTuple):
+    """One hub, and who is asking."""
+
+    base_url: str
+    """Address without a slash or `/api/v1` at its end."""
+    api_key: str | None
+    team_id: str | None
+    """Id of the team that new things belong to, or its slug; None is the person."""
+    frontend_url: str
+    """Where pages for people are."""
+    context: str
+    """Name of the context the settings come from."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether nobody on the way can read the key: https, or this machine."""
+        parts = urlsplit(self.base_url)
+        return parts.scheme == "https" or is_loopback(parts.hostname or "")
+
+
+class ConfigFile:
+    """The configuration of one person: a file, and a folder of contexts beside it."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path.home() / ".prime"
+        self.path = self.folder / "config.json"
+
+    def read(self) -> dict[str, Any]:
+        """All settings, with defaults for those that are not in the file."""
+        defaults = {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")}
+        return {**defaults, **_read_object(self.path)}
+
+    def update(self, **changes: Any) -> None:
+        """Change some settings; the others stay as they are."""
+        _write_object(self.path, {**self.read(), **changes})
+
+    def reset(self) -> None:
+        """All settings back to their defaults; contexts stay."""
+        _write_object(self.path, {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")})
+
+    def contexts(self) -> list[str]:
+        """Names of the saved contexts, in order."""
+        folder = self.folder / "environments"
+        return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
+
+    def context(self, name: str) -> dict[str, Any]:
+        """What a context sets. Raises ConfigError, naming those there are, for an unknown one."""
+        if name == PRODUCTION:
+            return {key: DEFAULTS[key] for key in CONTEXT_KEYS if key != "api_key"}
+        path = self._context_path(name)
+        if not path.is_file():
+            known = ", ".join([PRODUCTION, *self.contexts()])
+            raise ConfigError(
+                f"There is no context {name!r}; there are {known}. `prime config save NAME` makes one."
+            )
+        values = _read_object(path)
+        return {key: values.get(key, DEFAULTS[key]) for key in CONTEXT_KEYS}
+
+    def save_context(self, name: str) -> Path:
+        """Save the present settings under a name, the key included; gives the file."""
+        if name == PRODUCTION:
+            raise ConfigError(
+                f"{PRODUCTION!r} is built in and cannot be saved; choose another name."
+            )
+        path = self._context_path(name)
+        values = self.read()
+        _write_object(path, {key: values[key] for key in CONTEXT_KEYS})
+        return path
+
+    def use_context(self, name: str) -> None:
+        """Make a context the present settings.
+
+        A key never moves to another host: `production` has no key of its own, so an old one for another hub is
+        forgotten.
+        """
+        values = self.context(name)
+        if name == PRODUCTION and origin(self.read()["base_url"]) != origin(PUBLIC_API_URL):
+            values["api_key"] = ""
+        self.update(**values, current_environment=name)
+
+    def delete_context(self, name: str) -> None:
+        """Forget a context. Raises ConfigError for the one in use and for unknown ones."""
+        self.context(name)
+        if name in (PRODUCTION, self.read()["current_environment"]):
+            why = "is built in" if name == PRODUCTION else "is the one in use"
+            raise ConfigError(f"The context {name!r} {why} and cannot be deleted.")
+        self._context_path(name).unlink()
+
+    def _context_path(self, name: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+            raise ConfigError(
+                f"{name!r} cannot be a context's name: use letters, digits, hyphens and underscores."
+            )
+        return self.folder / "environments" / f"{name}.json"
+
+
+def hub_settings(
+    context: str | None = None,
+    *,
+    variables: Mapping[str, str] | None = None,
+    file: ConfigFile | None = None,
+) -> HubSettings:
+    """The hub to use: variables before the context (`context`, else `PRIME_CONTEXT`) before the file.
+
+    Raises HubNotConfigured when none of them names a hub, ConfigError for an unusable file or address.
+    """
+    variables = os.environ if variables is None else variables
+    file = file or ConfigFile()
+    values = file.read()
+    named = context or variables.get("PRIME_CONTEXT") or None
+    if named is not None:
+        key = values["api_key"] if _is_public(values["base_url"]) else ""
+        values = {
+            **values,
+            **({"api_key": key} if named == PRODUCTION else {}),
+            **file.context(named),
+        }
+    given_url = variables.get("PRIME_API_BASE_URL") or variables.get("PRIME_BASE_URL")
+    base_url = given_url or values["base_url"] or ""
+    if not base_url or (not given_url and named != PRODUCTION and _is_public(base_url)):
+        raise HubNotConfigured(
+            "No hub is configured. Name yours: `prime config set-base-url https://hub.example.org`, or set "
+            "PRIME_API_BASE_URL. (`prime -c production …` uses the public one.)"
+        )
+    base_url = checked_url(base_url)
+    if (
+        given_url
+        and not variables.get("PRIME_API_KEY")
+        and origin(base_url) != origin(values["base_url"])
+    ):
+        # The key in the file belongs to the hub in the file.
+        values = {**values, "api_key": ""}
+    frontend_url = variables.get("PRIME_FRONTEND_URL") or values["frontend_url"] or ""
+    if frontend_url == DEFAULTS["frontend_url"] and not _is_public(base_url):
+        frontend_url = base_url
+    return HubSettings(
+        base_url=base_url,
+        api_key=(variables.get("PRIME_API_KEY") or values["api_key"] or "").strip() or None,
+        team_id=(variables.get("PRIME_TEAM_ID") or "").strip() or values["team_id"] or None,
+        frontend_url=frontend_url.rstrip("/"),
+        context=named or str(values["current_environment"]),
+    )
+
+
+def checked_url(url: str) -> str:
+    """A hub's address in its plain form; ConfigError when it is none."""
+    plain = url.strip().rstrip("/").removesuffix("/api/v1").rstrip("/")
+    parts = urlsplit(plain)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{url!r} is not the address of a hub: write it like https://hub.example.org or "
+            "http://127.0.0.1:8000."
+        )
+    if parts.username or parts.password:
+        raise ConfigError(
+            "The address of a hub must not contain a name or key; use `prime config set-api-key`."
+        )
+    return plain
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port: what a key belongs to."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def masked(secret: str | None) -> str:
+    """A key as it may be shown: enough of it to tell two apart."""
+    if not secret:
+        return ""
+    return f"{secret[:4]}…{secret[-4:]}" if len(secret) >= 16 else "…"
+
+
+def _is_public(base_url: str) -> bool:
+    return origin(base_url) == origin(PUBLIC_API_URL)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}. Correct or delete it.") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} must hold a JSON object. Correct or delete it.")
+    return value
+
+
+def _write_object(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace a file as a whole; only its owner may read it, it holds a key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=2) + "\n")
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

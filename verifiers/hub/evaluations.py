@@ -1,0 +1,300 @@
+"""A saved run on the hub: one evaluation, its rollouts as samples.
+
+Rollouts are read from the run folder a batch at a time, so a run of any size can be pushed. Each has an identity
+(its example and its number among the rollouts of it), so that pushing again after an interruption adds nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verifiers.errors import ConfigError
+from verifiers.hub.client import HubClient, OnProgress, data_of, member
+from verifiers.hub.errors import HubError, HubNotFound
+from verifiers.hub.installation import details_of
+from verifiers.hub.origin import known_hub_id
+from verifiers.packages.install import is_hub_env, parse_hub_id
+from verifiers.runs.encoding import encode_line
+from verifiers.runs.folders import RESULTS_FILE, is_run_folder
+from verifiers.runs.saved import DamagedLine, iterate_outputs, load_metadata
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES = 20 * 1024**2
+"""Hubs take 25 MiB a request."""
+MAX_BATCH_ROWS = 2000
+CONCURRENT_BATCHES = 4
+
+
+class PushedRun(NamedTuple):
+    """A run that is on the hub."""
+
+    evaluation_id: str
+    environment: str
+    samples: int
+    damaged: list[DamagedLine]
+    """Lines of the run that could not be read, and were left out."""
+    too_large: int
+    """Rollouts larger than a request may be, and left out."""
+    url: str
+
+
+class RunPush(NamedTuple):
+    """How to push a run, beside what its folder says."""
+
+    environment: str | None = None
+    """`owner/name[@version]`; None is the one the run names."""
+    name: str | None = None
+    run_id: str | None = None
+    """A training run that it belongs to."""
+    evaluation_id: str | None = None
+    """Add to this evaluation instead of opening a new one."""
+    is_public: bool = False
+
+
+class InterruptedPush(HubError):
+    """Some of a run is on the hub; `evaluation_id` continues it."""
+
+    def __init__(self, message: str, evaluation_id: str) -> None:
+        super().__init__(message, evaluation_id)
+        self.evaluation_id = evaluation_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def environment_of_run(folder: Path, metadata: Mapping[str, Any], given: str | None = None) -> str:
+    """`owner/name` that a run belongs to: as given, as its metadata says, or as the environment's folder was pushed.
+
+    Raises ConfigError, saying how to name it, when that is unknown.
+    """
+    named = given or str(metadata.get("env_id") or metadata.get("env") or "")
+    if given or is_hub_env(named):
+        parse_hub_id(named)
+        return named
+    project = folder.resolve()
+    for place in project.parents:
+        if place.name == "outputs" and (found := known_hub_id(str(place.parent))):
+            return found
+    if named and (found := known_hub_id(named)):
+        return found
+    raise ConfigError(
+        f"The run {folder} is of {named or 'an unnamed environment'}, which has no owner here. Say which published "
+        "environment it is: --env owner/name. (`prime env push` publishes one.)"
+    )
+
+
+async def push_run(
+    hub: HubClient,
+    folder: Path,
+    options: RunPush | None = None,
+    on_progress: OnProgress | None = None,
+) -> PushedRun:
+    """Upload a run folder as an evaluation. `on_progress` gets the bytes of `results.jsonl` that are done, and all.
+
+    Raises ConfigError, RunNotFound, HubError; InterruptedPush once some of it is on the hub.
+    """
+    options = options or RunPush()
+    hub.require_key()
+    metadata = load_metadata(folder)
+    if not metadata.get("model"):
+        raise ConfigError(f"{folder} has a metadata.json without `model`; it is not an evaluation.")
+    environment = environment_of_run(folder, metadata, options.environment)
+    evaluation_id = await _open(hub, metadata, environment, options)
+    damaged: list[DamagedLine] = []
+    counts = Counter[str]()
+    try:
+        async with asyncio.TaskGroup() as group:
+            free = asyncio.Semaphore(CONCURRENT_BATCHES)
+            batches = _batches(folder, damaged, counts)
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                await free.acquire()
+                sending = _send(hub, evaluation_id, batch, free, counts, on_progress, _size(folder))
+                group.create_task(sending)
+        metrics = metrics_of(metadata)
+        await hub.post(f"/evaluations/{evaluation_id}/finalize", {"metrics": metrics}, is_slow=True)
+    except BaseExceptionGroup as failures:
+        reason = failures.exceptions[0]
+        raise _interrupted(folder, evaluation_id, counts, reason) from reason
+    except (HubError, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError):
+            logger.warning("%s", _interrupted(folder, evaluation_id, counts, error))
+            raise
+        raise _interrupted(folder, evaluation_id, counts, error) from error
+    return PushedRun(
+        evaluation_id,
+        environment,
+        counts["samples"],
+        damaged,
+        counts["too large"],
+        f"{hub.settings.frontend_url}/dashboard/evaluations/{evaluation_id}",
+    )
+
+
+def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a run: `avg_reward` as `reward`, every metric under its name, and how sure the reward is."""
+    metrics: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if key == "avg_metrics" and isinstance(value, Mapping):
+            metrics.update({str(name): number for name, number in value.items()})
+        elif key.startswith("avg_"):
+            metrics[key.removeprefix("avg_")] = value
+        elif key in ("reward_stderr", "num_errors", "pass_at_k"):
+            metrics[key] = value
+    return {key: value for key, value in metrics.items() if not _is_nan(value)}
+
+
+async def _open(
+    hub: HubClient, metadata: Mapping[str, Any], environment: str, options: RunPush
+) -> str:
+    """The id of the evaluation that takes the samples."""
+    details = await _details(hub, environment, metadata)
+    reference = {"id": str(member(details, "id"))}
+    if details.get("version_id"):
+        reference["version_id"] = str(details["version_id"])
+    plain = environment.partition("@")[0]
+    described = {
+        "name": options.name or f"{plain.rpartition('/')[2]}-{metadata['model']}",
+        "model_name": str(metadata["model"]),
+        "dataset": plain.rpartition("/")[2],
+        "framework": "verifiers",
+        "metadata": {
+            key: value
+            for key, value in metadata.items()
+            if not key.startswith("avg_")
+            and key not in ("path_to_save", "tools")
+            and not _is_nan(value)
+        },
+    }
+    if options.evaluation_id is not None:
+        await hub.get(f"/evaluations/{options.evaluation_id}")
+        await hub.request(
+            "PUT", f"/evaluations/{options.evaluation_id}", body={**described, "tags": []}
+        )
+        return options.evaluation_id
+    team = hub.settings.team_id
+    answer = await hub.post(
+        "/evaluations/",
+        {
+            **described,
+            "environments": [reference],
+            "tags": [],
+            "is_public": options.is_public,
+            **({"run_id": options.run_id} if options.run_id else {}),
+            **({"team_id": team} if team else {}),
+        },
+        is_repeatable=False,
+    )
+    return str(member(answer, "evaluation_id"))
+
+
+async def _details(hub: HubClient, environment: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The published environment in the version that was evaluated, if the hub has that."""
+    wanted = parse_hub_id(environment)
+    ran = (metadata.get("version_info") or {}).get("env_version")
+    if wanted.version is None and ran:
+        try:
+            return await details_of(hub, wanted._replace(version=str(ran)))
+        except HubNotFound:
+            logger.warning(
+                "The hub has no version %s of %s, which the run is of; it is filed under the newest one.",
+                ran,
+                environment,
+            )
+    return await details_of(hub, wanted)
+
+
+class _Batch(NamedTuple):
+    body: bytes
+    rows: int
+    read_bytes: int
+    """Bytes of `results.jsonl` that it holds."""
+
+
+def _batches(folder: Path, damaged: list[DamagedLine], counts: Counter[str]) -> Iterator[_Batch]:
+    rows: list[bytes] = []
+    size = 0
+    seen: Counter[str] = Counter()
+    for output in iterate_outputs(folder, damaged):
+        row = encode_line(_sample(dict(output), seen)).rstrip(b"\n")
+        if len(row) > MAX_BATCH_BYTES:
+            counts["too large"] += 1
+            continue
+        if rows and (size + len(row) > MAX_BATCH_BYTES or len(rows) >= MAX_BATCH_ROWS):
+            yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
+            rows, size = [], 0
+        rows.append(row)
+        size += len(row) + 1
+    if rows:
+        yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
+
+
+def _sample(output: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
+    """A rollout with its identity: `example_id`, and its number among the rollouts of that example."""
+    output.setdefault("example_id", output.get("id", 0))
+    key = json.dumps(output["example_id"], default=str)
+    output.setdefault("rollout_number", seen[key])
+    seen[key] += 1
+    return output
+
+
+async def _send(
+    hub: HubClient,
+    evaluation_id: str,
+    batch: _Batch,
+    free: asyncio.Semaphore,
+    counts: Counter[str],
+    on_progress: OnProgress | None,
+    total_bytes: int,
+) -> None:
+    try:
+        await hub.request(
+            "POST", f"/evaluations/{evaluation_id}/samples", content=batch.body, is_slow=True
+        )
+    finally:
+        free.release()
+    counts["samples"] += batch.rows
+    counts["bytes"] += batch.read_bytes
+    if on_progress is not None:
+        on_progress(min(counts["bytes"], total_bytes), total_bytes)
+
+
+def _interrupted(
+    folder: Path, evaluation_id: str, counts: Counter[str], reason: BaseException
+) -> InterruptedPush:
+    said = str(reason) or "interrupted"
+    return InterruptedPush(
+        f"{said} {counts['samples']} rollouts are on the hub. Continue with: "
+        f"prime eval push {folder} --eval {evaluation_id}",
+        evaluation_id,
+    )
+
+
+def _size(folder: Path) -> int:
+    return (folder / RESULTS_FILE).stat().st_size
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def saved_runs_here(folder: Path) -> list[Path]:
+    """Run folders to push when none is named: this folder, else those under `outputs/evals` and of environments."""
+    if is_run_folder(folder):
+        return [folder]
+    patterns = ("outputs/evals/*/*", "environments/*/outputs/evals/*/*")
+    return sorted(
+        path for pattern in patterns for path in folder.glob(pattern) if is_run_folder(path)
+    )
+
+
+async def lookup_id(hub: HubClient, environment: str) -> str:
+    """The id of `owner/name`."""
+    return str(member(data_of(await details_of(hub, parse_hub_id(environment))), "id"))

@@ -1,0 +1,149 @@
+"""Installing from a hub: exact address and hash, so that no other index can answer for the name.
+
+A private environment's address carries a short-lived token that reads only it. That token goes into a netrc file of
+mode 0600 in a temporary folder; installers find it by `NETRC`, and no command line or log has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import netrc
+import os
+import re
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from verifiers.errors import EnvironmentNotFound
+from verifiers.hub.client import HubClient, RetryPolicy, data_of, environment_path
+from verifiers.hub.config import HubSettings, origin
+from verifiers.hub.errors import HubMisbehaved, HubNotFound
+from verifiers.packages.install import HubEnvironment, PublishedWheel
+
+_SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
+
+
+class HubSource:
+    """A hub as the place where environments are installed from; a context manager, because of its temporary files."""
+
+    def __init__(self, settings: HubSettings, retries: RetryPolicy | None = None) -> None:
+        self.settings = settings
+        self.retries = retries
+        self._closing = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def wheel(self, environment: HubEnvironment) -> PublishedWheel:
+        """What to install for an environment. Raises EnvironmentNotFound, HubError.
+
+        Blocking; must not be called from a running event loop.
+        """
+        return asyncio.run(self._wheel(environment))
+
+    async def _wheel(self, environment: HubEnvironment) -> PublishedWheel:
+        async with HubClient(self.settings, self.retries) as hub:
+            try:
+                details = await details_of(hub, environment)
+            except HubNotFound as error:
+                shown = f"{environment.owner}/{environment.name}"
+                if environment.version:
+                    shown += f"@{environment.version}"
+                raise EnvironmentNotFound(
+                    f"{self.settings.base_url} has no {shown}, or not for you: {error} "
+                    f"`prime env search {environment.name}` looks for it."
+                ) from error
+        return self._published(environment, details)
+
+    def _published(self, environment: HubEnvironment, details: dict[str, Any]) -> PublishedWheel:
+        shown = f"{environment.owner}/{environment.name}"
+        version = details.get("semantic_version")
+        url = details.get("wheel_url")
+        if not version:
+            raise EnvironmentNotFound(f"{shown} has no published version yet.")
+        if not isinstance(url, str) or (found := _SHA256.search(urlsplit(url).fragment)) is None:
+            raise HubMisbehaved(
+                f"The hub gives no wheel with a hash for {shown} {version}, so it cannot be installed safely."
+            )
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise HubMisbehaved(f"The hub's address of the wheel of {shown} is not http or https.")
+        port = f":{parts.port}" if parts.port else ""
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        plain = parts._replace(netloc=f"{host}{port}", fragment="").geturl()
+        variables = {}
+        if parts.password:
+            if origin(plain) != origin(self.settings.base_url):
+                raise HubMisbehaved(f"The wheel of {shown} is on another host than its hub.")
+            login = (unquote(parts.username or ""), unquote(parts.password))
+            variables["NETRC"] = str(self._netrc(parts.hostname, *login))
+        project = details.get("name") or environment.name
+        return PublishedWheel(
+            name=str(project),
+            version=str(version),
+            url=plain,
+            sha256=found[1],
+            url_dependencies=[str(text) for text in details.get("url_dependencies") or []],
+            variables=variables,
+        )
+
+    def _netrc(self, host: str, login: str, token: str) -> Path:
+        """A netrc file with this token, and the person's own entries for other hosts."""
+        folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="prime-")))
+        file = folder / "netrc"
+        lines = [_entry(host, login, "", token)]
+        for name, (user, account, password) in _own_netrc().items():
+            if name != host and user and password:
+                lines.append(_entry(name, user, account, password))
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write("".join(sorted(lines, key=lambda line: line.startswith("default"))))
+        return file
+
+
+async def details_of(hub: HubClient, environment: HubEnvironment) -> dict[str, Any]:
+    """Everything the hub says about one version of an environment; HubNotFound without it."""
+    reference = environment.version or "latest"
+    path = environment_path(environment.owner, environment.name, reference)
+    return dict(data_of(await hub.get(path)))
+
+
+def target_python(variables: dict[str, str] | os._Environ[str]) -> Path | None:
+    """The interpreter that `prime env install` installs into; None is the one that runs the command.
+
+    In this order: `UV_PROJECT_ENVIRONMENT`, the active virtual environment, `.venv` of the project here or above.
+    """
+    folders = [variables.get("UV_PROJECT_ENVIRONMENT"), variables.get("VIRTUAL_ENV")]
+    here = Path.cwd()
+    project = next((f for f in (here, *here.parents) if (f / "pyproject.toml").is_file()), None)
+    if project is not None:
+        folders.append(str(project / ".venv"))
+    for folder in filter(None, folders):
+        for name in ("bin/python", "Scripts/python.exe"):
+            if (python := Path(folder).absolute() / name).exists():
+                return python
+    return None
+
+
+def _own_netrc() -> dict[str, tuple[str, str, str]]:
+    path = os.environ.get("NETRC") or str(Path.home() / ".netrc")
+    try:
+        return dict(netrc.netrc(path).hosts)
+    except (OSError, netrc.NetrcParseError):
+        return {}  # none, or one that installers could not read either
+
+
+def _entry(host: str, login: str, account: str, password: str) -> str:
+    head = "default" if host == "default" else f"machine {host}"
+    middle = f" account {_quoted(account)}" if account else ""
+    return f"{head} login {_quoted(login)}{middle} password {_quoted(password)}\n"
+
+
+def _quoted(text: str) -> str:
+    if re.fullmatch(r"[^\s\"\\]+", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

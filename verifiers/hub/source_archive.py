@@ -1,0 +1,214 @@
+"""The source of an environment as one archive: what goes in, its content hash, and unpacking it safely.
+
+Members and hash follow the public `prime` command (0.6 and later), so both see the same content as the same, with
+two additions, without which a project could change and hash the same: files beside pyproject.toml that the wheel has
+(`data.json`, `LICENSE`) are members too, and what the wheel has from elsewhere is hashed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from verifiers.errors import ConfigError
+from verifiers.hub.errors import HubMisbehaved
+from verifiers.packages.archive import unsafe_path
+
+SKIPPED_FOLDERS = {"__pycache__", "dist", "build", "outputs"}
+MAX_MEMBERS = 20_000
+MAX_UNPACKED_BYTES = 2 * 1024**3
+
+
+class SourceArchive(NamedTuple):
+    """What was packed."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    content_hash: str
+    """SHA-256 over names and contents; the same for the same content, whenever and wherever it is packed."""
+    members: list[str]
+
+
+def pack(folder: Path, wheel: Path, target: Path) -> SourceArchive:
+    """Write the source of the project in `folder`, whose wheel is `wheel`, to the tar.gz `target`."""
+    files = source_files(folder)
+    with zipfile.ZipFile(wheel) as archive:
+        packaged = {
+            info.filename: hashlib.sha256(archive.read(info)).hexdigest()
+            for info in archive.infolist()
+            if not info.is_dir()
+        }
+    wanted = set(packaged.values())
+    for path in folder.iterdir():
+        is_file = path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+        if is_file and path.name not in files and _sha256(path) in wanted:
+            files[path.name] = path
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    known = {hashlib.sha256(content).hexdigest() for content in contents.values()}
+    elsewhere = {
+        name: digest
+        for name, digest in packaged.items()
+        if digest not in known and ".dist-info/" not in name
+    }
+    with (
+        target.open("wb") as raw,
+        # No time and no name in the header: the same content gives the same archive.
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(files):
+            info = tarfile.TarInfo(name)
+            info.size = len(contents[name])
+            info.mode = 0o755 if files[name].stat().st_mode & 0o100 else 0o644
+            with files[name].open("rb") as file:
+                tar.addfile(info, file)
+    return SourceArchive(
+        target,
+        _sha256(target),
+        target.stat().st_size,
+        content_hash(contents, elsewhere),
+        sorted(files),
+    )
+
+
+def content_hash(contents: dict[str, bytes], elsewhere: dict[str, str] | None = None) -> str:
+    """SHA-256 over `file:<path>` and the bytes of each file, in the order of the paths.
+
+    `elsewhere`: path in the wheel → sha256, of files that are not in the source.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(contents):
+        digest.update(b"file:" + name.encode())
+        digest.update(contents[name])
+    for name in sorted(elsewhere or {}):
+        digest.update(f"wheel:{name}={(elsewhere or {})[name]}".encode())
+    return digest.hexdigest()
+
+
+def source_files(folder: Path) -> dict[str, Path]:
+    """Path in the archive → file: README, pyproject.toml and modules at the top, and everything in folders below.
+
+    Left out: hidden files, links, caches and build results, and what the top `.gitignore` names.
+    """
+    ignored = _Ignored(folder / ".gitignore")
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if (
+            path.name.startswith(".")
+            or path.is_symlink()
+            or ignored(path.name, is_folder=path.is_dir())
+        ):
+            continue
+        if path.is_dir():
+            if not _is_skipped(path.name):
+                _add_below(path, folder, ignored, files)
+        elif path.name in ("README.md", "pyproject.toml") or path.suffix == ".py":
+            files[path.name] = path
+    if not any(name.endswith(".py") for name in files):
+        raise ConfigError(
+            f"{folder} has no Python module: expected one beside pyproject.toml or in a folder there."
+        )
+    return files
+
+
+def unpack(archive: Path, target: Path) -> list[str]:
+    """Unpack a source archive into the new folder `target`; the paths of its files.
+
+    Raises HubMisbehaved, and leaves no folder behind, for links, devices, paths that leave the folder, and bombs.
+    """
+    written: list[str] = []
+    unpacked_bytes = 0
+    target.mkdir(parents=True)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for info in tar:
+                if info.isdir():
+                    continue
+                reason = unsafe_path(info.name.removeprefix("./"))
+                if reason or not info.isreg():
+                    raise HubMisbehaved(
+                        f"The source archive has a member {info.name[:200]!r} that "
+                        f"{reason or 'is a link or device'}; it was not unpacked."
+                    )
+                unpacked_bytes += info.size
+                if unpacked_bytes > MAX_UNPACKED_BYTES or len(written) >= MAX_MEMBERS:
+                    raise HubMisbehaved("The source archive is too large; it was not unpacked.")
+                name = info.name.removeprefix("./")
+                file = target / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                opened = tar.extractfile(info)
+                assert opened is not None, "regular files have contents"
+                with opened, file.open("xb") as out:
+                    while piece := opened.read(1 << 20):
+                        out.write(piece)
+                file.chmod(0o755 if info.mode & 0o100 else 0o644)
+                written.append(name)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        _remove(target)
+        raise HubMisbehaved(f"The source archive cannot be unpacked: {error}.") from error
+    except BaseException:
+        _remove(target)
+        raise
+    return written
+
+
+class _Ignored:
+    """The patterns of a `.gitignore`, as far as they are in common use: `*`, `/`, folders, and `!`."""
+
+    def __init__(self, file: Path) -> None:
+        lines = (
+            file.read_text(encoding="utf-8", errors="replace").splitlines()
+            if file.is_file()
+            else []
+        )
+        self._patterns = [
+            line.strip() for line in lines if line.strip() and not line.startswith("#")
+        ]
+
+    def __call__(self, path: str, *, is_folder: bool) -> bool:
+        found = False
+        for pattern in self._patterns:
+            wanted = not pattern.startswith("!")
+            body = pattern.removeprefix("!")
+            if body.endswith("/") and not is_folder:
+                continue
+            body = body.rstrip("/")
+            anchored = "/" in body
+            body = body.removeprefix("/").removeprefix("**/")
+            name = path if anchored else path.rpartition("/")[2]
+            if fnmatch.fnmatchcase(name, body):
+                found = wanted
+        return found
+
+
+def _add_below(folder: Path, root: Path, ignored: _Ignored, files: dict[str, Path]) -> None:
+    for path in sorted(folder.iterdir()):
+        name = path.relative_to(root).as_posix()
+        if path.name.startswith(".") or path.is_symlink() or ignored(name, is_folder=path.is_dir()):
+            continue
+        if path.is_dir():
+            if not _is_skipped(path.name):
+                _add_below(path, root, ignored, files)
+        elif path.is_file():
+            files[name] = path
+
+
+def _is_skipped(name: str) -> bool:
+    return name in SKIPPED_FOLDERS or name.endswith(".egg-info")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
