@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import setup, teardown
+from verifiers.envs import open_environments
 from verifiers.envs.tool_env import ErrorFormatter, ToolEnv
 from verifiers.errors import ToolCallError
 from verifiers.state import State
@@ -63,14 +64,13 @@ class MCPEnv(ToolEnv):
         Runs by itself before the first rollout; call it to read `tool_defs` before. Raises MCPServerError naming the
         server that cannot be used, and ConfigError when a command does not exist.
         """
-        if self._tools_known:
-            return
+        open_environments.add(self)  # closed before, it has something to close again
         try:
             async with asyncio.TaskGroup() as group:
                 opening = [group.create_task(server.connection()) for server in self.servers]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        if self._tools_known:  # another rollout was faster
+        if self._tools_known:
             return
         found = {
             server.config.name: {tool.name: tool for tool in task.result().tools}

@@ -32,6 +32,8 @@ CONNECT_ATTEMPTS_S = (0.1, 0.4, 1.5)
 """Waits before an HTTP connection that was refused is tried again, in seconds; nothing was sent by then."""
 CONNECTION_CLOSED = -32000
 """The JSON-RPC code with which `mcp` answers requests whose connection ended."""
+END_NOTICE_STEPS = 8
+"""Turns of the event loop that the end of a pipe takes through asyncio, anyio and `mcp`: 6 when measured, and some."""
 MAX_SERVER_WORDS = 2_000
 """How much of a server's standard error is shown when it fails, in characters."""
 
@@ -182,7 +184,7 @@ class MCPConnection:
         Raises CallNotSent, MCPAnswerLost, MCPToolTimeout, or ToolCallError when the server refuses the call.
         """
         limit_s = self.config.call_timeout_s
-        if not self.config.url:
+        if not self.config.url and not self._clocks:
             await self._notice_the_end()
         clock = asyncio.timeout(limit_s)
         with _recording() as sent:
@@ -204,9 +206,14 @@ class MCPConnection:
                 self._clocks.discard(clock)
 
     async def _notice_the_end(self) -> None:
-        """Let the event loop read the end of a dead server's output, before a call is written to nobody."""
-        for _ in range(5):  # the pipe, the transport's reader, its text stream, the session
+        """Let the event loop read the end of a dead server's output, before a call is written to nobody.
+
+        Only needed when nothing else is going on: a call in flight notices by itself.
+        """
+        for _ in range(END_NOTICE_STEPS):
             await asyncio.sleep(0)
+            if self.is_over:
+                break
         if self.is_over:
             raise CallNotSent
 

@@ -256,9 +256,9 @@ async def test_a_lost_call_fails_the_rollout_when_asked_to(folder: Path):
 async def test_a_server_that_died_before_a_call_is_started_again_for_it(folder: Path):
     async with env_with(stdio(folder)) as env:
         [output] = await run(env, ScriptedClient([[call("process_id")], "done"]))
-        pid = int(results(output)[0])
-        os.kill(pid, signal.SIGKILL)
-        await gone(pid)
+        connection = await env.servers[0].connection()
+        os.kill(int(results(output)[0]), signal.SIGKILL)
+        await until(lambda: connection.is_over)
         [output] = await run(env, ScriptedClient([[call("touch", mark="once")], "done"]))
     assert results(output) == ["ok"]
     assert lines(folder / "touched") == ["once"]
