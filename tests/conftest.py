@@ -4,6 +4,7 @@ import errno
 import ipaddress
 import os
 import platform
+import signal
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 SHOWN_VERSIONS = ("verifiers", "aiohttp", "datasets", "openai", "pydantic", "hypothesis")
+
+# A shell that runs something in the background has it ignore Ctrl-C, and its children inherit that; the tests of
+# interrupted programs must not depend on how they were started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "repeatable",
