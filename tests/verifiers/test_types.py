@@ -51,6 +51,13 @@ def test_results_read_in_the_form_of_either_generation() -> None:
     assert found["outputs"][0].reward == 1.0
 
 
+def test_results_are_shown_in_one_line() -> None:
+    found = results()
+    found["outputs"] *= 1000
+    found["metadata"]["avg_reward"] = 0.5
+    assert repr(found) == "GenerateOutputs(2000 rollouts, model='m', avg_reward=0.5)"
+
+
 @pytest.mark.parametrize("name", ["rewards", "nothing"])
 def test_a_column_that_does_not_exist_is_an_error(name: str) -> None:
     with pytest.raises(KeyError):
