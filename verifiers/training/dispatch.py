@@ -16,66 +16,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from verifiers.training.difficulty import ExampleSampler
-
-
-class CancelReason(StrEnum):
-    """Why a group did not become part of a batch."""
-
-    STALE = "stale"
-    """A policy too many versions old had begun it."""
-    NO_SIGNAL = "no_signal"
-    """All its rollouts did equally well, so none has an advantage."""
-    FAILED = "failed"
-    """Too few of its rollouts came back healthy."""
-    CLOSED = "closed"
-    """The source was closed."""
-
-
-class Start(NamedTuple):
-    """A rollout to start now."""
-
-    ticket: int
-    """Names the rollout in `finished` and `aborted`."""
-    group: int
-    example: int
-    rollout_index: int
-    endpoint: int
-    """Which endpoint to ask; all rollouts of a group ask the same, whose prefix cache then holds their prompt."""
-    evaluation: int | None
-    """The evaluation it belongs to, None for training."""
-
-
-class Cancellation(NamedTuple):
-    """A group that ended without a batch."""
-
-    group: int
-    example: int
-    reason: CancelReason
-    detail: str
-    version: int
-
-
-class Entry(NamedTuple):
-    """A group in a batch."""
-
-    group: int
-    example: int
-    version: int
-    """The policy version when its first rollout was started."""
-    outcome: Any
-    """What `settle` was given."""
-
-
-class EvaluationEnd(NamedTuple):
-    """A finished group of an evaluation."""
-
-    evaluation: int
-    example: int
-    results: list[Any]
+from verifiers.training.dispatch_events import (
+    Cancellation,
+    CancelReason,
+    Entry,
+    EvaluationEnd,
+    Start,
+)
 
 
 @dataclass(frozen=True)
@@ -286,6 +236,15 @@ class Dispatch:
             group.waiting.append(index)
             self._startable.appendleft(group)
 
+    def example_of(self, number: int) -> int:
+        """The example of an open group."""
+        return self._open[number].example
+
+    def evaluation_of(self, number: int) -> int | None:
+        """The evaluation an open group belongs to."""
+        group = self._open.get(number)
+        return None if group is None else group.evaluation
+
     def results_of(self, number: int) -> list[Any] | None:
         """The results of a complete group, in rollout order; None when it was cancelled meanwhile."""
         group = self._open.get(number)
@@ -350,21 +309,22 @@ class Dispatch:
         if version < self.version:
             raise ValueError(f"The policy version went back from {self.version} to {version}.")
         self.version = version
+        return self.drop_stale(version)
+
+    def drop_stale(self, version: int) -> list[int]:
+        """Cancel what will be too old once `version` is there; gives the tickets to abort. See `set_version`."""
         if self.limits.on_stale == "mask":
             return []
-        stale = [g for g in self._open.values() if g.evaluation is None and self._is_stale(g)]
-        queued = [g for g in self._ready if self._is_stale(g)]
+        oldest = version - self.limits.max_off_policy_steps
+        stale = [g for g in self._open.values() if g.evaluation is None and g.version < oldest]
+        queued = [g for g in self._ready if g.version < oldest]
         for group in [*stale, *queued]:
-            self._cancel(group, CancelReason.STALE, self._age(group))
+            self._cancel(
+                group, CancelReason.STALE, f"begun by version {group.version}, now {version}"
+            )
         if queued:
-            self._ready = deque(g for g in self._ready if not self._is_stale(g))
+            self._ready = deque(g for g in self._ready if g.version >= oldest)
         return self._tickets_of(stale)
-
-    def _is_stale(self, group: _Group) -> bool:
-        return group.version < self.oldest_allowed
-
-    def _age(self, group: _Group) -> str:
-        return f"begun by version {group.version}, now {self.version}"
 
     def _tickets_of(self, groups: Sequence[_Group]) -> list[int]:
         numbers = {group.number for group in groups}
@@ -389,10 +349,11 @@ class Dispatch:
     def _adjust(self, adjust: Callable[[Any, int], Any]) -> None:
         kept: deque[_Group] = deque()
         for group in self._ready:
-            if self._is_stale(group):
+            if group.version < self.oldest_allowed:
                 outcome = adjust(group.outcome, group.version)
                 if outcome is None:
-                    self._cancel(group, CancelReason.STALE, self._age(group))
+                    detail = f"no token is younger than version {self.oldest_allowed}"
+                    self._cancel(group, CancelReason.STALE, detail)
                     continue
                 group.outcome = outcome
             kept.append(group)

@@ -14,7 +14,8 @@ from hypothesis.stateful import (
 )
 
 from verifiers.training.difficulty import ExampleSampler
-from verifiers.training.dispatch import CancelReason, Dispatch, DispatchLimits
+from verifiers.training.dispatch import Dispatch, DispatchLimits
+from verifiers.training.dispatch_events import CancelReason
 
 LIMITS = {
     "groups_per_batch": 2,

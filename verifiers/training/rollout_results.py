@@ -1,0 +1,180 @@
+"""What the source keeps of finished rollouts, in memory and in checkpoints: samples and a few numbers, no messages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from verifiers.training.advantages import Estimator
+from verifiers.training.samples import (
+    UNKNOWN_VERSION,
+    OnDrift,
+    Span,
+    TokenSample,
+    failure_of,
+    samples_of,
+)
+
+_STREAMS = ("token_ids", "mask", "logprobs", "advantages", "versions")
+_SCALARS = (
+    "prompt_len",
+    "reward",
+    "advantage",
+    "temperature",
+    "example_id",
+    "group_id",
+    "rollout_id",
+    "env_id",
+    "is_truncated",
+    "multi_modal_data",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutResult:
+    """One finished, scored rollout."""
+
+    reward: float
+    failure: str | None
+    """Why it does not train, None when it does."""
+    samples: list[TokenSample]
+    advantage: float | None = None
+    """What the environment gave, if it did."""
+    metrics: dict[str, float] | None = None
+    is_truncated: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class GroupOutcome:
+    """One settled group, as a batch takes it."""
+
+    samples: list[TokenSample]
+    rewards: list[float]
+    """Of the healthy rollouts."""
+    failures: list[str]
+    metrics: dict[str, float]
+    """Means over the healthy rollouts."""
+    env_id: str = ""
+    truncated: float = 0.0
+    """Share of the healthy rollouts that were cut."""
+
+    @property
+    def mean_reward(self) -> float:
+        """Of the healthy rollouts."""
+        return float(np.mean(self.rewards)) if self.rewards else 0.0
+
+
+def result_of(
+    state: Mapping[str, Any], *, group_id: str, env_id: str, on_drift: OnDrift
+) -> RolloutResult:
+    """What is kept of a finished and scored rollout."""
+    failure = failure_of(state)
+    return RolloutResult(
+        reward=float(state.get("reward") or 0.0),
+        failure=failure,
+        samples=samples_of(state, on_drift=on_drift, group_id=group_id, env_id=env_id),
+        advantage=state.get("advantage"),
+        metrics=dict(state.get("metrics") or {}),
+        is_truncated=bool(state.get("is_truncated")),
+    )
+
+
+def outcome_of(results: Sequence[RolloutResult], estimator: Estimator, env_id: str) -> GroupOutcome:
+    """The group of these results; failed ones count neither as samples nor in the baseline."""
+    healthy = [result for result in results if result.failure is None]
+    rewards = [result.reward for result in healthy]
+    given = [result.advantage for result in healthy]
+    if not healthy:
+        advantages: list[float] = []
+    elif all(own is not None for own in given):
+        advantages = [float(own or 0.0) for own in given]
+    else:
+        advantages = [float(own) for own in estimator(rewards)]
+    samples = [
+        sample.with_advantage(advantage)
+        for result, advantage in zip(healthy, advantages, strict=True)
+        for sample in result.samples
+    ]
+    names = {name for result in healthy for name in result.metrics or {}}
+    return GroupOutcome(
+        samples=samples,
+        rewards=rewards,
+        failures=[result.failure for result in results if result.failure is not None],
+        metrics={
+            name: float(np.mean([(r.metrics or {}).get(name, 0.0) for r in healthy]))
+            for name in sorted(names)
+        },
+        env_id=env_id,
+        truncated=float(np.mean([r.is_truncated for r in healthy])) if healthy else 0.0,
+    )
+
+
+def has_signal(outcome: GroupOutcome) -> bool:
+    """Whether any token of the group has an advantage."""
+    return any(sample.token_advantages().any() for sample in outcome.samples)
+
+
+def young_part(outcome: GroupOutcome, begun_by: int, oldest_version: int) -> GroupOutcome | None:
+    """The group without tokens older than a version; None when no token is left.
+
+    A sample without versions is as old as its group.
+    """
+    samples = [
+        sample
+        if sample.versions is not None
+        else replace(
+            sample, versions=np.where(sample.mask, begun_by, UNKNOWN_VERSION).astype(np.int32)
+        )
+        for sample in outcome.samples
+    ]
+    samples = [s for sample in samples if (s := sample.masked_before(oldest_version)).trained_count]
+    return replace(outcome, samples=samples) if samples else None
+
+
+# ------------------------------------------------------------------------------------------------ as JSON values
+
+
+def encoded(value: Any) -> dict[str, Any]:
+    """A result or an outcome as JSON values; arrays are base64 of their bytes."""
+    fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    fields["samples"] = [_encoded_sample(sample) for sample in value.samples]
+    return {"kind": type(value).__name__, **fields}
+
+
+def decoded(fields: Mapping[str, Any]) -> RolloutResult | GroupOutcome:
+    """What `encoded` made."""
+    kind = {"RolloutResult": RolloutResult, "GroupOutcome": GroupOutcome}[fields["kind"]]
+    own = {name: value for name, value in fields.items() if name != "kind"}
+    return kind(**{**own, "samples": [_decoded_sample(sample) for sample in fields["samples"]]})
+
+
+def _encoded_sample(sample: TokenSample) -> dict[str, Any]:
+    fields = {name: getattr(sample, name) for name in _SCALARS}
+    fields |= {name: _encoded_array(getattr(sample, name)) for name in _STREAMS}
+    experts = sample.routed_experts
+    fields["routed_experts"] = None if experts is None else _encoded_array(np.asarray(experts))
+    return fields | {"spans": [list(span) for span in sample.spans]}
+
+
+def _decoded_sample(fields: Mapping[str, Any]) -> TokenSample:
+    arrays = {name: _decoded_array(fields[name]) for name in (*_STREAMS, "routed_experts")}
+    scalars = {name: fields[name] for name in _SCALARS}
+    return TokenSample(**scalars, **arrays, spans=tuple(Span(*span) for span in fields["spans"]))
+
+
+def _encoded_array(array: Any) -> list[Any] | None:
+    if array is None:
+        return None
+    content = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return [array.dtype.str, list(array.shape), content]
+
+
+def _decoded_array(saved: Any) -> Any:
+    if saved is None:
+        return None
+    kind, shape, content = saved
+    return np.frombuffer(base64.b64decode(content), np.dtype(kind)).reshape(shape)

@@ -1,0 +1,483 @@
+"""`RolloutSource`: batches of fresh samples for a trainer, while rollouts go on.
+
+    async with RolloutSource(env, [PolicyEndpoint.at(url)], SourceConfig(...), model="m") as source:
+        while (batch := await source.next_batch()).step <= 1000:
+            ...train on batch.samples...
+            await source.update_weights(folder, version=batch.step)
+
+Rollouts run continuously: one that ends is replaced at once, whatever its siblings do. `Dispatch` decides, this module
+acts: it plays, scores, turns rollouts into samples, and tells `Dispatch` what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from verifiers.envs.env_group import EnvGroup, routed_name
+from verifiers.envs.generation import score
+from verifiers.errors import (
+    AuthenticationError,
+    ConfigError,
+)
+from verifiers.rollouts.retries import is_retryable
+from verifiers.state import State
+from verifiers.training.advantages import estimator_of
+from verifiers.training.batch import Batch, batch_metrics
+from verifiers.training.difficulty import ExampleSampler
+from verifiers.training.dispatch import Dispatch
+from verifiers.training.dispatch_events import Cancellation, CancelReason, Entry, Start
+from verifiers.training.endpoint_watch import EndpointWatch, SourceStalled
+from verifiers.training.inference_admin import UpdateFailed, Weights, update_all
+from verifiers.training.policy import PolicyEndpoint
+from verifiers.training.rollout_results import (
+    GroupOutcome,
+    RolloutResult,
+    decoded,
+    encoded,
+    has_signal,
+    outcome_of,
+    result_of,
+    young_part,
+)
+from verifiers.training.source_config import SourceConfig
+from verifiers.training.source_evaluation import Evaluation, RunningEvaluation
+from verifiers.types import SamplingArgs
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+
+STATE_FORMAT = 1
+
+
+class RolloutSource:
+    """See the module. Use as an async context manager, with one task that takes batches."""
+
+    def __init__(
+        self,
+        env: Environment,
+        endpoints: Sequence[PolicyEndpoint],
+        config: SourceConfig,
+        *,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        num_examples: int = -1,
+        state: Mapping[str, Any] | None = None,
+        on_rollout: Callable[[State], None] | None = None,
+        on_cancellation: Callable[[Cancellation], None] | None = None,
+    ) -> None:
+        """`num_examples`: train on the first so many rows, -1 for all (an endless dataset needs a number).
+
+        `state`: what `state_dict` gave, to go on from there. `on_rollout` is called with every scored training rollout,
+        `on_cancellation` with every dropped group; neither may block.
+        """
+        if not endpoints:
+            raise ConfigError("A source needs at least one endpoint.")
+        self.env = env
+        self.config = config
+        self.endpoints = list(endpoints)
+        self._model = model
+        self._sampling_args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
+        self._num_examples = num_examples
+        self._saved = state
+        self._on_rollout = on_rollout
+        self._on_cancellation = on_cancellation
+        self._estimator = estimator_of(config.advantage)
+        self._min_healthy = min(config.min_healthy, config.rollouts_per_group)
+        self._rows: list[dict[str, Any]] = []
+        self._dispatch: Dispatch | None = None
+        self._stack = AsyncExitStack()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        """Rollouts being played, by ticket."""
+        self._changed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        """Set when nothing more will come: the source has failed or is closed."""
+        self._failure: Exception | None = None
+        self._in_a_row = 0
+        self._last_cancelled: Cancellation | None = None
+        self._cancelled_since: list[Cancellation] = []
+        self._durations_s: list[float] = []
+        """Of rollouts since the last batch."""
+        self._last_batch_time = 0.0
+        self._evaluations: dict[int, RunningEvaluation] = {}
+        self._next_evaluation = 0
+
+    # ------------------------------------------------------------------------------------------ opening, closing
+
+    async def __aenter__(self) -> Self:
+        # Building a dataset may read files and take seconds.
+        self._rows = await asyncio.to_thread(self.env.source("train").inputs, self._num_examples)
+        sampler = ExampleSampler(
+            [self._env_name(row) for row in self._rows],
+            seed=self.config.seed,
+            difficulty=self.config.difficulty,
+            env_weights=self.config.env_weights,
+        )
+        dispatch = Dispatch(self.config.limits(), sampler, len(self.endpoints))
+        complete: list[int] = []
+        if self._saved is not None:
+            complete = self._load(dispatch, self._saved)
+        self._dispatch = dispatch
+        self._watch = EndpointWatch(
+            dispatch,
+            self.endpoints,
+            timeout_s=self.config.unreachable_timeout_s,
+            spawn=self._spawn,
+            on_back=self._fill,
+        )
+        for endpoint in self.endpoints:
+            endpoint.set_version(dispatch.version)
+            if endpoint.admin is not None:
+                await self._stack.enter_async_context(endpoint.admin)
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._last_batch_time = time.monotonic()
+        for number in complete:
+            self._spawn(self._settle, number)
+        self._fill()
+        return self
+
+    def _load(self, dispatch: Dispatch, saved: Mapping[str, Any]) -> list[int]:
+        if saved.get("format") != STATE_FORMAT:
+            raise ConfigError(
+                f"The saved state has format {saved.get('format')!r}; this version reads {STATE_FORMAT}."
+            )
+        return dispatch.load_state_dict(saved["dispatch"], decoded)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Cancel what runs and wait until it has cleaned up."""
+        self._stopped.set()
+        self._open_dispatch.close()
+        for task in list(self._spawned):
+            task.cancel()
+        await self._stack.aclose()
+        self._report_cancellations()
+
+    @property
+    def _open_dispatch(self) -> Dispatch:
+        if self._dispatch is None:
+            raise RuntimeError("The source is not open; use it with `async with`.")
+        return self._dispatch
+
+    @property
+    def version(self) -> int:
+        """The policy version that new groups are begun with."""
+        return self._open_dispatch.version
+
+    @property
+    def in_flight(self) -> int:
+        """Rollouts being played."""
+        return self._open_dispatch.in_flight
+
+    def _env_name(self, row: Mapping[str, Any]) -> str:
+        if isinstance(self.env, EnvGroup):
+            return routed_name(row, self.env.env_map)
+        return self.env.env_id
+
+    # ------------------------------------------------------------------------------------------ playing
+
+    def _fill(self) -> None:
+        """Start everything there is room for."""
+        dispatch = self._open_dispatch
+        if self._stopped.is_set():
+            return
+        while (start := dispatch.next_start()) is not None:
+            task = self._running[start.ticket] = self._spawn(self._play, start)
+            task.add_done_callback(partial(self._ended, start.ticket))
+
+    def _ended(self, ticket: int, _: asyncio.Task[None]) -> None:
+        """Count a rollout that was stopped: here, because a task cancelled before its first step runs no code."""
+        if self._running.pop(ticket, None) is not None:
+            self._open_dispatch.aborted(ticket)
+            self._fill()
+
+    def _spawn(
+        self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any
+    ) -> asyncio.Task[None]:
+        """Run something beside the trainer. What it raises stops the source, not the trainer's task group."""
+
+        async def guarded() -> None:
+            try:
+                await work(*args)
+            except Exception as error:  # noqa: BLE001 - raised from `next_batch` and `evaluate`
+                self._fail(error)
+            finally:
+                self._changed.set()
+
+        assert self._tasks is not None  # the callers run only while the source is open
+        task = self._tasks.create_task(guarded())
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._stopped.set()
+
+    async def _play(self, start: Start) -> None:
+        """One rollout to its end, and its group's, if it was the last of it."""
+        result, retry = await self._rollout(start)
+        del self._running[start.ticket]
+        number = self._open_dispatch.finished(start.ticket, result, retry=retry)
+        self._fill()
+        if number is not None:
+            await self._settle(number)
+            self._fill()
+
+    async def _rollout(self, start: Start) -> tuple[Any, bool]:
+        """Play a rollout and score it, unless its group is scored together; and whether to play it again."""
+        begun = time.monotonic()
+        evaluation = None if start.evaluation is None else self._evaluations[start.evaluation]
+        row = self._rows[start.example] if evaluation is None else evaluation.rows[start.example]
+        state = await self.env.rollout(
+            row,
+            self.endpoints[start.endpoint].client,
+            self._model,
+            self._sampling_args if evaluation is None else evaluation.sampling_args,
+        )
+        if isinstance(state.error, AuthenticationError | ConfigError):
+            raise state.error
+        retry = is_retryable(state.error)
+        if retry:
+            self._watch.note(start.endpoint, state.error)
+        self._durations_s.append(time.monotonic() - begun)
+        if self.env.requires_group_rollouts:
+            return state, retry
+        await score(self.env, [state], alone=True)
+        return (state if evaluation is not None else self._reduced(state, start.group)), retry
+
+    def _reduced(self, state: State, group: int) -> RolloutResult:
+        if self._on_rollout is not None:
+            self._on_rollout(state)
+        return result_of(
+            state,
+            group_id=str(group),
+            env_id=self._env_name(state),
+            on_drift=self.config.on_drift,
+        )
+
+    # ------------------------------------------------------------------------------------------ settling
+
+    async def _settle(self, number: int) -> None:
+        """Score a complete group if that is still to do, and say what has become of it."""
+        dispatch = self._open_dispatch
+        results = dispatch.results_of(number)
+        if results is None:
+            return
+        if self.env.requires_group_rollouts and isinstance(results[0], State):
+            await score(self.env, results, alone=False)
+            if dispatch.results_of(number) is None:  # cancelled while it was scored
+                return
+        if dispatch.evaluation_of(number) is not None:
+            end = dispatch.settle(number, None)
+            if end is not None and (running := self._evaluations.get(end.evaluation)) is not None:
+                running.take(end)
+            return
+        reduced = [self._reduced(r, number) if isinstance(r, State) else r for r in results]
+        env_name = self._env_name(self._rows[dispatch.example_of(number)])
+        outcome = outcome_of(reduced, self._estimator, env_name)
+        cancel = self._verdict(outcome)
+        mean = outcome.mean_reward if outcome.rewards else None
+        dispatch.settle(number, outcome, mean_reward=mean, cancel=cancel)
+        self._in_a_row = 0 if cancel is None else self._in_a_row + 1
+        self._report_cancellations()
+
+    def _verdict(self, outcome: GroupOutcome) -> tuple[CancelReason, str] | None:
+        if len(outcome.rewards) < self._min_healthy:
+            first = outcome.failures[0] if outcome.failures else "no rollouts"
+            return CancelReason.FAILED, f"{len(outcome.failures)} rollouts failed: {first}"
+        if not outcome.samples:
+            return CancelReason.FAILED, "its rollouts sampled no tokens"
+        if not self.config.keep_without_signal and not has_signal(outcome):
+            return CancelReason.NO_SIGNAL, f"every reward is {outcome.rewards[0]:g}"
+        return None
+
+    def _report_cancellations(self) -> None:
+        for cancelled in self._open_dispatch.take_cancellations():
+            self._cancelled_since.append(cancelled)
+            if cancelled.reason in (CancelReason.FAILED, CancelReason.NO_SIGNAL):
+                self._last_cancelled = cancelled
+            if self._on_cancellation is not None:
+                self._on_cancellation(cancelled)
+
+    # ------------------------------------------------------------------------------------------ batches
+
+    async def next_batch(self) -> Batch:
+        """The next batch, as soon as enough groups are ready.
+
+        Raises SourceStalled when `give_up_after` groups in a row came to nothing or no endpoint answers, and what
+        stopped the source: wrong credentials, a mistake in the environment's code outside a rollout.
+        """
+        dispatch = self._open_dispatch
+        while True:
+            self._changed.clear()
+            self._raise_failure()
+            entries = dispatch.take_batch(self._young)
+            self._report_cancellations()
+            self._fill()
+            if entries is not None:
+                return self._batch(entries)
+            await self._changed.wait()
+
+    def _young(self, outcome: GroupOutcome, begun_by: int) -> GroupOutcome | None:
+        return young_part(outcome, begun_by, self._open_dispatch.oldest_allowed)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        last = self._last_cancelled
+        if self._in_a_row >= self.config.give_up_after and last is not None:
+            raise SourceStalled(
+                f"{self._in_a_row} groups in a row came to nothing; the last, of example {last.example}: "
+                f"{last.detail}. "
+                "If all rewards are equal, the task is too easy or too hard for the model, or the rubric is wrong."
+            )
+
+    def _batch(self, entries: list[Entry]) -> Batch:
+        dispatch = self._open_dispatch
+        now = time.monotonic()
+        metrics = batch_metrics(
+            entries,
+            version=dispatch.version,
+            cancelled=self._cancelled_since,
+            durations_s=self._durations_s,
+            wall_s=now - self._last_batch_time,
+        )
+        metrics |= {
+            "queue/ready_groups": float(dispatch.ready_groups),
+            "queue/open_groups": float(dispatch.open_groups),
+            "queue/in_flight": float(dispatch.in_flight),
+        }
+        for pool, size in dispatch.sampler.pool_sizes().items():
+            metrics[f"difficulty/{pool}"] = float(size)
+        self._last_batch_time = now
+        self._cancelled_since = []
+        self._durations_s = []
+        samples = [sample for entry in entries for sample in entry.outcome.samples]
+        return Batch(dispatch.tally.batches, dispatch.version, samples, entries, metrics)
+
+    # ------------------------------------------------------------------------------------------ the policy
+
+    async def update_weights(self, weights: Weights, version: int, *, pause: bool = True) -> None:
+        """Give every endpoint new weights while rollouts are in flight, then count from the new version.
+
+        Groups that become too old are stopped first, while the engines still run. Raises UpdateFailed when an endpoint
+        did not take them: it is left out until a later update reaches it, and the others go on with the new ones. When
+        none took them, all go on with the old ones.
+        """
+        admins = [endpoint.admin for endpoint in self.endpoints if endpoint.admin is not None]
+        if len(admins) != len(self.endpoints):
+            raise ConfigError(
+                "An endpoint has no administration. Give it the weights yourself, then call set_version."
+            )
+        dispatch = self._open_dispatch
+        await self._abort(dispatch.drop_stale(version))
+        results = await update_all(admins, weights, version, pause=pause)
+        took = [result is None for result in results]
+        failed = {
+            endpoint.url: str(result)
+            for endpoint, result in zip(self.endpoints, results, strict=True)
+            if result is not None
+        }
+        if not any(took):
+            raise UpdateFailed(failed, [])
+        for index, endpoint in enumerate(self.endpoints):
+            dispatch.set_healthy(index, took[index])
+            if took[index]:
+                endpoint.set_version(version)
+        await self._advance(version)
+        if failed:
+            raise UpdateFailed(
+                failed, [e.url for e, ok in zip(self.endpoints, took, strict=True) if ok]
+            )
+
+    async def set_version(self, version: int) -> None:
+        """All endpoints have a new policy, given to them by someone else."""
+        for endpoint in self.endpoints:
+            endpoint.set_version(version)
+        await self._advance(version)
+
+    async def _advance(self, version: int) -> None:
+        await self._abort(self._open_dispatch.set_version(version))
+        self._fill()
+        self._changed.set()
+
+    async def _abort(self, tickets: Sequence[int]) -> None:
+        """Stop rollouts and wait until they have cleaned up."""
+        tasks = [self._running[ticket] for ticket in tickets if ticket in self._running]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._report_cancellations()
+
+    # ------------------------------------------------------------------------------------------ evaluation
+
+    async def evaluate(
+        self,
+        num_examples: int = -1,
+        rollouts_per_example: int = 1,
+        *,
+        sampling_args: SamplingArgs | None = None,
+        state_columns: Sequence[str] = (),
+    ) -> Evaluation:
+        """Evaluate the policy on the evaluation rows, on the same endpoints, while training rollouts go on.
+
+        Cancelling the call gives the evaluation up. Raises what stopped the source.
+        """
+        dispatch = self._open_dispatch
+        rows = await asyncio.to_thread(self.env.source("eval").inputs, num_examples)
+        running = RunningEvaluation(rows, {**self._sampling_args, **(sampling_args or {})})
+        number, self._next_evaluation = self._next_evaluation, self._next_evaluation + 1
+        self._evaluations[number] = running
+        begun_by = dispatch.version
+        try:
+            dispatch.add_evaluation(number, range(len(rows)), rollouts_per_example)
+            self._fill()
+            await _first_of(running.done, self._stopped)
+            if not running.done.is_set():
+                raise self._failure or RuntimeError("The source was closed during an evaluation.")
+        finally:
+            await self._abort(dispatch.drop_evaluation(number))
+            del self._evaluations[number]
+        return running.result(state_columns, (begun_by, dispatch.version))
+
+    # ------------------------------------------------------------------------------------------ resuming
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on later, as JSON values: examples drawn, groups begun, samples not yet trained on.
+
+        Rollouts in flight are begun again after resuming; for environments that score groups together, groups that are
+        not complete are. Take it between a batch and the next, together with the trainer's own checkpoint.
+        """
+        return {
+            "format": STATE_FORMAT,
+            "dispatch": self._open_dispatch.state_dict(
+                lambda value: None if isinstance(value, State) else encoded(value)
+            ),
+        }
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Wait until any of the events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+__all__ = ["Batch", "Evaluation", "RolloutSource", "SourceConfig", "SourceStalled"]
