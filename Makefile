@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TORCH ?= torch==2.13.0
+TRAINING := $(VENV)/.torch
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .PHONY: demo test test-long lint types bench docs constraints clean setup
@@ -21,13 +23,20 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard environments/*/pypr
 	fi
 	touch $(READY)
 
+# The tests of losses and of the reference trainer run on torch, which nothing else needs. `make test TORCH=` leaves it out.
+$(TRAINING): $(READY)
+	@if [ -n "$(TORCH)" ]; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" || echo "torch is not installed; its tests are skipped"; \
+	fi
+	touch $(TRAINING)
+
 demo: $(READY)  ## evaluate a small local model on two environments, no key and no network needed
 	$(BIN)/python -m vf_cli.demo
 
-test: $(READY)  ## the test suite
+test: $(TRAINING)  ## the test suite
 	$(PYTEST) -n 2 --dist loadfile -m "not long" -q
 
-test-long: $(READY)  ## the long suites: real clients, kill loops, learning runs
+test-long: $(TRAINING)  ## the long suites: real clients, kill loops, learning runs
 	$(PYTEST) -m long -q --timeout 1800
 
 lint: $(READY)  ## ruff, and the generated reference is up to date

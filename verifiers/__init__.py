@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from verifiers.rubrics.rubric import Rubric as Rubric
     from verifiers.rubrics.rubric_group import RubricGroup as RubricGroup
     from verifiers.rubrics.tool_rubric import ToolRubric as ToolRubric
+    from verifiers.tools.mcp import MCPTool as MCPTool
+    from verifiers.tools.mcp import MCPToolConfig as MCPToolConfig
     from verifiers.types import AssistantMessage as AssistantMessage
     from verifiers.types import ClientConfig as ClientConfig
     from verifiers.types import ClientType as ClientType
@@ -186,6 +188,7 @@ _EXPORTS: dict[str, str] = {
         "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
         "verifiers.envs.env_group": "EnvGroup",
         "verifiers.envs.mcp_env": "MCPEnv",
+        "verifiers.tools.mcp": "MCPTool MCPToolConfig",
         "verifiers.envs.integrations.gym_env": "GymEnv",
         "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",
         "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
