@@ -49,19 +49,26 @@ class InputView(MutableMapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._state.input_fields:
             raise KeyError(key)
-        return self._state[key]
+        hidden = self._state.hidden_fields
+        return hidden[key] if hidden is not None and key in hidden else self._state[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
+        hidden = self._state.hidden_fields
+        if hidden is not None and key in hidden:
+            hidden[key] = value
+            return
         self._state[key] = value
         if key not in self._state.input_fields:
             self._state.input_fields = (*self._state.input_fields, key)
 
     def __delitem__(self, key: str) -> None:
-        del self._state[key]
+        hidden = self._state.hidden_fields
+        del (hidden if hidden is not None and key in hidden else self._state)[key]
         self._state.input_fields = tuple(f for f in self._state.input_fields if f != key)
 
     def __iter__(self) -> Iterator[str]:
-        return (field for field in self._state.input_fields if field in self._state)
+        hidden = self._state.hidden_fields or ()
+        return (f for f in self._state.input_fields if f in hidden or f in self._state)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -77,10 +84,12 @@ class InputView(MutableMapping[str, Any]):
 class State(dict[str, Any]):
     """One rollout: its input, its trajectory, its results, and whatever the author keeps in it."""
 
-    __slots__ = ("input_fields",)
+    __slots__ = ("hidden_fields", "input_fields")
 
     input_fields: tuple[str, ...]
     """Names of the dataset row's fields."""
+    hidden_fields: dict[str, Any] | None
+    """Fields of the row whose names are the library's own keys; only `state["input"]` shows them."""
 
     client: _Key[Any] = _Key()
     model: _Key[str] = _Key()
@@ -108,6 +117,7 @@ class State(dict[str, Any]):
         super().__init__(*args, **fields)
         row = dict.pop(self, "input", None)
         self.input_fields = ()
+        self.hidden_fields = None
         if row is not None:
             self._take_row(row)
 
@@ -117,7 +127,14 @@ class State(dict[str, Any]):
         state = cls.__new__(cls)
         dict.update(state, row)
         state.input_fields = tuple(row)
+        state.hidden_fields = None
         return state
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Put the library's own keys into the state of a row, beside fields of the row that have such names."""
+        if same := self.keys() & values.keys():
+            self.hidden_fields = {name: self[name] for name in same}
+        dict.update(self, values)
 
     @classmethod
     def for_task(cls, task: Mapping[str, Any]) -> Self:
@@ -167,6 +184,7 @@ class State(dict[str, Any]):
         """A shallow copy."""
         copied = State.for_row(self)
         copied.input_fields = self.input_fields
+        copied.hidden_fields = None if self.hidden_fields is None else dict(self.hidden_fields)
         return copied
 
     def saved_items(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
@@ -185,10 +203,13 @@ class State(dict[str, Any]):
                 raise TypeError(f"state[{key!r}] is not JSON serializable: {error}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.saved_items(), self.input_fields)
+        return _restore, (self.saved_items(), self.input_fields, self.hidden_fields)
 
 
-def _restore(items: dict[str, Any], input_fields: tuple[str, ...]) -> State:
+def _restore(
+    items: dict[str, Any], input_fields: tuple[str, ...], hidden_fields: dict[str, Any] | None
+) -> State:
     state = State.for_row(items)
     state.input_fields = input_fields
+    state.hidden_fields = hidden_fields
     return state

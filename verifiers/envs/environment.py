@@ -188,30 +188,31 @@ class Environment(HasDatasets, ABC):
             state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
         for key, value in input.items():
             if isinstance(value, dict | list) and key != "prompt":
-                dict.__setitem__(state, key, deepcopy(value))
+                dict.__setitem__(state, key, _copied(value))
         state["prompt"] = [
             deepcopy(message) if isinstance(message.get("content"), list) else message.copy()
             for message in normalize_messages(state["prompt"], field_name="prompt")
         ]
-        dict.update(
-            state,
-            client=resolve_client(client),
-            model=model,
-            sampling_args=sampling_args,
-            is_completed=False,
-            is_truncated=False,
-            stop_condition=None,
-            tool_defs=self._tools_for(state),
-            trajectory=[],
-            trajectory_id=generation.new_id(),
-            completion=None,
-            reward=None,
-            metrics=None,
-            advantage=None,
-            error=None,
-            final_env_response=None,
-            usage=StateUsageTracker(),
-            timing=RolloutTiming(),
+        state.begin(
+            {
+                "client": resolve_client(client),
+                "model": model,
+                "sampling_args": sampling_args,
+                "is_completed": False,
+                "is_truncated": False,
+                "stop_condition": None,
+                "tool_defs": self._tools_for(state),
+                "trajectory": [],
+                "trajectory_id": generation.new_id(),
+                "completion": None,
+                "reward": None,
+                "metrics": None,
+                "advantage": None,
+                "error": None,
+                "final_env_response": None,
+                "usage": StateUsageTracker(),
+                "timing": RolloutTiming(),
+            }
         )
         return state
 
@@ -499,6 +500,16 @@ class Environment(HasDatasets, ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def _copied(value: Any) -> Any:
+    """A copy that shares nothing that can be changed; quickly, for the usual flat `info`."""
+    if type(value) is dict and all(type(item) in _PLAIN for item in value.values()):
+        return value.copy()
+    return deepcopy(value)
 
 
 def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:

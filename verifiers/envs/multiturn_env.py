@@ -196,7 +196,8 @@ class MultiTurnEnv(Environment):
         if own is not None and own is not state:
             # The caller holds this state: what an author returned instead is taken over into it.
             dict.clear(state)
-            state.input_fields = own.input_fields if isinstance(own, State) else ()
+            if isinstance(own, State) and own.input_fields:
+                state.input_fields, state.hidden_fields = own.input_fields, own.hidden_fields
             dict.update(state, own)
         return state
 

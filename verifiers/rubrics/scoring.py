@@ -44,6 +44,8 @@ def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
         return objects[name]
     if name == "state":
         return state
+    if state.hidden_fields and name in state.hidden_fields and name not in _OFFERED:
+        return state.hidden_fields[name]
     if name in _OFFERED or name in state.input_fields:
         value = dict.get(state, name, _MISSING)
         if value is not _MISSING:
@@ -70,9 +72,8 @@ def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> di
         except KeyError:
             pass  # an optional parameter keeps its default, a required one is reported below
     offered = offered_by(state, objects)
-    for field in state.input_fields:
-        if field in state:
-            offered.setdefault(field, state[field])
+    for field, value in state["input"].items():
+        offered.setdefault(field, value)
     return call.arguments(offered)
 
 
@@ -99,7 +100,7 @@ async def call_for_group(
     fields = {f for state in states for f in state.input_fields if all(f in s for s in states)}
     for one, state in zip(each, states, strict=True):
         for field in fields:
-            one.setdefault(field, state[field])
+            one.setdefault(field, state["input"][field])
     offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
     # A function that is marked for groups may use the singular names for its lists.
     offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}

@@ -295,8 +295,10 @@ async def test_setup_state_may_return_a_new_state() -> None:
         async def setup_state(self, state: vf.State) -> vf.State:
             return vf.State({**state, "extra": 1})
 
-    [output] = await run(Env(max_turns=1), ScriptedClient(["a"]), state_columns=["extra"])
-    assert (output["extra"], output["error"]) == (1, None)
+    rubric = vf.Rubric(funcs=[lambda question: float(question == "2+2?")])
+    env = Env(max_turns=1, rubric=rubric)
+    [output] = await run(env, ScriptedClient(["a"]), state_columns=["extra"])
+    assert (output["extra"], output["error"], output["reward"]) == (1, None, 1.0)
 
 
 async def test_live_objects_stay_out_of_saved_state() -> None:
@@ -426,3 +428,19 @@ async def test_a_marked_check_done_and_one_that_is_called_otherwise_stay_as_they
         warnings.simplefilter("error")
         assert (await play(Marked(), ScriptedClient(then="a")))["stop_condition"] == "check_done"
         assert len((await play(Helper(), ScriptedClient(then="a")))["trajectory"]) == 3
+
+
+async def test_a_column_with_a_name_of_ours_stays_readable_as_part_of_the_row() -> None:
+    seen: dict[str, Any] = {}
+
+    def looks(model: str, reward: float, completion: Any, state: vf.State) -> float:
+        seen.update(model=model, reward=reward, completion=completion, row=state["input"].copy())
+        return 1.0
+
+    row = {"question": "q", "model": "gpt-2", "reward": 0.25, "completion": "gold", "error": None}
+    env = Echo(dataset=[row], max_turns=1, rubric=vf.Rubric(funcs=[looks]))
+    [output] = await run(env, ScriptedClient(["a"]))
+    assert (output["reward"], output["error"], output["errors"]) == (1.0, None, [])
+    assert (seen["model"], seen["reward"]) == ("gpt-2", 0.25)
+    assert seen["completion"][0]["content"] == "a"  # the rollout's own, as always
+    assert {key: seen["row"][key] for key in row} == row
