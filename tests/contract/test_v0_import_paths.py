@@ -31,6 +31,8 @@ PATHS = {
     "verifiers.envs.experimental.mcp_env": "MCPEnv",
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
+    "verifiers.envs.python_env": "PythonEnv",
+    "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
     "verifiers.envs.singleturn_env": "SingleTurnEnv",
     "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
     "verifiers.envs.textarena_env": "TextArenaEnv",
@@ -89,8 +91,6 @@ PATHS = {
 NOT_YET = {
     # sandboxes
     "verifiers": "PythonEnv SandboxEnv CliAgentEnv HarborEnv OpenEnvEnv",
-    "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
-    "verifiers.envs.python_env": "PythonEnv",
     "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
         SandboxSetupError SandboxTimeouts is_retryable_sandbox_api_error is_retryable_sandbox_read_error""",
     # agents that are programs of their own
