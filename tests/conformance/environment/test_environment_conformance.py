@@ -78,7 +78,24 @@ ENVIRONMENTS: dict[str, Callable[[], vf.Environment]] = {
     "EnvGroup in an EnvGroup": lambda: vf.EnvGroup([group(), Talk(dataset=ROWS, max_turns=1)]),
 }
 
+
+class Countdown:
+    """The smallest environment in Gymnasium's form: three steps, a point for the word "go"."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.left = 3
+        return f"{self.left} left", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return f"{self.left} left", float(action == "go"), self.left == 0, False, {}
+
+
 INTEGRATIONS: dict[str, tuple[str, Callable[[], vf.Environment]]] = {
+    "GymEnv": (
+        "gymnasium",
+        lambda: vf.GymEnv(Countdown, num_train_episodes=4, num_eval_episodes=4),
+    ),
     "ReasoningGymEnv": (
         "reasoning_gym",
         lambda: vf.ReasoningGymEnv("basic_arithmetic", num_train_examples=4, num_eval_examples=4),
