@@ -41,6 +41,7 @@ def init(
     openenv: Annotated[
         bool, typer.Option("--openenv", help="Not supported; answers with an error.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Start a new environment: code, test, README and pyproject.toml that work from the first minute.
 
@@ -59,11 +60,17 @@ def init(
         rewrite_readme=rewrite_readme,
         force=force,
     )
+    env_id = made.folder.name.replace("_", "-")
+    if as_json:
+        written, kept = [str(file) for file in made.written], [str(file) for file in made.kept]
+        output.show_json(
+            {"env_id": env_id, "folder": str(made.folder), "written": written, "kept": kept}
+        )
+        return 0
     for file in made.written:
         output.show(f"wrote  {file}")
     for file in made.kept:
         output.show(f"kept   {file}  (--force writes it anew)")
-    env_id = made.folder.name.replace("_", "-")
     output.show(
         f"next   vf-install {env_id}{'' if path == './environments' else f' -p {path}'} && vf-validate {env_id}"
     )

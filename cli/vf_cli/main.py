@@ -29,12 +29,19 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
 
-def run(app: typer.Typer, name: str, arguments: list[str] | None = None) -> int:
-    """Run a one-command app under its name and give the exit code; what it raises becomes a message on stderr."""
+def run(
+    app: typer.Typer,
+    name: str,
+    arguments: list[str] | None = None,
+    *,
+    verbose: str = r"--verbose|-[A-Za-z]*v[A-Za-z]*",
+) -> int:
+    """Run an app under its name and give the exit code; what it raises becomes a message on stderr.
+
+    `verbose` matches the arguments that ask for tracebacks.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
-    is_verbose = any(
-        re.fullmatch(r"--verbose|-[A-Za-z]*v[A-Za-z]*", argument) for argument in arguments
-    )
+    is_verbose = any(re.fullmatch(verbose, argument) for argument in arguments)
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()

@@ -118,12 +118,14 @@ def source_files(folder: Path) -> dict[str, Path]:
 
 
 def unpack(archive: Path, target: Path) -> list[str]:
-    """Unpack a source archive into the new folder `target`; the paths of its files.
+    """Unpack a source archive into `target`, a new or empty folder; the paths of its files.
 
     Raises HubMisbehaved, and leaves no folder behind, for links, devices, paths that leave the folder, and bombs.
     """
     written: list[str] = []
     unpacked_bytes = 0
+    if target.is_dir():
+        target.rmdir()  # so that a failure leaves none, whether it was there or not
     target.mkdir(parents=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:

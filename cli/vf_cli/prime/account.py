@@ -1,0 +1,222 @@
+"""`prime login`, `logout`, `whoami`, `switch` and `teams`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vf_cli import output
+from vf_cli.prime.command import (
+    chosen,
+    command,
+    confirm,
+    group,
+    settings,
+    show_facts,
+    show_table,
+    with_hub,
+)
+
+if TYPE_CHECKING:
+    from verifiers.hub.client import HubClient
+
+teams = group("Your teams.")
+PAGE = 100
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def refuse_temporary_context() -> None:
+    """Return unless a context is only overlaid: what would be written could not be seen through it."""
+    from verifiers.errors import ConfigError
+
+    context = chosen().context or os.environ.get("PRIME_CONTEXT")
+    if context:
+        raise ConfigError(
+            f"The temporary context {context!r} is read-only. First `prime config use {context}`, then without -c."
+        )
+
+
+def login(
+    headless: Annotated[bool, typer.Option("--headless", help="Do not open a browser.")] = False,
+) -> int:
+    """Log in to your hub by a browser and keep the key in the configuration file.
+
+    For a machine without a person use PRIME_API_KEY, or `prime config set-api-key -` with the key on stdin.
+    """
+    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.login import Invitation, log_in
+    from vf_cli.prime.config import hub_changes
+
+    refuse_temporary_context()
+    at = settings()._replace(api_key=None)
+    if not at.is_encrypted:
+        output.warn(f"{at.base_url} is not encrypted: others on the way can read the key.")
+
+    def invite(invitation: Invitation) -> None:
+        output.note(f"Open {invitation.url} and let in the code {invitation.code}.")
+        if not headless:
+            import webbrowser
+
+            webbrowser.open(invitation.url)
+        output.note("Waiting … Ctrl-C stops.")
+
+    key = with_hub(lambda hub: log_in(hub, invite), at=at)
+    person = with_hub(_whoami, at=at._replace(api_key=key))
+    file = ConfigFile()
+    changes = {**hub_changes(file.read(), at.base_url), **_known(person)}
+    no_team = {"team_id": None, "team_name": None, "team_role": None}
+    file.update(**{**changes, **no_team, "api_key": key})
+    name = person.get("slug") or person.get("name")
+    data = {"user": name, "user_id": person.get("id"), "base_url": at.base_url}
+    show_facts(
+        data,
+        [("logged in as", name), ("hub", at.base_url), ("saved in", file.path)],
+        next_step="prime switch TEAM makes new things a team's",
+    )
+    return 0
+
+
+def logout(yes: Yes = False) -> int:
+    """Forget the key in the configuration file. The hub still takes it until it is revoked there."""
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    file = ConfigFile()
+    if not file.read()["api_key"]:
+        show_facts({"logged_out": False}, [("not logged in", file.path)])
+        return 0
+    confirm("Forget the API key?", is_sure=yes)
+    forgotten = ("team_id", "team_name", "team_role", "user_id", "user_name")
+    file.update(api_key="", **dict.fromkeys(forgotten))
+    show_facts({"logged_out": True}, [("logged out", file.path)])
+    return 0
+
+
+def whoami() -> int:
+    """Say who the key belongs to and what it may do."""
+    from verifiers.hub.config import ConfigFile
+
+    at = settings()
+    person = with_hub(_whoami, needs_key=True, at=at)
+    file = ConfigFile()
+    if at.api_key == file.read()["api_key"]:
+        file.update(**_known(person))
+    scope = person.get("scope") or {}
+    allowed = [
+        name for name, rights in scope.items() if isinstance(rights, dict) and any(rights.values())
+    ]
+    facts = [
+        ("user", person.get("slug")),
+        ("name", person.get("name")),
+        ("email", person.get("email")),
+        ("id", person.get("id")),
+        ("may", allowed),
+        ("team", at.team_id),
+        ("hub", at.base_url),
+    ]
+    show_facts({**person, "base_url": at.base_url, "team_id": at.team_id}, facts)
+    return 0
+
+
+def switch(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help="`personal`, or the slug or id of a team."),
+    ] = None,
+) -> int:
+    """Choose whom new environments and evaluations belong to: you, or one of your teams."""
+    from verifiers.errors import ConfigError
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    file = ConfigFile()
+    mine = with_hub(_all_teams, needs_key=True)
+    if target is None:
+        now = file.read()["team_id"]
+        rows = [["" if now else "*", "personal", ""]]
+        rows += [
+            ["*" if team["teamId"] == now else "", team.get("slug"), team["teamId"]]
+            for team in mine
+        ]
+        show_table({"team_id": now, "teams": mine}, ["now", "name", "id"], rows)
+        return 0
+    if target == "personal":
+        file.update(team_id=None, team_name=None, team_role=None)
+        show_facts({"team_id": None}, [("new things belong to", "you")])
+        return 0
+    team = next((team for team in mine if target in (team["teamId"], team.get("slug"))), None)
+    if team is None:
+        names = ", ".join(str(team.get("slug")) for team in mine) or "none"
+        raise ConfigError(f"You are in no team {target!r}. Your teams: {names}.")
+    file.update(team_id=team["teamId"], team_name=team.get("name"), team_role=team.get("role"))
+    data = {"team_id": team["teamId"], "team_name": team.get("name")}
+    show_facts(data, [("new things belong to", team.get("slug"))])
+    return 0
+
+
+@command(teams, "list")
+def list_teams(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most teams.")] = PAGE,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Teams to leave out.")] = 0,
+) -> int:
+    """List your teams."""
+    answer = with_hub(
+        lambda hub: hub.get("/user/teams", offset=offset, limit=limit), needs_key=True
+    )
+    rows = answer.get("data") or []
+    show_table(
+        {"teams": rows, "total_count": answer.get("total_count", len(rows))},
+        ["slug", "name", "role", "id"],
+        [[row.get("slug"), row.get("name"), row.get("role"), row.get("teamId")] for row in rows],
+        empty="You are in no team.",
+    )
+    return 0
+
+
+@command(teams)
+def members(
+    team_id: Annotated[
+        str | None, typer.Option("--team-id", help="Id of the team. (default: the configured one)")
+    ] = None,
+) -> int:
+    """List the members of a team."""
+    from verifiers.errors import ConfigError
+
+    at = settings()
+    team = team_id or at.team_id
+    if team is None:
+        raise ConfigError("Name a team: --team-id ID, or `prime switch TEAM` for all commands.")
+    answer = with_hub(lambda hub: hub.get(f"/teams/{team}/members"), needs_key=True, at=at)
+    rows = answer.get("data") or []
+    show_table(
+        {"members": rows, "total_count": len(rows)},
+        ["user", "role", "email", "id"],
+        [
+            [row.get("userName"), row.get("role"), row.get("userEmail"), row.get("userId")]
+            for row in rows
+        ],
+    )
+    return 0
+
+
+async def _whoami(hub: HubClient) -> dict[str, Any]:
+    from verifiers.hub.client import data_of
+
+    team = hub.settings.team_id
+    return dict(data_of(await hub.get("/user/whoami", teamId=team)))
+
+
+async def _all_teams(hub: HubClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = await hub.get("/user/teams", offset=len(found), limit=PAGE)
+        page = answer.get("data") or []
+        found += page
+        if not page or len(found) >= int(answer.get("total_count", len(found))):
+            return found
+
+
+def _known(person: dict[str, Any]) -> dict[str, Any]:
+    return {"user_id": person.get("id"), "user_name": person.get("slug") or person.get("name")}

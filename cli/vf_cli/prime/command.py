@@ -1,0 +1,326 @@
+"""What every command of `prime` has: the options for its output, the connection to the hub, and showing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_type_hints
+
+import typer
+
+from vf_cli import output
+from vf_cli.main import EXIT_FAILED
+
+if TYPE_CHECKING:
+    from verifiers.hub.client import HubClient
+    from verifiers.hub.config import HubSettings
+    from verifiers.packages.install import HubEnvironment
+
+Result = TypeVar("Result")
+FORMATS = ("table", "json", "pretty")
+
+
+class Choices(NamedTuple):
+    """What the options that every command has say."""
+
+    format: Literal["table", "json", "pretty"] | None = None
+    """None: the command's own, which is mostly a table."""
+    is_plain: bool = False
+    is_verbose: bool = False
+    context: str | None = None
+
+
+_chosen: ContextVar[Choices] = ContextVar("_chosen")
+
+
+def chosen() -> Choices:
+    """The choices of the command that runs."""
+    return _chosen.get(Choices())
+
+
+def choose(**changes: Any) -> None:
+    """Change some of them."""
+    _chosen.set(chosen()._replace(**changes))
+
+
+def forget_choices() -> None:
+    """Back to the defaults, before another command."""
+    _chosen.set(Choices())
+
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+_PANEL = "Output"
+
+
+def _take_json(value: bool) -> None:
+    if value:
+        choose(format="json")
+
+
+def _take_format(value: str | None) -> None:
+    if value is None:
+        return
+    if value not in FORMATS:
+        raise typer.BadParameter(f"--output is one of {', '.join(FORMATS)}, not {value!r}.")
+    choose(format=value)
+
+
+def _take_plain(value: bool) -> None:
+    if value:
+        choose(is_plain=True)
+
+
+def _take_verbose(value: bool) -> None:
+    if value:
+        choose(is_verbose=True)
+
+
+def _common(taken: set[str]) -> dict[str, Any]:
+    """The options that every command has, by their long names; those that are taken are left out."""
+    said = {"expose_value": False, "rich_help_panel": _PANEL}
+    output_names = ["--output"] if "-o" in taken else ["--output", "-o"]
+    json_help = "Print one JSON document; the same as --output json."
+    options = {
+        "--json": Annotated[
+            bool, typer.Option("--json", help=json_help, callback=_take_json, **said)
+        ],
+        "--output": Annotated[
+            str | None,
+            typer.Option(
+                *output_names,
+                metavar="FORMAT",
+                help="table, json or pretty.",
+                callback=_take_format,
+                **said,
+            ),
+        ],
+        "--plain": Annotated[
+            bool,
+            typer.Option(
+                "--plain",
+                help="Terse lines, columns separated by tabs.",
+                callback=_take_plain,
+                **said,
+            ),
+        ],
+        "--verbose": Annotated[
+            bool,
+            typer.Option(
+                "--verbose",
+                help="Log everything, and show tracebacks.",
+                callback=_take_verbose,
+                **said,
+            ),
+        ],
+    }
+    # A command with a --json of its own prints in its own ways.
+    left_out = taken | ({"--output", "--plain"} if "--json" in taken else set())
+    return {name: option for name, option in options.items() if name not in left_out}
+
+
+def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
+    """The function with `--json`, `--output` (and `-o`, where that is free), `--plain` and `--verbose`."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+    taken = {
+        name
+        for hint in hints.values()
+        for info in getattr(hint, "__metadata__", ())
+        for name in getattr(info, "param_decls", None) or ()
+    }
+    added = [
+        inspect.Parameter(
+            f"_common_{name.strip('-')}",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if name == "--output" else False,
+            annotation=option,
+        )
+        for name, option in _common(taken).items()
+    ]
+
+    def call(*args: Any, **kwargs: Any) -> int:
+        own = {name: value for name, value in kwargs.items() if not name.startswith("_common_")}
+        return function(*args, **own)
+
+    call.__name__, call.__doc__ = function.__name__, _one_line_paragraphs(function.__doc__ or "")
+    call.__annotations__ = {p.name: p.annotation for p in (*parameters, *added)}
+    call.__signature__ = inspect.Signature([*parameters, *added])  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+def _one_line_paragraphs(text: str) -> str:
+    """A docstring whose paragraphs the terminal may break where it likes; those after a form feed mark stay."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, panel: str | None = None
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register a function as a command of `app`, with the options that every command has."""
+
+    def register(function: Callable[..., int]) -> Callable[..., int]:
+        settings: dict[str, Any] = {"rich_help_panel": panel} if panel else {}
+        app.command(name, context_settings=HELP_NAMES, **settings)(with_common_options(function))
+        return function
+
+    return register
+
+
+def group(help: str) -> typer.Typer:
+    """A new group of commands."""
+    return typer.Typer(
+        add_completion=False, help=help, no_args_is_help=True, context_settings=HELP_NAMES
+    )
+
+
+# --- the hub ----------------------------------------------------------------------------------
+
+
+def settings() -> HubSettings:
+    """The hub that the user configured."""
+    from verifiers.hub.config import hub_settings
+
+    return hub_settings(chosen().context)
+
+
+def with_hub(
+    work: Callable[[HubClient], Awaitable[Result]],
+    *,
+    needs_key: bool = False,
+    at: HubSettings | None = None,
+) -> Result:
+    """Run `work` with a connection to the user's hub (or `at`), and give what it gives."""
+    from verifiers.hub.client import HubClient
+    from vf_cli.main import configure_logging
+
+    configure_logging(is_verbose=chosen().is_verbose)
+
+    async def connected() -> Result:
+        async with HubClient(at or settings()) as hub:
+            if needs_key:
+                hub.require_key()
+            return await work(hub)
+
+    return asyncio.run(connected())
+
+
+def environment_of(text: str, version: str | None = None) -> HubEnvironment:
+    """`owner/name[@version]`, or the name of a folder here that was pushed or pulled."""
+    from verifiers.errors import ConfigError
+    from verifiers.hub.origin import known_hub_id
+    from verifiers.packages.install import parse_hub_id
+
+    name, at, own_version = text.partition("@")
+    if "/" not in name or name.startswith((".", "/", "~")):
+        found = known_hub_id(name)
+        if found is None:
+            raise ConfigError(
+                f"{text!r} does not say whose environment it is: write owner/name. (No folder of that name here was "
+                "pushed or pulled.)"
+            )
+        text = found + at + own_version
+    wanted = parse_hub_id(text)
+    if version not in (None, "latest"):
+        if wanted.version not in (None, version):
+            raise typer.BadParameter(f"{text} and --version {version} name two versions.")
+        wanted = wanted._replace(version=version)
+    return wanted
+
+
+# --- showing ----------------------------------------------------------------------------------
+
+
+def is_json(default: Literal["table", "json"] = "table") -> bool:
+    """Whether programs read the output."""
+    return (chosen().format or default) == "json"
+
+
+def show_table(
+    data: Any, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "nothing"
+) -> None:
+    """Rows for people, or `data` for programs."""
+    if is_json():
+        output.show_json(data)
+        return
+    if chosen().is_plain:
+        for row in rows:
+            output.show(
+                "\t".join(_cell(cell).replace("\t", " ").replace("\n", " ") for cell in row)
+            )
+        return
+    if not rows:
+        output.show(empty)
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(cell) for cell in row))
+    output.show(table)
+
+
+def show_facts(
+    data: Any, facts: Sequence[tuple[str, Any]], *, next_step: str | None = None
+) -> None:
+    """Labels and values for people, or `data` for programs; values that are None or empty are left out."""
+    if is_json():
+        output.show_json(data)
+        return
+    given = [(label, _cell(value)) for label, value in facts if value not in (None, "", [])]
+    width = max((len(label) for label, _ in given), default=0)
+    for label, value in given:
+        if chosen().is_plain:
+            output.show(f"{label}\t{value}")
+        else:
+            output.show(f"{label.ljust(width)}  {value}")
+    if next_step is not None and not chosen().is_plain:
+        output.show(f"{'next'.ljust(width)}  {next_step}")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        value = ", ".join(str(item) for item in value)
+    return output.safe("" if value is None else str(value))
+
+
+def moment(text: Any) -> str:
+    """A time of the hub, to the minute."""
+    return str(text or "")[:16].replace("T", " ")
+
+
+# --- asking -----------------------------------------------------------------------------------
+
+
+def confirm(question: str, *, is_sure: bool, option: str = "--yes") -> None:
+    """Go on only when the user agrees; without a terminal `option` must say so."""
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            f"{question} Say so with {option}: there is no terminal to ask on."
+        )
+    if not typer.confirm(question, err=True):
+        output.note("Nothing was changed.")
+        raise typer.Exit(EXIT_FAILED)
+
+
+def ask(label: str, given: str | None, *, is_secret: bool = False) -> str:
+    """A value that was given, or `-` or no terminal: one line of stdin, or what the user types."""
+    if given is not None and given != "-":
+        return given
+    if given == "-" or not sys.stdin.isatty():
+        line = sys.stdin.readline().rstrip("\r\n")
+        if not line:
+            raise typer.BadParameter(f"{label} is missing: give it as an argument or on stdin.")
+        return line
+    return cast(str, typer.prompt(label, hide_input=is_secret, err=True))

@@ -1,0 +1,279 @@
+"""`prime config`: the configuration file `~/.prime/config.json`, shared with the public command, and its contexts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from vf_cli import output
+from vf_cli.prime.account import Yes, refuse_temporary_context
+from vf_cli.prime.command import ask, chosen, command, confirm, group, show_facts, show_table
+
+app = group("Configure the command: which hub, as whom, and saved contexts.")
+Url = Annotated[str | None, typer.Argument(metavar="URL", help="The address; asked for without.")]
+Switch = Annotated[str, typer.Argument(metavar="ENABLED", help="true or false.")]
+
+
+def hub_changes(values: dict[str, Any], base_url: str) -> dict[str, Any]:
+    """What else changes with the hub: pages and traces follow it, unless they were set to somewhere else.
+
+    The public evaluator sends traces to its vendor whatever hub is configured; only this setting keeps them here.
+    """
+    from verifiers.hub.config import DEFAULTS
+
+    own = {values["base_url"], None, ""}
+    changes: dict[str, Any] = {"base_url": base_url}
+    for key in ("frontend_url", "traces_url"):
+        if values[key] in own or values[key] == DEFAULTS[key]:
+            changes[key] = base_url
+    return changes
+
+
+def _set(key: str, value: Any, shown: Any = None) -> int:
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    file = ConfigFile()
+    file.update(**{key: value})
+    shown = value if shown is None else shown
+    show_facts({key: shown}, [(key, shown), ("saved in", file.path)])
+    return 0
+
+
+@command(app)
+def view() -> int:
+    """Show the configuration as it counts now, variables and context included. Keys are shortened."""
+    import os
+
+    from verifiers.errors import ConfigError
+    from verifiers.hub.config import ConfigFile, hub_settings, masked
+
+    file = ConfigFile()
+    values = file.read()
+    try:
+        at = hub_settings(chosen().context, file=file)
+    except ConfigError as error:
+        at = None
+        output.note(str(error))
+    names = (
+        "PRIME_API_BASE_URL",
+        "PRIME_BASE_URL",
+        "PRIME_API_KEY",
+        "PRIME_TEAM_ID",
+        "PRIME_CONTEXT",
+    )
+    data = {
+        **values,
+        "base_url": at.base_url if at else None,
+        "api_key": masked(at.api_key if at else values["api_key"]),
+        "team_id": at.team_id if at else values["team_id"],
+        "frontend_url": at.frontend_url if at else values["frontend_url"],
+        "current_environment": at.context if at else values["current_environment"],
+        "config_file": str(file.path),
+        "from_variables": [name for name in names if os.environ.get(name)],
+    }
+    show_facts(
+        data, [(key, "-" if value in (None, "", []) else value) for key, value in data.items()]
+    )
+    return 0
+
+
+@command(app)
+def set_api_key(
+    api_key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="API_KEY", help="The key; asked for without. `-` reads it from stdin."
+        ),
+    ] = None,
+) -> int:
+    """Keep an API key for the configured hub."""
+    from verifiers.hub.config import ConfigFile, hub_settings, masked
+
+    refuse_temporary_context()
+    key = ask("API key", api_key, is_secret=True).strip()
+    if not key or not key.isascii() or any(character.isspace() for character in key):
+        raise typer.BadParameter("An API key is one word of ASCII characters.")
+    file = ConfigFile()
+    at = hub_settings(file=file)
+    # Beside its hub: a key without one could be sent to another.
+    file.update(**hub_changes(file.read(), at.base_url), api_key=key)
+    data = {"api_key": masked(key), "base_url": at.base_url}
+    show_facts(
+        data,
+        [("api_key", masked(key)), ("for", at.base_url), ("saved in", file.path)],
+        next_step="prime whoami",
+    )
+    return 0
+
+
+@command(app)
+def set_base_url(url: Url = None) -> int:
+    """Name the hub. A key that was kept for another hub is forgotten, so that it is never sent to this one."""
+    from verifiers.hub.config import PUBLIC_API_URL, ConfigFile, checked_url, is_loopback, origin
+
+    refuse_temporary_context()
+    base_url = checked_url(ask("Address of the hub", url))
+    file = ConfigFile()
+    values = file.read()
+    changes = hub_changes(values, base_url)
+    was = values["base_url"]
+    if values["api_key"] and origin(was) not in (origin(base_url), origin(PUBLIC_API_URL)):
+        changes["api_key"] = ""
+        output.note(f"The API key of {was} was forgotten; `prime login` gets one for {base_url}.")
+    file.update(**changes)
+    if origin(base_url) == origin(PUBLIC_API_URL):
+        output.warn(
+            "The public command writes this address by itself, so in the file it does not count as a choice. Use "
+            "`prime -c production …`, or PRIME_API_BASE_URL."
+        )
+    scheme, host, _ = origin(base_url)
+    if scheme == "http" and not is_loopback(host):
+        output.warn(f"{base_url} is not encrypted: others on the way can read your key.")
+    show_facts(
+        {key: value for key, value in changes.items() if key != "api_key"},
+        [("base_url", base_url), ("saved in", file.path)],
+        next_step="prime login",
+    )
+    return 0
+
+
+@command(app)
+def set_frontend_url(url: Url = None) -> int:
+    """Say where the hub's pages are, when that is not the hub's own address."""
+    from verifiers.hub.config import checked_url
+
+    return _set("frontend_url", checked_url(ask("Address of the pages", url)))
+
+
+@command(app)
+def set_inference_url(url: Url = None) -> int:
+    """Say where the public command's inference is. Commands here do not use it."""
+    return _set("inference_url", _address(ask("Address of the inference", url)))
+
+
+@command(app)
+def set_traces_url(url: Url = None) -> int:
+    """Say where the public evaluator sends traces. Commands here send none."""
+    return _set("traces_url", _address(ask("Address for traces", url)))
+
+
+@command(app)
+def set_team_id(team_id: Annotated[str, typer.Argument(metavar="TEAM_ID")]) -> int:
+    """Make new things a team's, by its id. (`prime switch` does it by name.)"""
+    from verifiers.hub.publishing import TEAM_ID
+
+    if not TEAM_ID.fullmatch(team_id):
+        raise typer.BadParameter(
+            f"{team_id!r} is not a team's id (c and 24 lower-case letters or digits). `prime teams list` has them."
+        )
+    return _set("team_id", team_id)
+
+
+@command(app)
+def remove_team_id() -> int:
+    """Make new things yours again."""
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    ConfigFile().update(team_id=None, team_name=None, team_role=None)
+    show_facts({"team_id": None}, [("new things belong to", "you")])
+    return 0
+
+
+@command(app)
+def set_ssh_key_path(path: Annotated[str, typer.Argument(metavar="PATH")]) -> int:
+    """Set the path of the SSH key that the public command uses."""
+    return _set("ssh_key_path", path)
+
+
+@command(app)
+def set_share_resources_with_team(enabled: Switch) -> int:
+    """Set whether the public command shares new machines with the team."""
+    return _set("share_resources_with_team", _truth(enabled))
+
+
+@command(app)
+def set_traces_opt_out(enabled: Switch) -> int:
+    """Set whether the public evaluator sends no traces."""
+    return _set("traces_opt_out", _truth(enabled))
+
+
+@command(app)
+def reset(yes: Yes = False) -> int:
+    """Set everything back to the defaults, the key included; contexts stay."""
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    confirm("Forget the whole configuration?", is_sure=yes)
+    file = ConfigFile()
+    file.reset()
+    show_facts({"reset": True}, [("reset", file.path)], next_step="prime config set-base-url URL")
+    return 0
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+
+
+@command(app)
+def save(name: Name) -> int:
+    """Save the configuration under a name, the key included: `prime -c NAME …` uses it once."""
+    from verifiers.hub.config import ConfigFile
+
+    path = ConfigFile().save_context(name)
+    show_facts({"saved": name, "path": str(path)}, [("saved", name), ("in", path)])
+    return 0
+
+
+@command(app)
+def use(name: Annotated[str, typer.Argument(metavar="ENV", help="Name of the context.")]) -> int:
+    """Switch to a saved context for all further commands."""
+    from verifiers.hub.config import ConfigFile
+
+    refuse_temporary_context()
+    file = ConfigFile()
+    file.use_context(name)
+    show_facts(
+        {"current_environment": name, "base_url": file.read()["base_url"]},
+        [("context", name), ("hub", file.read()["base_url"])],
+    )
+    return 0
+
+
+@command(app)
+def envs() -> int:
+    """List the contexts."""
+    from verifiers.hub.config import PRODUCTION, ConfigFile
+
+    file = ConfigFile()
+    now = chosen().context or file.read()["current_environment"]
+    names = [PRODUCTION, *file.contexts()]
+    rows = [[name, "*" if name == now else "", file.context(name)["base_url"]] for name in names]
+    listed = [{"name": name, "is_current": bool(mark), "base_url": url} for name, mark, url in rows]
+    show_table({"environments": listed}, ["context", "now", "hub"], rows)
+    return 0
+
+
+@command(app)
+def delete(name: Name) -> int:
+    """Forget a saved context and the key in it."""
+    from verifiers.hub.config import ConfigFile
+
+    ConfigFile().delete_context(name)
+    show_facts({"deleted": name}, [("deleted", name)])
+    return 0
+
+
+def _address(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{text!r} is not an address: it begins with https:// or http://.")
+    return text.rstrip("/")
+
+
+def _truth(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise typer.BadParameter(f"{text!r} is neither true nor false.")
+    return words[text.lower()]

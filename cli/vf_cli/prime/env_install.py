@@ -1,0 +1,329 @@
+"""`prime env install`, `uninstall` and `pull`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from vf_cli import output
+from vf_cli.main import EXIT_FAILED
+from vf_cli.prime.command import (
+    chosen,
+    environment_of,
+    is_json,
+    settings,
+    show_facts,
+    show_table,
+    with_hub,
+)
+from vf_cli.prime.env_find import EnvId, Version
+from vf_cli.prime.transfers import Transfers
+
+if TYPE_CHECKING:
+    from verifiers.hub.client import HubClient
+    from verifiers.hub.installation import HubSource
+    from verifiers.packages.install import HubEnvironment, Installer, PublishedWheel
+
+MAX_SOURCE_BYTES = 1024**3
+With = Annotated[
+    str | None,
+    typer.Option("--with", metavar="PROGRAM", help="uv or pip. (default: uv if it is there)"),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        help="Interpreter to install into. (default: UV_PROJECT_ENVIRONMENT, the active virtual environment, "
+        ".venv of the project here, the one that runs this command)",
+    ),
+]
+
+
+class Installed(NamedTuple):
+    """What became of one environment."""
+
+    environment: str
+    version: str | None
+    status: str
+    """`installed`, `kept` or `failed`."""
+    error: str | None = None
+    sha256: str | None = None
+
+
+def install(
+    env_ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ENV_IDS...", help="owner/name[@version], or names of folders in --path."
+        ),
+    ],
+    program: With = None,
+    path: Annotated[
+        str, typer.Option("--path", "-p", help="Folder of local environments.")
+    ] = "./environments",
+    no_upgrade: Annotated[
+        bool, typer.Option("--no-upgrade", help="Leave an environment that is installed as it is.")
+    ] = False,
+    prerelease: Annotated[
+        bool, typer.Option("--prerelease", help="Allow pre-releases of what they depend on.")
+    ] = False,
+    python: Python = None,
+    lock: Annotated[
+        bool, typer.Option("--lock", help="Also write a lock of them and all they depend on.")
+    ] = False,
+    lock_file: Annotated[
+        str, typer.Option("--lock-file", help="Where --lock writes (PEP 751).")
+    ] = "pylock.toml",
+) -> int:
+    """Install environments: from your hub by exact address and hash, or editable from folders here.
+
+    No index is asked for an environment's name, so nothing of the same name elsewhere can take its place. Private ones
+    are read with a token that reads only them; it is on no command line. Exit code 1 when any of them failed.
+
+    JSON: {python, environments: [{environment, version, status, error, sha256}], lock}
+    """
+    from verifiers.hub.installation import HubSource
+    from verifiers.packages.install import is_hub_env
+
+    installer = _installer(program, python, prerelease=prerelease)
+    published = {env: environment_of(env) for env in env_ids if is_hub_env(env)}
+    if lock and len(published) < len(env_ids):
+        raise typer.BadParameter(
+            "--lock is for environments of a hub; folders here cannot be pinned."
+        )
+    done: list[Installed] = []
+    wheels: list[PublishedWheel] = []
+    written = None
+    with Transfers() as transfers, _source(bool(published)) as source:
+        assert isinstance(source, HubSource | None)
+        for env in env_ids:
+            transfers.step(f"installing {env}")
+            done.append(
+                _install(env, published.get(env), path, source, installer, no_upgrade, wheels)
+            )
+        if lock and all(one.status != "failed" for one in done):
+            transfers.step("locking")
+            written = _lock(published, wheels, source, installer, Path(lock_file))
+    _show(done, installer.python, written)
+    return EXIT_FAILED if any(one.status == "failed" for one in done) else 0
+
+
+def uninstall(
+    env_name: Annotated[str, typer.Argument(metavar="ENV_NAME", help="Name of the environment.")],
+    program: With = None,
+    python: Python = None,
+) -> int:
+    """Remove an installed environment; what it depends on stays."""
+    from verifiers.packages.install import uninstall as remove
+
+    installer = _installer(program, python)
+    name = env_name.rpartition("/")[2].partition("@")[0]
+    remove(name, installer)
+    data = {"uninstalled": name, "python": installer.python}
+    show_facts(data, [("uninstalled", name), ("from", installer.python)])
+    return 0
+
+
+def pull(
+    env_id: EnvId,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", "-t", help="Folder to make. (default: ./environments/NAME, or ./NAME)"
+        ),
+    ] = None,
+    version: Version = "latest",
+) -> int:
+    """Download the source of an environment into a new folder, ready to be changed and pushed.
+
+    The archive's hash is checked, and links or paths that leave the folder are refused.
+    """
+    wanted = environment_of(env_id, version)
+    folder = _new_folder(wanted.name, target)
+    with Transfers() as transfers:
+
+        async def download(hub: HubClient) -> dict[str, Any]:
+            return await _pull(hub, wanted, folder, transfers)
+
+        done = with_hub(download)
+    facts = [
+        ("pulled", f"{done['environment']} {done['version']}"),
+        ("to", done["folder"]),
+        ("files", done["files"]),
+        ("sha256", done["sha256"]),
+    ]
+    show_facts(done, facts, next_step=f"vf-install {done['folder']}")
+    return 0
+
+
+def _installer(program: str | None, python: str | None, *, prerelease: bool = False) -> Installer:
+    import sys
+
+    from verifiers.errors import ConfigError
+    from verifiers.hub.installation import target_python
+    from verifiers.packages.install import Installer, installer_command
+    from vf_cli.main import configure_logging
+
+    configure_logging(is_verbose=chosen().is_verbose)
+    if program is not None and program != "uv" and program != "pip":
+        raise typer.BadParameter(f"--with is uv or pip, not {program!r}.")
+    if python is not None and not Path(python).exists():
+        raise ConfigError(f"There is no interpreter {python}.")
+    found = str(python or target_python(os.environ) or sys.executable)
+    installer = Installer(python=found, program=program)
+    is_uv = Path(installer_command(installer)[0]).stem == "uv"
+    allow = ["--prerelease=allow"] if is_uv else ["--pre"]
+    return installer._replace(options=allow if prerelease else [])
+
+
+def _source(is_needed: bool) -> Any:
+    from contextlib import nullcontext
+
+    from verifiers.hub.installation import HubSource
+
+    return HubSource(settings()) if is_needed else nullcontext(None)
+
+
+def _install(
+    env: str,
+    wanted: HubEnvironment | None,
+    path: str,
+    source: HubSource | None,
+    installer: Installer,
+    no_upgrade: bool,
+    wheels: list[PublishedWheel],
+) -> Installed:
+    """Install one; a failure is a result, so that the others go on."""
+    from verifiers.errors import Error
+    from verifiers.packages import install as packages
+
+    try:
+        name = wanted.name if wanted else Path(env).name
+        there = packages.installed_from(name, installer.python) if no_upgrade else None
+        if there is not None:
+            return Installed(env, there[0], "kept")
+        if wanted is None or source is None:
+            name = packages.install(env, path, installer=installer)
+            there = packages.installed_from(name, installer.python)
+            return Installed(name, there[0] if there else None, "installed")
+        wheel = source.wheel(wanted)
+        packages.install_wheel(wheel, installer)
+        wheels.append(wheel)
+        return Installed(
+            f"{wanted.owner}/{wanted.name}", wheel.version, "installed", None, wheel.sha256
+        )
+    except Error as error:
+        return Installed(env, None, "failed", str(error))
+
+
+def _lock(
+    published: dict[str, HubEnvironment],
+    wheels: list[PublishedWheel],
+    source: HubSource | None,
+    installer: Installer,
+    file: Path,
+) -> Path:
+    from verifiers.packages.lock import write_lock
+
+    if source is not None and len(wheels) < len(published):  # --no-upgrade kept some
+        wheels = [source.wheel(wanted) for wanted in published.values()]
+    write_lock(wheels, file, installer)
+    return file
+
+
+def _show(done: list[Installed], python: str, lock: Path | None) -> None:
+    for one in done:
+        if one.error is not None:
+            output.error(f"{one.environment}: {one.error}")
+    data = {
+        "python": python,
+        "environments": [one._asdict() for one in done],
+        "lock": str(lock) if lock else None,
+    }
+    rows = [[one.status, one.environment, one.version] for one in done]
+    show_table(data, ["", "environment", "version"], rows)
+    if is_json() or chosen().is_plain:
+        return
+    output.show(f"into  {python}")
+    if lock is not None:
+        output.show(f"lock  {lock}")
+    good = next((one for one in done if one.status != "failed"), None)
+    if good is not None:
+        output.show(f"next  vf-eval {good.environment} -m MODEL")
+
+
+def _new_folder(name: str, target: str | None) -> Path:
+    """The folder to make: one that does not exist, or an empty one that was named."""
+    from verifiers.errors import ConfigError
+
+    if target is not None:
+        folder = Path(target).expanduser()
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigError(f"{folder} exists and is not an empty folder; name another --target.")
+        return folder
+    parent = Path("environments") if Path("environments").is_dir() else Path()
+    plain = name.replace("-", "_")
+    folder, number = parent / plain, 0
+    while folder.exists():
+        number += 1
+        folder = parent / f"{plain}-{number}"
+    return folder
+
+
+async def _pull(
+    hub: HubClient, wanted: HubEnvironment, folder: Path, transfers: Transfers
+) -> dict[str, Any]:
+    import asyncio
+    import tempfile
+    from datetime import datetime
+
+    from verifiers.hub import publishing
+    from verifiers.hub.errors import HubNotFound
+    from verifiers.hub.installation import details_of
+    from verifiers.hub.origin import write_origin
+    from verifiers.hub.source_archive import unpack
+
+    details = await details_of(hub, wanted)
+    full = f"{details['owner']['name']}/{details['name']}"
+    url = details.get("tracked_package_url") or details.get("package_url")
+    if not url:
+        raise HubNotFound(
+            f"{full} {details.get('semantic_version') or ''} has no source to pull.", 404
+        )
+    number = details.get("semantic_version")
+    rows = await publishing.versions(hub, wanted.owner, wanted.name)
+    files = next((row.get("files") or [] for row in rows if row.get("version") == number), [])
+    expected = next((file["sha256"] for file in files if file.get("kind") == "source"), None)
+    transfers.step(f"downloading {full} {number}")
+    with tempfile.TemporaryDirectory(prefix="prime-pull-") as scratch:
+        archive = Path(scratch) / "source.tar.gz"
+        digest = await hub.download(
+            url,
+            archive,
+            sha256=expected,
+            max_bytes=MAX_SOURCE_BYTES,
+            on_progress=lambda done, total: transfers.progress(full, done, total),
+        )
+        members = await asyncio.to_thread(unpack, archive, folder)
+    metadata = details.get("metadata") or {}
+    write_origin(
+        folder,
+        environment_id=details.get("id"),
+        owner=details["owner"]["name"],
+        name=details["name"],
+        version=number,
+        origin=metadata.get("origin"),
+        fork_chain=metadata.get("fork_chain") or [],
+        pulled_at=datetime.now().isoformat(),
+    )
+    return {
+        "environment": full,
+        "version": number,
+        "folder": str(folder),
+        "files": len(members),
+        "sha256": digest,
+        "is_verified": expected is not None,
+    }

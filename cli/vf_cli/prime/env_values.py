@@ -1,0 +1,353 @@
+"""`prime env secret`, `prime env var` and `prime secret`: values that environments get when they run.
+
+Values of secrets go to the hub and are never shown again, by nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vf_cli.prime.command import (
+    ask,
+    command,
+    confirm,
+    environment_of,
+    group,
+    moment,
+    settings,
+    show_facts,
+    show_table,
+    with_hub,
+)
+
+if TYPE_CHECKING:
+    from verifiers.hub.client import HubClient
+
+secrets = group("The secrets of an environment.")
+variables = group("The variables of an environment.")
+own_secrets = group("Your own secrets, which environments can be linked to.")
+
+Environment = Annotated[
+    str | None,
+    typer.Argument(metavar="ENVIRONMENT", help="owner/name. (default: the one of the folder here)"),
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", "-n", help="Name: capital letters, digits, underscores.")
+]
+Value = Annotated[
+    str | None,
+    typer.Option("--value", "-v", help="The value; asked for without. `-` reads it from stdin."),
+]
+Description = Annotated[str | None, typer.Option("--description", "-d", help="What it is for.")]
+Id = Annotated[str | None, typer.Option("--id", help="Id of the secret.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@command(secrets, "list")
+def list_secrets(environment: Environment = None) -> int:
+    """List the secrets of an environment, without values."""
+    rows = _within(environment, lambda hub, base: hub.get(f"{base}/secrets"))
+    _show_list("secrets", rows, ["name", "source", "description", "id"])
+    return 0
+
+
+@command(secrets, "create")
+def create_secret(
+    environment: Environment = None,
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+) -> int:
+    """Give an environment a secret."""
+    body = _new(name, value, description, is_secret=True)
+    made = _within(
+        environment, lambda hub, base: hub.post(f"{base}/secrets", body, is_repeatable=False)
+    )
+    return _show_one("created", made)
+
+
+@command(secrets, "update")
+def update_secret(
+    environment: Environment = None,
+    secret_id: Id = None,
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+) -> int:
+    """Change a secret: the one with --id, else the one with --name."""
+    return _update(environment, "secrets", secret_id, name, value, description)
+
+
+@command(secrets, "delete")
+def delete_secret(
+    environment: Environment = None,
+    secret_id: Id = None,
+    name: NameOption = None,
+    yes: Yes = False,
+) -> int:
+    """Delete a secret of an environment, by --id or --name."""
+    wanted = secret_id or _checked(name)
+    return _delete(environment, "secrets", wanted, yes)
+
+
+@command(secrets)
+def link(
+    global_secret_id: Annotated[str, typer.Argument(metavar="GLOBAL_SECRET_ID")],
+    environment: Environment = None,
+) -> int:
+    """Let an environment use one of your own secrets."""
+    made = _within(
+        environment, lambda hub, base: hub.post(f"{base}/secrets/link/{global_secret_id}", {})
+    )
+    show_facts(made, [("linked", made.get("secretName")), ("id", made.get("id"))])
+    return 0
+
+
+@command(secrets)
+def unlink(
+    global_secret_id: Annotated[str, typer.Argument(metavar="GLOBAL_SECRET_ID")],
+    environment: Environment = None,
+    yes: Yes = False,
+) -> int:
+    """Take one of your own secrets away from an environment."""
+    settings()
+    confirm(f"Unlink {global_secret_id}?", is_sure=yes)
+    _within(
+        environment,
+        lambda hub, base: hub.request("DELETE", f"{base}/secrets/link/{global_secret_id}"),
+    )
+    show_facts({"unlinked": global_secret_id}, [("unlinked", global_secret_id)])
+    return 0
+
+
+@command(variables, "list")
+def list_variables(environment: Environment = None) -> int:
+    """List the variables of an environment with their values."""
+    rows = _within(environment, lambda hub, base: hub.get(f"{base}/variables"))
+    _show_list("variables", rows, ["name", "value", "description", "id"])
+    return 0
+
+
+@command(variables, "create")
+def create_variable(
+    environment: Environment = None,
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+) -> int:
+    """Give an environment a variable. Who may see the environment's variables sees its value."""
+    body = _new(name, value, description, is_secret=False)
+    made = _within(
+        environment, lambda hub, base: hub.post(f"{base}/variables", body, is_repeatable=False)
+    )
+    return _show_one("created", made)
+
+
+VariableId = Annotated[str, typer.Argument(metavar="VAR_ID", help="Id or name of the variable.")]
+
+
+@command(variables, "update")
+def update_variable(
+    var_id: VariableId,
+    environment: Environment = None,
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+) -> int:
+    """Change a variable."""
+    return _update(environment, "variables", var_id, name, value, description)
+
+
+@command(variables, "delete")
+def delete_variable(var_id: VariableId, environment: Environment = None, yes: Yes = False) -> int:
+    """Delete a variable."""
+    return _delete(environment, "variables", var_id, yes)
+
+
+# --- your own -----------------------------------------------------------------------------------
+
+
+@command(own_secrets, "list")
+def list_own() -> int:
+    """List your secrets, without values."""
+    _show_list("secrets", _data(_of_team("GET", "/secrets/")), ["name", "description", "id"])
+    return 0
+
+
+@command(own_secrets, "get")
+def get_own(secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID")]) -> int:
+    """Show what is known of a secret; its value is not."""
+    return _show_one("secret", _data(_of_team("GET", f"/secrets/{secret_id}")))
+
+
+@command(own_secrets, "create")
+def create_own(
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+    is_file: Annotated[
+        bool, typer.Option("--file", help="The value is the contents of a file.")
+    ] = False,
+) -> int:
+    """Keep a secret on the hub, for you or the configured team."""
+    body = {**_new(name, value, description, is_secret=True), "isFile": is_file}
+    return _show_one("created", _data(_of_team("POST", "/secrets/", body)))
+
+
+@command(own_secrets, "update")
+def update_own(
+    secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID")],
+    name: NameOption = None,
+    value: Value = None,
+    description: Description = None,
+) -> int:
+    """Change one of your secrets."""
+    body = _changes(name, value, description, is_secret=True)
+    return _show_one("updated", _data(_of_team("PATCH", f"/secrets/{secret_id}", body)))
+
+
+@command(own_secrets, "delete")
+def delete_own(
+    secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID")], yes: Yes = False
+) -> int:
+    """Delete one of your secrets; environments that are linked to it lose it."""
+    settings()
+    confirm(f"Delete the secret {secret_id}?", is_sure=yes)
+    _of_team("DELETE", f"/secrets/{secret_id}")
+    show_facts({"deleted": secret_id}, [("deleted", secret_id)])
+    return 0
+
+
+# --- shared -------------------------------------------------------------------------------------
+
+
+def _within(
+    environment: str | None, work: Callable[[HubClient, str], Awaitable[dict[str, Any]]]
+) -> Any:
+    """Run `work(hub, path of the environment by its id)`, and give the data of its answer."""
+    from verifiers.hub.evaluations import lookup_id
+
+    wanted = environment_of(environment or ".")
+
+    async def found(hub: HubClient) -> dict[str, Any]:
+        environment_id = await lookup_id(hub, f"{wanted.owner}/{wanted.name}")
+        return await work(hub, f"/environmentshub/{environment_id}")
+
+    return _data(with_hub(found, needs_key=True))
+
+
+def _of_team(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    at = settings()
+    if method == "POST" and body is not None and at.team_id:
+        body = {**body, "teamId": at.team_id}
+    return with_hub(
+        lambda hub: hub.request(
+            method, path, query={"teamId": at.team_id}, body=body, is_repeatable=method != "POST"
+        ),
+        needs_key=True,
+        at=at,
+    )
+
+
+def _data(answer: dict[str, Any]) -> Any:
+    return answer.get("data", answer)
+
+
+def _checked(name: str | None) -> str:
+    if name is None:
+        raise typer.BadParameter("Say which one: --name NAME, or --id ID.")
+    if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        raise typer.BadParameter(
+            f"{name!r} is not a name: capital letters, digits, underscores, as in API_KEY."
+        )
+    return name
+
+
+def _new(
+    name: str | None, value: str | None, description: str | None, *, is_secret: bool
+) -> dict[str, Any]:
+    checked = _checked(name)
+    body = {"name": checked, "value": ask(f"Value of {checked}", value, is_secret=is_secret)}
+    return {**body, "description": description} if description is not None else body
+
+
+def _changes(
+    name: str | None, value: str | None, description: str | None, *, is_secret: bool
+) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if name is not None:
+        body["name"] = _checked(name)
+    if value is not None:
+        body["value"] = ask("Value", value, is_secret=is_secret)
+    if description is not None:
+        body["description"] = description
+    if not body:
+        raise typer.BadParameter("Say what to change: --name, --value or --description.")
+    return body
+
+
+async def _find(hub: HubClient, base: str, kind: str, wanted: str) -> str:
+    """The id of a secret or variable that was named by id or name."""
+    from verifiers.hub.errors import HubNotFound
+
+    rows = (await hub.get(f"{base}/{kind}")).get("data") or []
+    row = next((row for row in rows if wanted in (row["id"], row["name"])), None)
+    if row is None:
+        names = ", ".join(row["name"] for row in rows) or "none"
+        raise HubNotFound(
+            f"The environment has no {wanted!r} among its {kind}; it has {names}.", 404
+        )
+    return str(row["id"])
+
+
+def _update(
+    environment: str | None,
+    kind: str,
+    wanted: str | None,
+    name: str | None,
+    value: str | None,
+    description: str | None,
+) -> int:
+    # Without an id the name says which one, and is not changed.
+    target = wanted or _checked(name)
+    body = _changes(name if wanted else None, value, description, is_secret=kind == "secrets")
+
+    async def change(hub: HubClient, base: str) -> dict[str, Any]:
+        found = await _find(hub, base, kind, target)
+        return await hub.request("PATCH", f"{base}/{kind}/{found}", body=body)
+
+    return _show_one("updated", _within(environment, change))
+
+
+def _delete(environment: str | None, kind: str, wanted: str, yes: bool) -> int:
+    settings()
+    confirm(f"Delete {wanted}?", is_sure=yes)
+
+    async def remove(hub: HubClient, base: str) -> dict[str, Any]:
+        found = await _find(hub, base, kind, wanted)
+        return await hub.request("DELETE", f"{base}/{kind}/{found}")
+
+    _within(environment, remove)
+    show_facts({"deleted": wanted}, [("deleted", wanted)])
+    return 0
+
+
+def _show_list(name: str, rows: list[dict[str, Any]], columns: list[str]) -> None:
+    listed = [
+        [*(row.get(column) for column in columns), moment(row.get("createdAt"))] for row in rows
+    ]
+    show_table({name: rows}, [*columns, "created"], listed, empty=f"There are no {name}.")
+
+
+def _show_one(label: str, row: dict[str, Any]) -> int:
+    facts = [
+        (label, row.get("name")),
+        ("value", row.get("value")),
+        ("description", row.get("description")),
+    ]
+    show_facts(row, [*facts, ("id", row.get("id"))])
+    return 0

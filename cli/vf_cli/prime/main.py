@@ -1,0 +1,69 @@
+"""The root of `prime` and its entry point. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vf_cli import output
+from vf_cli.main import run
+from vf_cli.prime import account, config, env, env_publish, env_values, evaluations
+from vf_cli.prime.command import choose, command, forget_choices, group
+
+app = group("Environments, evaluations and your account on a hub that you or your team host.")
+app.add_typer(env.app, name="env")
+app.add_typer(evaluations.app, name="eval")
+app.add_typer(config.app, name="config")
+app.add_typer(account.teams, name="teams")
+app.add_typer(env_values.own_secrets, name="secret")
+for function in (account.login, account.logout, account.whoami, account.switch):
+    command(app)(function)
+command(app)(env_publish.fork)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        output.show(version("verifiers"))
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: Annotated[
+        str | None,
+        typer.Option("--context", "-c", help="Use a saved context for this command only."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Terse lines, columns separated by tabs.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log everything, and show tracebacks.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-v",
+            help="Show the version and exit.",
+            callback=_show_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Environments, evaluations and your account on a hub that you or your team host.
+
+    The hub is the one of PRIME_API_BASE_URL, of `prime -c CONTEXT`, or of `prime config set-base-url`; without any of
+    them commands that need one stop with exit code 2. Every command takes --json.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    choose(context=context, is_plain=plain, is_verbose=verbose)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`prime`."""
+    forget_choices()
+    # Not -v: here it is --version, --visibility or --value, as in the public command.
+    return run(app, "prime", arguments, verbose="--verbose")

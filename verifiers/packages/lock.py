@@ -1,0 +1,74 @@
+"""A lock file (`pylock.toml`, PEP 751) of published environments with everything they depend on.
+
+The environments are pinned by address and hash; what they depend on is resolved by uv or pip from the user's own index.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from verifiers.errors import ConfigError
+from verifiers.packages.build import last_lines, uv_command
+from verifiers.packages.install import (
+    INSTALL_TIMEOUT_S,
+    Installer,
+    InstallError,
+    PublishedWheel,
+    installer_command,
+)
+
+
+def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installer) -> None:
+    """Write a lock of these wheels for the installer's Python; an earlier one is replaced only on success.
+
+    `uv pip sync FILE` and `pip install -r FILE` (26 and later) install exactly it. Raises ConfigError, InstallError.
+    """
+    if not (
+        file.name == "pylock.toml" or (file.name.startswith("pylock.") and file.suffix == ".toml")
+    ):
+        raise ConfigError(
+            f"A lock is named pylock.toml or pylock.NAME.toml (PEP 751), not {file.name}."
+        )
+    variables: dict[str, str] = {}
+    for wheel in wheels:
+        if wheel.variables.keys() & variables.keys():
+            raise ConfigError(
+                "Only one private environment can be locked at a time; make a lock for each."
+            )
+        variables.update(wheel.variables)
+    requirements = [
+        line for wheel in wheels for line in (wheel.requirement, *wheel.url_dependencies)
+    ]
+    with tempfile.TemporaryDirectory(prefix="prime-lock-") as scratch:
+        wanted = Path(scratch) / "requirements.txt"
+        wanted.write_text("\n".join(requirements) + "\n")
+        made = Path(scratch) / file.name
+        if installer.program != "pip" and (uv := uv_command()) is not None:
+            command = [
+                *uv,
+                "pip",
+                "compile",
+                "--quiet",
+                "--python",
+                installer.python,
+                "--no-header",
+            ]
+            command += ["--format", "pylock.toml", "--output-file", str(made), str(wanted)]
+        else:
+            command = [*installer_command(installer), "lock", "-r", str(wanted), "-o", str(made)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
+            env={**os.environ, **installer.variables, **variables},
+        )
+        if done.returncode or not made.is_file():
+            raise InstallError(f"Locking failed:\n{last_lines(done.stderr or done.stdout)}")
+        temporary = file.with_name(f".{file.name}.part")
+        temporary.write_bytes(made.read_bytes())
+        temporary.replace(file)
