@@ -84,7 +84,7 @@ def measure(what: str, url: str, requests: int, in_flight: int) -> None:
         "wall_s": time.perf_counter() - wall_s,
         "kb_in_flight": (peak_kb() - memory_kb) / min(requests, in_flight),
     }
-    print(json.dumps(report))  # noqa: T201 - read by the parent
+    print(json.dumps(report))
 
 
 def main() -> None:
@@ -128,7 +128,7 @@ def main() -> None:
             server.kill()
         for what, found in reports.items():
             figures = {name: median(report[name] for report in found) for name in found[0]}
-            print(  # noqa: T201 - the benchmark's output
+            print(
                 f"{what:>7} {in_flight:>6} in flight: {figures['cpu_ms']:.3f} ms CPU, "
                 f"{figures['kb_in_flight']:.1f} KB, {figures['wall_s']:.1f} s"
             )

@@ -1,4 +1,3 @@
-# ruff: noqa: T201 - a report is what it makes
 """Figures of the local sandboxes, with the local-process floor beside them.
 
 usage: python tests/benchmarks/bench_sandboxes.py [--boxes 256,1000] [--json FILE]

@@ -19,7 +19,9 @@ async def conversation(session, url: str, question: str, turns: int, kept: list)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]
     for _ in range(turns):
         body = orjson.dumps({"model": "mock", "messages": messages, "n": 1})
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+        async with session.post(
+            url, data=body, headers={"Content-Type": "application/json"}
+        ) as response:
             answer = orjson.loads(await response.read())
         message = answer["choices"][0]["message"]
         kept.append((messages, message, answer["usage"]))
@@ -36,7 +38,9 @@ async def run(rollouts: int, in_flight: int, turns: int, port: int) -> dict:
             await conversation(session, url, question, turns, kept)
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
         await asyncio.gather(*(one("warm up") for _ in range(8)))
         kept.clear()
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

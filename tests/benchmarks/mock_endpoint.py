@@ -17,7 +17,11 @@ TOOL_CALL = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+        {
+            "id": "call_0",
+            "type": "function",
+            "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'},
+        }
     ],
 }
 
@@ -29,7 +33,9 @@ def completion(message: dict, finish_reason: str) -> bytes:
             "object": "chat.completion",
             "created": 1700000000,
             "model": "mock",
-            "choices": [{"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}],
+            "choices": [
+                {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+            ],
             "usage": {"prompt_tokens": 20, "completion_tokens": 6, "total_tokens": 26},
         }
     ).encode()
@@ -82,8 +88,10 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", port, backlog=16384)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - the port is this program's output
+    server = await asyncio.get_running_loop().create_server(
+        Connection, "127.0.0.1", port, backlog=16384
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 

@@ -24,8 +24,22 @@ PUBLIC_VENV = HERE.parent.parent / ".bench" / "public"
 # case: (what it measures, unit, mock endpoint options, our bound in CPU ms, ratio needed, wall bound in s)
 CASES = {
     "single_64": ("2,000 single-turn rollouts, 64 in flight", "rollout", [], 0.5, 12.0, None),
-    "flight_2000": ("2,000 in flight at once, 1 s latency", "rollout", ["--latency", "1"], 0.8, 40.0, 4.0),
-    "flight_10000": ("10,000 in flight at once, 1 s latency", "rollout", ["--latency", "1"], 1.3, None, 20.0),
+    "flight_2000": (
+        "2,000 in flight at once, 1 s latency",
+        "rollout",
+        ["--latency", "1"],
+        0.8,
+        40.0,
+        4.0,
+    ),
+    "flight_10000": (
+        "10,000 in flight at once, 1 s latency",
+        "rollout",
+        ["--latency", "1"],
+        1.3,
+        None,
+        20.0,
+    ),
     "turns_10": ("10 turns x 200", "turn", [], 0.5, 12.0, None),
     "tools_5": ("tool calls, 5 turns x 200", "turn", ["--tool-turns", "4"], 0.7, 10.0, None),
     "saved_64": ("the first, saved", "rollout", [], None, None, None),
@@ -33,7 +47,8 @@ CASES = {
 STARTS = {
     "import verifiers": ("import verifiers", 0.3),
     "touch the environment classes": (
-        "import verifiers as vf; vf.SingleTurnEnv, vf.MultiTurnEnv, vf.ToolEnv, vf.StatefulToolEnv, vf.EnvGroup, vf.Rubric, vf.JudgeRubric",
+        "import verifiers as vf; vf.SingleTurnEnv, vf.MultiTurnEnv, vf.ToolEnv, vf.StatefulToolEnv, "
+        "vf.EnvGroup, vf.Rubric, vf.JudgeRubric",
         1.0,
     ),
 }
@@ -134,7 +149,9 @@ def run_case(case: str, rounds: int, public: Path | None) -> dict:
             (Path(sys.executable), "workload.py", ours),
             (public, "workload.py", theirs),
         ):
-            if python is None or (python == public and (case == "flight_10000" or (slow and number))):
+            if python is None or (
+                python == public and (case == "flight_10000" or (slow and number))
+            ):
                 continue  # one round of the slow ones is enough for the published package; 10,000 it never finished
             with mock_endpoint(options) as port:
                 kept.append(measured(python, script, case, port, 900.0))
@@ -155,7 +172,9 @@ def main() -> int:
     raise_open_files()
     public = None if chosen.without_public else public_python()
     print(f"{time.strftime('%Y-%m-%d')}  load {os.getloadavg()[0]:.1f}  rounds {chosen.rounds}")
-    print(f"{'CPU ms':42}{'ours':>9}{'floor':>9}{'public':>9}{'ratio':>8}{'wall s':>8}{'KB/rollout':>12}")
+    print(
+        f"{'CPU ms':42}{'ours':>9}{'floor':>9}{'public':>9}{'ratio':>8}{'wall s':>8}{'KB/rollout':>12}"
+    )
     results, missed = {}, 0
     for case in chosen.cases or CASES:
         what, unit, _, bound, ratio_needed, wall_bound = CASES[case]
@@ -164,7 +183,9 @@ def main() -> int:
         cpu = ours["cpu_ms_per_unit"]
         ratio = theirs["cpu_ms_per_unit"] / cpu if theirs["cpu_ms_per_unit"] and cpu else None
         words = [verdict(cpu, bound), verdict(ours["wall_s"], wall_bound)]
-        words.append("" if not ratio_needed or ratio is None else "ok" if ratio >= ratio_needed else "MISSED")
+        words.append(
+            "" if not ratio_needed or ratio is None else "ok" if ratio >= ratio_needed else "MISSED"
+        )
         missed += "MISSED" in words or cpu is None
         row = f"{what + ', per ' + unit:42.42}{shown(cpu):>9}{shown(found['floor']['cpu_ms_per_unit']):>9}"
         row += f"{shown(theirs['cpu_ms_per_unit']):>9}{shown(ratio, 1):>8}{shown(ours['wall_s'], 1):>8}"
@@ -172,11 +193,15 @@ def main() -> int:
         print(row, flush=True)
     if {"single_64", "saved_64"} <= set(results):
         extra = {
-            name: results["saved_64"][name]["cpu_ms_per_unit"] - results["single_64"][name]["cpu_ms_per_unit"]
+            name: results["saved_64"][name]["cpu_ms_per_unit"]
+            - results["single_64"][name]["cpu_ms_per_unit"]
             for name in ("ours", "public")
             if results["saved_64"][name]["cpu_ms_per_unit"] is not None
         }
-        print(f"saving results, extra per rollout: ours {shown(extra.get('ours'))} (<= 0.2), public {shown(extra.get('public'))}")
+        print(
+            f"saving results, extra per rollout: ours {shown(extra.get('ours'))} (<= 0.2), "
+            f"public {shown(extra.get('public'))}"
+        )
         missed += extra.get("ours", 1.0) > 0.2
     for name, (code, bound) in [*STARTS.items(), ("vf-eval --help", (None, 0.5))]:
         costs = {}
@@ -186,7 +211,10 @@ def main() -> int:
                 costs[who] = min(runs)
         words = verdict(costs["ours"], bound)
         missed += words == "MISSED"
-        print(f"{name + ', CPU s':42}{shown(costs['ours']):>9}{'':>9}{shown(costs.get('public')):>9}   {words} (<= {bound})")
+        print(
+            f"{name + ', CPU s':42}{shown(costs['ours']):>9}{'':>9}{shown(costs.get('public')):>9}"
+            f"   {words} (<= {bound})"
+        )
         results[name] = costs
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=2))

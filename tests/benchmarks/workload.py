@@ -1,7 +1,7 @@
 """One benchmark case in a process of its own: `python workload.py CASE --port PORT`; prints one line of JSON.
 
 The script uses nothing but the public v0 API, so it runs unchanged with this library and with the published
-`verifiers` 0.1.14. What it prints: CPU milliseconds (user + system time of this process) per unit of work, wall seconds,
+`verifiers` 0.1.14. It prints CPU milliseconds (user + system time of this process) per unit of work, wall seconds
 and the growth of the peak resident set per rollout. Data sets are built before the clock starts.
 """
 
@@ -27,8 +27,9 @@ CASES = {
 
 def environment(turns: int, tools: bool, rollouts: int):
     """The environment of a case, over `rollouts` different questions."""
-    import verifiers as vf
     from datasets import Dataset
+
+    import verifiers as vf
 
     rows = [{"question": f"What is {i} + {i}?", "answer": "4"} for i in range(rollouts)]
     dataset = Dataset.from_list(rows)
@@ -41,7 +42,12 @@ def environment(turns: int, tools: bool, rollouts: int):
         return float(len(completion[-1]["content"] or "") < 100)
 
     rubric = vf.Rubric(funcs=[correct, brief], weights=[1.0, 0.0])
-    common = {"dataset": dataset, "eval_dataset": dataset, "rubric": rubric, "system_prompt": "Be brief."}
+    common = {
+        "dataset": dataset,
+        "eval_dataset": dataset,
+        "rubric": rubric,
+        "system_prompt": "Be brief.",
+    }
     if tools:
 
         def add(a: int, b: int) -> int:
@@ -97,8 +103,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.environ["BENCH_KEY"] = "none"
 
-    import verifiers as vf
     from datasets import disable_progress_bars
+
+    import verifiers as vf
 
     disable_progress_bars()
     config = vf.ClientConfig(

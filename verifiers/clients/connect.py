@@ -13,7 +13,7 @@ import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
 from pydantic import ValidationError
@@ -232,11 +232,13 @@ def channel_of_sdk_object(
 
 # ------------------------------------------------------------------------------------------------- clients
 
-_by_config: OrderedDict[str, Client] = OrderedDict()
-_by_object: OrderedDict[tuple[int, str], tuple[Any, Client]] = OrderedDict()
+AnyClient: TypeAlias = "Client[Any, Any, Any, Any]"
+
+_by_config: OrderedDict[str, AnyClient] = OrderedDict()
+_by_object: OrderedDict[tuple[int, str], tuple[Any, AnyClient]] = OrderedDict()
 
 
-def client_class(client_type: str) -> type[Client]:
+def client_class(client_type: str) -> type[AnyClient]:
     """The class that speaks an API; raises ConfigError for an unknown one."""
     if client_type not in CLIENT_CLASSES:
         hint = " It needs a package of its own." if client_type in CLIENT_TYPES else ""
@@ -247,7 +249,7 @@ def client_class(client_type: str) -> type[Client]:
     return getattr(importlib.import_module(f"verifiers.clients.{module}"), name)
 
 
-def resolve_client(client_or_config: Any, *, client_type: ClientType | None = None) -> Client:
+def resolve_client(client_or_config: Any, *, client_type: ClientType | None = None) -> AnyClient:
     """The client for whatever a caller gave: a `Client`, a `ClientConfig` or a dict of one, or an SDK-like object.
 
     Equal configurations share one client, and so one pool of connections. `client_type` says which API a bare SDK
@@ -281,7 +283,7 @@ def _unsupported(value: Any) -> ConfigError:
     )
 
 
-def _client_of_config(config: ClientConfig) -> Client:
+def _client_of_config(config: ClientConfig) -> AnyClient:
     key = config.model_dump_json()
     client = _by_config.get(key)
     if client is None:
@@ -291,7 +293,7 @@ def _client_of_config(config: ClientConfig) -> Client:
     return client
 
 
-def _client_of_object(client: Any, client_type: ClientType | None) -> Client:
+def _client_of_object(client: Any, client_type: ClientType | None) -> AnyClient:
     chosen = client_type or (
         "anthropic_messages" if speaks_anthropic(client) else "openai_chat_completions"
     )

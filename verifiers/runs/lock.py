@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class FolderLock:
 
 
 @contextlib.contextmanager
-def _only_one_acquires(folder: Path) -> Iterator[None]:
+def _only_one_acquires(folder: Path) -> Generator[None]:
     """Nobody else creates or removes the lock file of this folder meanwhile; without it a takeover would race."""
     if fcntl is None or not folder.is_dir():
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
@@ -31,7 +31,7 @@ def backend_by_name(name: BackendName) -> SandboxBackend:
 @asynccontextmanager
 async def open_sandbox(
     spec: SandboxSpec | None = None, *, backend: SandboxBackend | BackendName = "local"
-) -> AsyncIterator[Sandbox]:
+) -> AsyncGenerator[Sandbox]:
     """A sandbox that is terminated at the end of the block. It comes up while the block already runs.
 
     Pass a back end to share its machinery among many sandboxes; a name opens one for this block alone.

@@ -93,6 +93,11 @@ class StepTokens(Mapping[str, Any]):
         return self.length - self.prompt_length
 
     @property
+    def details(self) -> Mapping[str, Any] | None:
+        """What the endpoint gave beyond ids and log-probabilities; None when nothing."""
+        return self._details
+
+    @property
     def versions(self) -> Any:
         """Policy version of each completion token `[C]`, one number when all have the same, None when not known."""
         return self._details.get("versions") if self._details else None

@@ -15,14 +15,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from verifiers.errors import Error
 from verifiers.tokens.graph import Chain, TokenGraph
 from verifiers.tokens.step_tokens import StepTokens, stored_steps
 
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TOKENS_FILE = "tokens.arrow"
 INDEX_FILE = "tokens.index"
@@ -241,7 +239,7 @@ def _index_lines(entries: Mapping[str, _Entry]) -> bytes:
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def _schema() -> pa.Schema:
+def _schema() -> Any:
     import pyarrow as pa
 
     chain = pa.struct(
@@ -310,7 +308,7 @@ def _step_row(step: StepTokens | None, chain: int) -> dict[str, Any]:
     import numpy as np
     import orjson
 
-    details = dict(step._details or {})
+    details = dict(step.details or {})
     row: dict[str, Any] = {
         "chain": chain,
         "prompt_length": step.prompt_length,

@@ -306,7 +306,7 @@ class MCPServer:
 def require_mcp() -> None:
     """Raise ConfigError with what to install unless the `mcp` package is there."""
     try:
-        import mcp  # noqa: F401
+        import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise ConfigError(
             "MCP servers need the `mcp` package: pip install 'verifiers[mcp]'."

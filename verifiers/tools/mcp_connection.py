@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
@@ -59,7 +59,7 @@ _outgoing: ContextVar[set[Any] | None] = ContextVar("mcp_outgoing_call_ids", def
 
 
 @contextmanager
-def _recording() -> Iterator[set[Any]]:
+def _recording() -> Generator[set[Any]]:
     ids: set[Any] = set()
     token = _outgoing.set(ids)
     try:

@@ -45,7 +45,7 @@ def finish(exit_code: int) -> int:
 
     try:
         threading._shutdown()  # type: ignore[attr-defined] # the interpreter's own step, without public name
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # the same
         sys.stdout.flush()
     except BrokenPipeError:
         exit_code = exit_code or 120

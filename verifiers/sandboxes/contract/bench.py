@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -66,7 +66,7 @@ class Bench:
     @asynccontextmanager
     async def sandbox(
         self, *, snapshot: Snapshot | None = None, **changes: object
-    ) -> AsyncIterator[Sandbox]:
+    ) -> AsyncGenerator[Sandbox]:
         """A sandbox with the bench's specification and some changes."""
         spec = SandboxSpec.model_validate({**self.spec.model_dump(), **changes})
         async with await self.backend.create(spec, snapshot=snapshot) as sandbox:

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,7 +184,7 @@ class ZygoteProcess:
         """Its end has been dealt with."""
         self._exits.pop(number, None)
 
-    def _send(self, message: dict[str, object], descriptors: list[int]) -> None:
+    def _send(self, message: Mapping[str, object], descriptors: list[int]) -> None:
         self._outbox.append((json.dumps(message).encode(), descriptors))
         self._flush()
 

@@ -11,7 +11,8 @@ import socket
 import sys
 from typing import NamedTuple
 
-from ...agent import archive, cells, files, loop, programs  # noqa: F401 - imported before anything is restricted
+# Imported before anything is restricted, used or not.
+from ...agent import archive, cells, files, loop, programs  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import confine, landlock, linux, rootfs, seccomp
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/proc")

@@ -19,7 +19,8 @@ import time
 import traceback
 from typing import Any, NamedTuple
 
-from ...agent import archive, cells, files, frames, launch, loop, programs  # noqa: F401 - imported before any fork
+# Imported before any fork, used or not.
+from ...agent import archive, cells, files, frames, launch, loop, programs  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import cgroups, confine, linux, rootfs, seccomp
 
 MAX_MESSAGE_BYTES = 128 << 10
