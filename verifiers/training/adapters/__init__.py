@@ -1,0 +1,43 @@
+"""Thin adapters: an environment inside somebody else's trainer. None of them is imported by the rest of the library.
+
+    trl             `rollout_func` of TRL's GRPOTrainer; pushing weights to an endpoint
+    trl_async       rollout worker and weight transfer of TRL's AsyncGRPOTrainer
+    verl            an agent loop
+    skyrl           a generator
+    tinker          rollouts → tinker-cookbook's trajectory groups; a client around its sampling client
+    rllm            rollouts → rLLM's episodes
+    art             rollouts → ART's trajectories
+    nemo_gym        rollouts → NeMo Gym's response items
+    flat            rollouts → one token sequence each, for trainers that take nothing else
+    engine_client   a model client around "token ids in, token ids out"
+    play            groups of rollouts, played and scored
+
+A trainer's package is imported when an adapter needs one of its classes, not before. See docs/adapters.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from verifiers.errors import ConfigError
+
+
+class TrainerMissing(ConfigError, ImportError):
+    """The trainer's package is not installed, or is another version than the adapter was written for."""
+
+
+def trainer_module(name: str, *names: str, install: str) -> ModuleType:
+    """The trainer's module `name`, which must have `names`; `install`: the command that installs it."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise TrainerMissing(
+            f"This adapter needs the module {name} ({error}). Install it: `{install}`."
+        ) from error
+    missing = [wanted for wanted in names if not hasattr(module, wanted)]
+    if missing:
+        raise TrainerMissing(
+            f"{name} has no {', '.join(missing)}: this version is not known. Install another: `{install}`."
+        )
+    return module

@@ -1,0 +1,91 @@
+"""Rollouts as one token sequence each, for trainers that want exactly as many sequences as they asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from verifiers.training.samples import OnDrift, SampleError, failure_of, samples_of
+
+
+class FlatSequence(NamedTuple):
+    """One rollout. `completion_ids`, `mask` and `logprobs` are aligned and hold all that follows the prompt."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+    """1 where the policy sampled the token and it is trained on."""
+    logprobs: list[float]
+    """At the time of sampling; 0.0 where `mask` is 0."""
+    reward: float
+    failure: str | None = None
+    """Why nothing of it is trained on; None for a healthy rollout."""
+    is_truncated: bool = False
+
+    def cut(self, prompt_length: int, completion_length: int) -> FlatSequence:
+        """At most so many tokens. A prompt that does not fit loses its beginning, and nothing is trained on."""
+        failure = self.failure
+        mask = self.mask[:completion_length]
+        if len(self.prompt_ids) > prompt_length:
+            failure = f"its prompt has {len(self.prompt_ids)} tokens and {prompt_length} fit"
+            mask = [0] * len(mask)
+        return self._replace(
+            prompt_ids=self.prompt_ids[-prompt_length:],
+            completion_ids=self.completion_ids[:completion_length],
+            mask=mask,
+            logprobs=[p if own else 0.0 for p, own in zip(self.logprobs, mask, strict=False)],
+            failure=failure,
+            is_truncated=self.is_truncated or len(self.completion_ids) > completion_length,
+        )
+
+
+def flat_group(
+    outputs: Sequence[Mapping[str, Any]], *, on_drift: OnDrift = "error"
+) -> list[FlatSequence]:
+    """One sequence for every rollout of one example, in order.
+
+    A rollout that failed or sampled nothing gets a stand-in of one token that is not trained on, and the mean reward
+    of the others: it moves no baseline. A rollout whose turns do not continue each other token by token does not fit
+    one sequence: SampleError, unless `on_drift="last"` keeps the last turn's context of it. Raises SampleError also
+    when the endpoint gave no token ids or log-probabilities.
+    """
+    found = [_healthy(output, on_drift) for output in outputs]
+    rewards = [one.reward for one in found if one is not None]
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    prompt = next((one.prompt_ids for one in found if one is not None), [0])
+    return [
+        FlatSequence(prompt, [0], [0], [0.0], mean, failure_of(output) or "it sampled no tokens")
+        if one is None
+        else one
+        for one, output in zip(found, outputs, strict=True)
+    ]
+
+
+def flat_groups(
+    groups: Sequence[Sequence[Mapping[str, Any]]], *, on_drift: OnDrift = "error"
+) -> list[FlatSequence]:
+    """`flat_group` of every group, one after the other. Raises SampleError when no rollout at all is of use."""
+    found = [one for group in groups for one in flat_group(group, on_drift=on_drift)]
+    if found and all(one.failure is not None for one in found):
+        raise SampleError(
+            f"None of the {len(found)} rollouts of this batch can be trained on; the first: {found[0].failure}."
+        )
+    return found
+
+
+def _healthy(output: Mapping[str, Any], on_drift: OnDrift) -> FlatSequence | None:
+    if on_drift == "fork":
+        raise SampleError("A fork is more than one sequence; on_drift is 'error' or 'last' here.")
+    samples = samples_of(output, on_drift=on_drift)
+    if not samples:
+        return None
+    [sample] = samples
+    ids, start = sample.token_ids.tolist(), sample.prompt_len
+    return FlatSequence(
+        prompt_ids=ids[:start],
+        completion_ids=ids[start:],
+        mask=[int(own) for own in sample.mask[start:]],
+        logprobs=sample.logprobs[start:].tolist(),
+        reward=sample.reward,
+        is_truncated=sample.is_truncated,
+    )

@@ -1,0 +1,60 @@
+"""Groups of rollouts for trainers that ask for a batch and wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from verifiers.envs.generation import score
+from verifiers.errors import AuthenticationError, ConfigError
+from verifiers.rollouts.retries import with_retries
+from verifiers.rollouts.schedule import first_failure
+from verifiers.state import State
+from verifiers.types import SamplingArgs
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+
+
+async def play_groups(
+    env: Environment,
+    groups: Sequence[Sequence[Mapping[str, Any]]],
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None = None,
+    *,
+    max_concurrent: int = -1,
+    max_retries: int = 2,
+) -> list[list[State]]:
+    """Every row of every group, played and scored, in order; a group is the rollouts of one example.
+
+    `max_concurrent`: rollouts played at once, no limit below 1. A rollout that fails is a state with an `error`; wrong
+    credentials and configurations raise, and stop the others.
+    """
+    limit = asyncio.Semaphore(max_concurrent) if max_concurrent > 0 else nullcontext()
+    sampling = {**env.sampling_args, **(sampling_args or {})}
+
+    async def play(row: Mapping[str, Any]) -> State:
+        async with limit:
+            state = await with_retries(
+                lambda: env.rollout(row, client, model, sampling), lambda s: s.error, max_retries
+            )
+        if isinstance(state.error, AuthenticationError | ConfigError):
+            raise state.error
+        return state
+
+    async def play_group(rows: Sequence[Mapping[str, Any]]) -> list[State]:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(play(row)) for row in rows]
+        states = [task.result() for task in running]
+        await score(env, states, alone=not env.requires_group_rollouts)
+        return states
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(play_group(rows)) for rows in groups]
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from None
+    return [task.result() for task in running]
