@@ -60,6 +60,7 @@ def evaluate(  # one parameter an option
     state_columns: o.StateColumns = None,
     save_to_hf_hub: o.SaveToHfHub = False,
     hf_hub_dataset_name: o.HfHubDatasetName = None,
+    push: o.Push = False,
     fail_under: o.FailUnder = None,
     as_json: o.AsJson = False,
     dry_run: o.DryRun = False,
@@ -77,6 +78,7 @@ def evaluate(  # one parameter an option
     vf-eval my-env -m Qwen/Qwen3-4B -b http://localhost:8000/v1 -n 20 -r 4 -s
     vf-eval configs/benchmark.toml
     vf-eval my-env -m Qwen/Qwen3-4B -s --resume        finish what was interrupted
+    vf-eval owner/my-env@1.2 -m Qwen/Qwen3-4B --push   an environment of your hub, and the run back to it
 
     Exit code: 0 done, 1 some rollouts failed or a threshold was missed, 2 wrong usage, 130 interrupted.
     """
@@ -116,6 +118,8 @@ def settings_said(said: dict[str, Any]) -> dict[str, Any]:
         settings["state_columns"] = [
             name.strip() for name in said["state_columns"].split(",") if name.strip()
         ]
+    if said["push"]:
+        settings["save_results"] = True
     if said["resume"] == o.LATEST_RUN:
         settings["resume"] = True
     elif said["resume"] is not None:

@@ -308,6 +308,14 @@ HfHubDatasetName = Annotated[
     str | None,
     _option("--hf-hub-dataset-name", "-D", help="Name of the dataset there.", panel=_RESULTS),
 ]
+Push = Annotated[
+    bool,
+    _option(
+        "--push",
+        help="Upload the finished run to your hub (see `prime config`); implies -s.",
+        panel=_RESULTS,
+    ),
+]
 FailUnder = Annotated[
     float | None,
     _option("--fail-under", help="Exit with 1 when the mean reward is below this.", panel=_RESULTS),
@@ -321,7 +329,13 @@ DryRun = Annotated[
     _option("--dry-run", help="Show what would run; load and request nothing.", panel=_DISPLAY),
 ]
 Yes = Annotated[
-    bool, _option("--yes", "-y", help="Do not ask before a very large run.", panel=_DISPLAY)
+    bool,
+    _option(
+        "--yes",
+        "-y",
+        help="Do not ask: not before a very large run, and not before installing an environment of your hub.",
+        panel=_DISPLAY,
+    ),
 ]
 Verbose = Annotated[
     bool, _option("--verbose", "-v", help="Log everything, and show tracebacks.", panel=_DISPLAY)

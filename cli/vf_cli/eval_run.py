@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from vf_cli import output, report
+from vf_cli import eval_hub, output, report
 from vf_cli.interrupts import interruptible
 from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from vf_cli.progress import LiveProgress, PlainProgress, Progress
@@ -45,6 +45,7 @@ class Choices(NamedTuple):
     strict: bool
     prices: str | None
     num_workers: str | None
+    push: bool
 
 
 class Planned(NamedTuple):
@@ -64,6 +65,12 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
     if choices.dry_run:
         _show_plan(planned, as_json=choices.as_json)
         return 0
+    if choices.push:
+        eval_hub.check_push([one.config.env_id for one in planned])
+    if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=choices.yes):
+        planned, heartbeat_url = plan(
+            env_id_or_config, said
+        )  # with the defaults of what is there now
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
             api_key_of(endpoint)  # a missing key is said before anything is loaded
@@ -88,10 +95,17 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
         if not result.is_complete:
             break
     code = exit_code(finished, len(planned), choices.fail_under)
+    pushed: list[dict[str, Any] | None] = [None] * len(finished)
+    if choices.push:
+        pushed = [eval_hub.push(one, as_json=choices.as_json) for one in finished]
+        if code == 0 and None in pushed:
+            code = EXIT_FAILED
     if choices.as_json:
-        output.show_json(
-            {"exit_code": code, "evaluations": [report.as_json(one) for one in finished]}
-        )
+        reports = [
+            {**report.as_json(one), **({"pushed": to} if choices.push else {})}
+            for one, to in zip(finished, pushed, strict=True)
+        ]
+        output.show_json({"exit_code": code, "evaluations": reports})
     elif len(planned) > 1:
         output.show()
         output.show(report.comparison(finished))

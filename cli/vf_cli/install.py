@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,13 +51,24 @@ def install(
     vf-install my-env -p ~/envs       ~/envs/my_env
     vf-install ./my_env               this folder
     vf-install dist/my_env-0.1.0-py3-none-any.whl
-    vf-install owner/my-env@1.2       from your hub
+    vf-install owner/my-env@1.2       from your hub (see `prime config`), by exact address and hash
     vf-install my-env -r --repo https://host/owner/repository
     """
-    from verifiers.packages.install import install as install_environment
+    from contextlib import nullcontext
 
-    with output.stderr().status(f"installing {env} …"):
-        name = install_environment(env, path, from_repo=from_repo, repo=repo, branch=branch)
+    from verifiers.hub.config import hub_settings
+    from verifiers.hub.installation import HubSource
+    from verifiers.packages.install import install as install_environment
+    from verifiers.packages.install import is_hub_env
+
+    from_hub = (
+        is_hub_env(env) and not from_repo and not env.endswith(".whl") and not Path(env).is_dir()
+    )
+    hub = HubSource(hub_settings()) if from_hub else nullcontext(None)
+    with output.stderr().status(f"installing {env} …"), hub as source:
+        name = install_environment(
+            env, path, from_repo=from_repo, repo=repo, branch=branch, source=source
+        )
     output.show(f"installed  {name}")
     output.show(f"next       vf-validate {name}, then vf-eval {name} -m MODEL")
     return 0

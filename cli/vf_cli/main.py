@@ -174,3 +174,10 @@ def endpoint_main() -> int:
     from vf_cli.endpoint import app
 
     return run(app, "vf-endpoint")
+
+
+def sandboxes_main() -> int:
+    """`vf-sandboxes`."""
+    from vf_cli.sandboxes import app
+
+    return run(app, "vf-sandboxes")

@@ -58,6 +58,12 @@ def show(renderable: RenderableType = "") -> None:
     )
 
 
+def show_line(text: str) -> None:
+    """A result, for programs that read lines: tabs stay tabs, and nothing is broken."""
+    sys.stdout.write(safe(text).replace("\n", " ") + "\n")
+    sys.stdout.flush()
+
+
 def show_json(value: Any) -> None:
     """A result, for programs: one JSON document and a line break."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=_plain) + "\n")

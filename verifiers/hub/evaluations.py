@@ -70,20 +70,29 @@ class InterruptedPush(HubError):
         return str(self.args[0])
 
 
+def published_id(env_id: str) -> str | None:
+    """`owner/name[@version]` of an environment as it was evaluated: its id says so, or its folder was pushed."""
+    if is_hub_env(env_id):
+        return env_id
+    return known_hub_id(env_id) if env_id else None
+
+
 def environment_of_run(folder: Path, metadata: Mapping[str, Any], given: str | None = None) -> str:
     """`owner/name` that a run belongs to: as given, as its metadata says, or as the environment's folder was pushed.
 
     Raises ConfigError, saying how to name it, when that is unknown.
     """
-    named = given or str(metadata.get("env_id") or metadata.get("env") or "")
-    if given or is_hub_env(named):
+    if given:
+        parse_hub_id(given)
+        return given
+    named = str(metadata.get("env_id") or metadata.get("env") or "")
+    if is_hub_env(named):
         parse_hub_id(named)
         return named
-    project = folder.resolve()
-    for place in project.parents:
+    for place in folder.resolve().parents:
         if place.name == "outputs" and (found := known_hub_id(str(place.parent))):
             return found
-    if named and (found := known_hub_id(named)):
+    if (found := published_id(named)) is not None:
         return found
     raise ConfigError(
         f"The run {folder} is of {named or 'an unnamed environment'}, which has no owner here. Say which published "
@@ -289,10 +298,9 @@ def saved_runs_here(folder: Path) -> list[Path]:
     """Run folders to push when none is named: this folder, else those under `outputs/evals` and of environments."""
     if is_run_folder(folder):
         return [folder]
-    patterns = ("outputs/evals/*/*", "environments/*/outputs/evals/*/*")
-    return sorted(
-        path for pattern in patterns for path in folder.glob(pattern) if is_run_folder(path)
-    )
+    patterns = ("outputs/evals/**/metadata.json", "environments/*/outputs/evals/**/metadata.json")
+    found = {path.parent for pattern in patterns for path in folder.glob(pattern)}
+    return sorted(path for path in found if is_run_folder(path))
 
 
 async def lookup_id(hub: HubClient, environment: str) -> str:

@@ -67,6 +67,8 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
             timeout=INSTALL_TIMEOUT_S,
             env={**os.environ, **installer.variables, **variables},
         )
+        if 'unknown command "lock"' in done.stderr:
+            raise ConfigError("This pip cannot write locks; install uv, or pip 25.1 or newer.")
         if done.returncode or not made.is_file():
             raise InstallError(f"Locking failed:\n{last_lines(done.stderr or done.stdout)}")
         temporary = file.with_name(f".{file.name}.part")

@@ -251,9 +251,7 @@ def show_table(
         return
     if chosen().is_plain:
         for row in rows:
-            output.show(
-                "\t".join(_cell(cell).replace("\t", " ").replace("\n", " ") for cell in row)
-            )
+            output.show_line("\t".join(_cell(cell).replace("\t", " ") for cell in row))
         return
     if not rows:
         output.show(empty)
@@ -280,7 +278,7 @@ def show_facts(
     width = max((len(label) for label, _ in given), default=0)
     for label, value in given:
         if chosen().is_plain:
-            output.show(f"{label}\t{value}")
+            output.show_line(f"{label}\t{value}")
         else:
             output.show(f"{label.ljust(width)}  {value}")
     if next_step is not None and not chosen().is_plain:

@@ -85,6 +85,7 @@ def install(
 
     JSON: {python, environments: [{environment, version, status, error, sha256}], lock}
     """
+    from verifiers.errors import Error
     from verifiers.hub.installation import HubSource
     from verifiers.packages.install import is_hub_env
 
@@ -104,11 +105,16 @@ def install(
             done.append(
                 _install(env, published.get(env), path, source, installer, no_upgrade, wheels)
             )
-        if lock and all(one.status != "failed" for one in done):
+        is_good = all(one.status != "failed" for one in done)
+        if lock and is_good:
             transfers.step("locking")
-            written = _lock(published, wheels, source, installer, Path(lock_file))
+            try:
+                written = _lock(published, wheels, source, installer, Path(lock_file))
+            except Error as error:  # what was installed is said all the same
+                output.error(f"{lock_file} was not written: {error}")
+                is_good = False
     _show(done, installer.python, written)
-    return EXIT_FAILED if any(one.status == "failed" for one in done) else 0
+    return 0 if is_good else EXIT_FAILED
 
 
 def uninstall(

@@ -1,0 +1,152 @@
+"""What `vf-eval` does with a hub: install what is missing before a run, and push the run after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vf_cli import output
+
+if TYPE_CHECKING:
+    from verifiers.hub.config import HubSettings
+    from verifiers.packages.install import HubEnvironment
+    from vf_cli.report import Finished
+
+
+def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
+    """Install those `owner/name[@version]` that are not installed, after asking; whether there were any.
+
+    Raises ConfigError when nobody can be asked, HubNotConfigured without a hub.
+    """
+    if not any("/" in env_id for env_id in env_ids):
+        return False  # the usual case costs no import
+    from verifiers.errors import ConfigError
+    from verifiers.hub.config import hub_settings
+    from verifiers.hub.installation import HubSource
+    from verifiers.packages import install as packages
+
+    wanted = [packages.parse_hub_id(i) for i in dict.fromkeys(env_ids) if packages.is_hub_env(i)]
+    missing = [(one, why) for one in wanted if (why := _missing_because(one)) is not None]
+    if not missing:
+        return False
+    at = hub_settings()
+    listed = "; ".join(f"{_shown(one)} ({why})" for one, why in missing)
+    if not is_sure:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            names = " ".join(_shown(one) for one, _ in missing)
+            raise ConfigError(
+                f"Not installed: {listed}. Install with `vf-install {names}`, or say --yes."
+            )
+        output.note(f"Not installed: {listed}.")
+        typer.confirm(f"Install from {at.base_url}?", default=True, abort=True, err=True)
+    with HubSource(at) as source:
+        for one, _ in missing:
+            with _status(f"installing {_shown(one)} from {at.base_url} …"):
+                packages.install_published(one, source)
+            output.note(f"installed {_shown(one)}")
+    return True
+
+
+def check_push(env_ids: Iterable[str]) -> None:
+    """Return when runs of these environments can be pushed; ConfigError before anything is spent otherwise."""
+    from verifiers.errors import ConfigError
+    from verifiers.hub.client import HubClient
+    from verifiers.hub.config import hub_settings
+    from verifiers.hub.evaluations import published_id
+
+    HubClient(hub_settings()).require_key()
+    for env_id in env_ids:
+        if published_id(env_id) is None:
+            raise ConfigError(
+                f"--push: {env_id} was not published from here, so its run would belong to nothing. Publish it with "
+                "`prime env push`, or evaluate it as owner/name."
+            )
+
+
+def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
+    """Upload a finished run; what the hub knows of it, or None with the reason on stderr."""
+    import asyncio
+
+    from verifiers.errors import Error
+    from verifiers.hub.config import hub_settings
+    from verifiers.hub.evaluations import InterruptedPush, RunPush
+
+    folder = finished.saved_to
+    if folder is None or not finished.is_complete:
+        output.note(f"{finished.name} was not pushed: the run is not complete.")
+        return None
+    options = RunPush(environment=_as_evaluated(finished))
+    try:
+        with _status(f"pushing {folder} …"):
+            done = asyncio.run(_push(hub_settings(), folder, options))
+    except Error as error:
+        again = "" if isinstance(error, InterruptedPush) else f" Again: prime eval push {folder}"
+        output.error(f"The run is saved in {folder}, but was not pushed: {error}{again}")
+        return None
+    for line in done.damaged:
+        output.warn(f"Line {line.number} of results.jsonl cannot be read and was left out.")
+    if done.too_large:
+        output.warn(f"{done.too_large} rollouts are too large for the hub, and were left out.")
+    if not as_json:
+        output.show(f"pushed  {done.samples:,} rollouts to {done.url}")
+    return {
+        "evaluation_id": done.evaluation_id,
+        "environment": done.environment,
+        "samples": done.samples,
+        "url": done.url,
+    }
+
+
+async def _push(at: HubSettings, folder: Path, options: Any) -> Any:
+    from verifiers.hub.client import HubClient
+    from verifiers.hub.evaluations import push_run
+
+    async with HubClient(at) as hub:
+        return await push_run(hub, folder, options)
+
+
+def _as_evaluated(finished: Finished) -> str | None:
+    from verifiers.hub.evaluations import published_id
+
+    return published_id(finished.config.env_id)
+
+
+def _missing_because(wanted: HubEnvironment) -> str | None:
+    """Why an environment has to be installed; None when it is there."""
+    from packaging.version import InvalidVersion, Version
+
+    from verifiers.packages.install import installed_from
+
+    found = installed_from(wanted.name)
+    if found is None:
+        return "not there"
+    version, url = found
+    if wanted.version is not None:
+        try:
+            if Version(version) != Version(wanted.version):
+                return f"{version} is there"
+        except InvalidVersion:
+            return f"{version} is there"
+    owner = _owner_in(url or "")
+    return None if owner in (None, wanted.owner) else f"the one of {owner} is there"
+
+
+def _owner_in(url: str) -> str | None:
+    """The owner in the address of a hub's wheel; None for folders and other addresses."""
+    head, _, rest = url.partition("/files/")
+    parts = rest.split("/")
+    return parts[0] if head.startswith("http") and len(parts) == 4 else None
+
+
+def _shown(wanted: HubEnvironment) -> str:
+    version = f"@{wanted.version}" if wanted.version else ""
+    return f"{wanted.owner}/{wanted.name}{version}"
+
+
+def _status(text: str) -> Any:
+    return output.stderr().status(text) if output.stderr().is_terminal else nullcontext()
