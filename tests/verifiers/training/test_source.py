@@ -392,7 +392,11 @@ async def test_two_servers_get_new_weights_in_flight_and_every_token_knows_its_v
             letters(),
             endpoints,
             SourceConfig(
-                groups_per_batch=2, rollouts_per_group=4, max_in_flight=16, max_off_policy_steps=2
+                groups_per_batch=2,
+                rollouts_per_group=4,
+                max_in_flight=16,
+                max_off_policy_steps=2,
+                keep_without_signal=True,
             ),
             model="embedded",
             sampling_args={"max_tokens": 24, "temperature": 1.0},

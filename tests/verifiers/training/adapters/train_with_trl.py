@@ -20,11 +20,23 @@ from verifiers.training.adapters.trl import TRLRollouts, env_reward
 from verifiers.training.adapters.weight_push import WeightPush
 from verifiers.training.policy import PolicyClient
 
+NOISE = 0.25
+"""Added to the weights, in deviations of each tensor: the shipped model is too good to have something to learn."""
+
+
+def forgetful(model):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.dim() > 1:
+                tensor += NOISE * tensor.std() * torch.randn_like(tensor)
+    return model
+
 
 def train(steps: int, folder: Path) -> dict[str, object]:
     torch.set_num_threads(1)
     env = vf.load_environment("reverse-text", min_length=12, max_length=16, num_train_examples=400)
-    model = LlamaForCausalLM.from_pretrained(SHIPPED_WEIGHTS, dtype=torch.float32)
+    model = forgetful(LlamaForCausalLM.from_pretrained(SHIPPED_WEIGHTS, dtype=torch.float32))
     gaps: list[float] = []
 
     class Measured(GRPOTrainer):
