@@ -70,7 +70,8 @@ def test_the_trainer_gets_samples_with_everything_it_reads(trl):
         assert sample.old_log_probs.dtype == np.float32
         assert len(sample.input_ids) == len(sample.completion_mask) == len(sample.old_log_probs)
         assert sample.completion_mask.sum() > 0
-        assert sample.model_version == 1
+        # A client that does not say which policy sampled a token: the version the group was begun with, or older.
+        assert sample.model_version in (0, 1)
         assert sample.advantage == pytest.approx(sample.metrics["reward"] - 0.5)
     assert len({sample.group_id for sample in samples}) == 4
     assert rollouts.metrics_queue.get_nowait()["reward/mean"] == 0.5
@@ -123,7 +124,7 @@ def test_silence_is_noticed(trl):
 
 def test_without_trl_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", None)
-    with pytest.raises(TrainerMissing, match="pip install 'trl>=1.16'"):
+    with pytest.raises(TrainerMissing, match=r"pip install 'trl>=1.16'"):
         worker().start()
 
 

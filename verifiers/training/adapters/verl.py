@@ -1,0 +1,137 @@
+"""An environment as a verl agent loop: one rollout, one flat sequence, sampled by verl's own servers.
+
+    # agent_loops.yaml, named in actor_rollout_ref.rollout.agent.agent_loop_config_path
+    - name: verifiers
+      _target_: verifiers.training.adapters.verl.VerifiersAgentLoop
+      env_id: reverse-text
+
+Rows come from `dataset_rows`. verl plays every rollout by itself, so rewards that compare rollouts of a group cannot be
+computed, and a failed rollout counts 0.0 in its group's baseline; none of its tokens is trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from verifiers.errors import ConfigError
+from verifiers.loading import load_environment
+from verifiers.training.adapters import trainer_module
+from verifiers.training.adapters.engine_client import EngineClient, Sampled
+from verifiers.training.adapters.flat import flat_group
+from verifiers.training.adapters.play import play_groups
+from verifiers.training.samples import OnDrift
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+    from verifiers.training.adapters.prompt_rows import Split
+
+
+def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[dict[str, Any]]:
+    """Rows for verl's parquet files; write them with `datasets.Dataset.from_list(rows).to_parquet(path)`."""
+    return [
+        {
+            "data_source": env.env_id,
+            "agent_name": "verifiers",
+            "prompt": [dict(message) for message in row["prompt"]],
+            "reward_model": {"style": "rule", "ground_truth": str(row.get("answer", ""))},
+            "extra_info": {"index": index, "split": split, "verifiers": json.dumps(dict(row))},
+        }
+        for index, row in enumerate(env.source(split).inputs(n))
+    ]
+
+
+async def run_rollout(
+    env: Environment,
+    row: Mapping[str, Any],
+    server_manager: Any,
+    tokenizer: Any,
+    sampling_params: Mapping[str, Any],
+    *,
+    prompt_length: int,
+    response_length: int,
+    on_drift: OnDrift = "error",
+) -> dict[str, Any]:
+    """The fields of verl's `AgentLoopOutput` for one rollout of a row, sampled by `server_manager.generate`."""
+    if env.requires_group_rollouts:
+        raise ConfigError(
+            "This environment scores groups as a whole; verl plays each rollout alone."
+        )
+    sampling_s = 0.0
+
+    async def generate(ids: list[int], _: dict[str, Any], rollout_id: str) -> Sampled:
+        nonlocal sampling_s
+        begun = perf_counter()
+        output = await server_manager.generate(
+            request_id=rollout_id,
+            prompt_ids=ids,
+            sampling_params={**sampling_params, "logprobs": True},
+        )
+        sampling_s += perf_counter() - begun
+        return Sampled(output.token_ids, output.log_probs or [])
+
+    begun = perf_counter()
+    [[state]] = await play_groups(env, [[row]], EngineClient(generate, tokenizer), "verl")
+    [flat] = flat_group([state], on_drift=on_drift)
+    flat = flat.cut(prompt_length, response_length)
+    return {
+        "prompt_ids": flat.prompt_ids,
+        "response_ids": flat.completion_ids,
+        "response_mask": flat.mask,
+        "response_logprobs": flat.logprobs,
+        "reward_score": flat.reward,
+        "num_turns": len(state["prompt"]) + len(state["completion"] or []),
+        "metrics": {
+            "generate_sequences": sampling_s,
+            "tool_calls": perf_counter() - begun - sampling_s,
+        },
+        # Every rollout must have the same keys: verl makes columns of them.
+        "extra_fields": {"turn_scores": [], "tool_rewards": [], "failure": flat.failure or ""},
+    }
+
+
+_loaded = cache(lambda env_id, env_args: load_environment(env_id, **json.loads(env_args)))
+
+
+@cache
+def _agent_loop_class() -> type:
+    verl = trainer_module(
+        "verl.experimental.agent_loop.agent_loop",
+        "AgentLoopBase", "AgentLoopOutput",
+        install="pip install verl",
+    )  # fmt: skip
+
+    class VerifiersAgentLoop(verl.AgentLoopBase):
+        """One rollout of the environment `env_id`."""
+
+        def __init__(self, *args: Any, env_id: str, env_args: Mapping[str, Any] | None = None,
+                     on_drift: OnDrift = "error", **kwargs: Any) -> None:  # fmt: skip
+            super().__init__(*args, **kwargs)
+            self._env = _loaded(env_id, json.dumps(dict(env_args or {})))
+            self._on_drift: OnDrift = on_drift
+
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
+            """Called by verl with the fields of the dataset's row."""
+            rollout = self.config.actor_rollout_ref.rollout
+            fields = await run_rollout(
+                self._env,
+                json.loads(kwargs["extra_info"]["verifiers"]),
+                self.server_manager,
+                self.tokenizer,
+                sampling_params,
+                prompt_length=rollout.prompt_length,
+                response_length=rollout.response_length,
+                on_drift=self._on_drift,
+            )
+            return verl.AgentLoopOutput(**fields)
+
+    return VerifiersAgentLoop
+
+
+def __getattr__(name: str) -> Any:
+    if name == "VerifiersAgentLoop":
+        return _agent_loop_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
