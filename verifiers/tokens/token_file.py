@@ -21,7 +21,6 @@ from verifiers.errors import Error
 from verifiers.tokens.graph import Chain, TokenGraph
 from verifiers.tokens.step_tokens import StepTokens, stored_steps
 
-
 TOKENS_FILE = "tokens.arrow"
 INDEX_FILE = "tokens.index"
 FORMAT = b"verifiers-tokens-1"
