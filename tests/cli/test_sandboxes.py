@@ -1,0 +1,77 @@
+"""`vf-sandboxes`: a real server process, listed and stopped from the command line."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+SCRIPT = "import sys; from vf_cli.main import sandboxes_main; sys.exit(sandboxes_main())"
+TOKEN = "a-token-for-the-tests"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    monkeypatch.setenv("VF_SANDBOXES_TOKEN", TOKEN)
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, "serve", "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "}\n")
+            facts = json.loads("".join(lines) + "}")
+            monkeypatch.setenv("VF_SANDBOXES_URL", facts["base_url"])
+            yield facts
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_sandboxes_of_a_server_are_listed_and_stopped(served: dict[str, Any]):
+    assert "token" not in served  # it was given, so it is not shown again
+    body = {"name": "made\x1b[31m", "docker_image": "host", "labels": ["x"]}
+    made = httpx.post(
+        served["base_url"] + "/api/v1/sandbox",
+        json=body,
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=60,
+    ).json()
+    listed = command("list")
+    assert (listed.returncode, made["id"] in listed.stdout) == (0, True)
+    assert "\x1b" not in listed.stdout
+    assert [each["id"] for each in json.loads(command("list", "--json").stdout)] == [made["id"]]
+    stopped = command("stop", made["id"], "no-such")
+    assert (stopped.returncode, stopped.stdout) == (1, "1 ended\n")
+    assert "no-such" in stopped.stderr
+    assert json.loads(command("list", "--json").stdout) == []
+    assert command("stop", "--all").returncode == 0
+    assert command("stop").returncode == 2
+    wrong = command("list", "--token", "some-other-token-16")
+    assert (wrong.returncode, "does not know this token" in wrong.stderr) == (2, True)
+
+
+def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("VF_SANDBOXES_TOKEN", raising=False)
+    for arguments, complaint in [
+        (["list"], "VF_SANDBOXES_TOKEN"),
+        (["list", "--token", "t", "--url", "nonsense"], "http://"),
+        (["serve", "--network", "some"], "none or full"),
+        (["serve", "--tokens", "/no/such/file"], "/no/such/file"),
+    ]:
+        done = command(*arguments)
+        assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
+    gone = command("list", "--token", "t", "--url", "http://127.0.0.1:9")
+    assert (gone.returncode, "does not answer" in gone.stderr) == (1, True)

@@ -1,0 +1,172 @@
+"""How the sandbox server works: addresses, limits, tokens and what each may use."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from verifiers.errors import ConfigError
+from verifiers.sandboxes.spec import SandboxSpec
+
+MIN_TOKEN_CHARS = 16
+DAY_S = 86_400.0
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class Quota(BaseModel):
+    """What one token may use at the same time, and the largest sandbox it may make."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_sandboxes: int = Field(default=256, ge=1)
+    """Sandboxes that live at once."""
+    max_memory_mb: int = Field(default=65_536, ge=32)
+    """Memory limits of its living sandboxes, added up, in MiB."""
+    max_sandbox_memory_mb: int = Field(default=16_384, ge=32)
+    """Memory limit of one sandbox, in MiB."""
+    max_sandbox_disk_mb: int = Field(default=65_536, ge=1)
+    """Disk limit of one sandbox, in MiB."""
+    max_lifetime_s: float = Field(default=DAY_S, gt=0)
+    """Longest life of a sandbox: whatever a client that died has left is gone after it."""
+    max_commands: int = Field(default=512, ge=1)
+    """Commands and file transfers that run or wait at once."""
+
+
+class TokenConfig(BaseModel):
+    """One account: a name, the digest of its secret token, its quota."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Shown in lists, metrics and logs: lower-case letters, digits and `-`."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False)
+    """SHA-256 of the token in hexadecimal; the token itself is not kept."""
+    quota: Quota = Quota()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name: use lower-case letters, digits and '-'.")
+        return name
+
+    @classmethod
+    def of(cls, name: str, token: str, quota: Quota | None = None) -> TokenConfig:
+        """From the token itself. Raises ConfigError for one that is too short to be safe."""
+        if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
+            raise ConfigError(
+                f"The token of {name!r} must have at least {MIN_TOKEN_CHARS} printable ASCII characters, got "
+                f"{len(token)}. Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        return cls(name=name, sha256=digest_of(token), quota=quota or Quota())
+
+
+class ServerConfig(BaseModel):
+    """Everything `vf-sandboxes serve` can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: tuple[TokenConfig, ...] = Field(min_length=1)
+    host: str = "127.0.0.1"
+    """Address to listen on. HTTP without TLS: beyond this machine, put a proxy that ends TLS in front."""
+    port: int = Field(default=8700, ge=0, le=65_535)
+    """0 takes a free one."""
+    public_url: str | None = None
+    """Where clients reach the server (`https://sandboxes.example.org`); None: the host that each request names."""
+    template: SandboxSpec = SandboxSpec()
+    """What every sandbox starts from: packages, preloaded modules, interpreter, process and file limits."""
+    images: tuple[str, ...] = ("host", "python:*")
+    """Image names that clients may ask for, with wildcards. Every one of them gets this machine's system, read-only:
+    nothing is pulled. Others are refused rather than replaced by something else."""
+    network: Literal["none", "full"] = "none"
+    """"none": no sandbox has a network, whatever is asked. "full": as asked, through the filtering proxy."""
+    max_sandboxes: int = Field(default=1024, ge=1)
+    """Living sandboxes of all tokens together."""
+    max_json_bytes: int = Field(default=1 << 20, ge=1 << 10)
+    """Body of any request but an upload, commands included."""
+    max_stdin_bytes: int = Field(default=4 << 20, ge=1 << 10)
+    """One piece of input for a running command."""
+    max_upload_bytes: int = Field(default=1 << 30, ge=1)
+    """One uploaded file. It is passed on as it comes and not held in memory."""
+    max_output_bytes: int = Field(default=8 << 20, ge=1 << 10)
+    """stdout and stderr of a command whose output is answered in one piece: each loses its middle beyond this."""
+    max_read_bytes: int = Field(default=10 << 20, ge=1 << 10)
+    """Text of one read-file answer."""
+    max_connections: int = Field(default=4096, ge=1)
+    """Open connections; further ones are closed at once."""
+    client_timeout_s: float = Field(default=60.0, gt=0)
+    """A client that sends no byte of its request, or takes no byte of its answer, for so long is cut off."""
+    create_wait_s: float = Field(default=5.0, ge=0)
+    """Creation answers when the sandbox is up, or after so long with "PENDING"."""
+    status_wait_s: float = Field(default=5.0, ge=0)
+    """A status query about a sandbox that is coming up answers when it is up, or after so long."""
+    keepalive_s: float = Field(default=15.0, gt=0)
+    """A running command that prints nothing sends a sign of life so often."""
+    kept_records: int = Field(default=10_000, ge=0)
+    """Ended sandboxes that can still be asked about."""
+
+    @model_validator(mode="after")
+    def _tokens_differ(self) -> ServerConfig:
+        for field in ("name", "sha256"):
+            values = [getattr(token, field) for token in self.tokens]
+            if len(set(values)) != len(values):
+                raise ValueError(
+                    f"two tokens have the same {'name' if field == 'name' else 'token'}"
+                )
+        return self
+
+
+def digest_of(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def token_owner(tokens: Sequence[TokenConfig], presented: str) -> TokenConfig | None:
+    """Whose token it is. Takes the same time whichever matches, and however much of it matches."""
+    digest = digest_of(presented)
+    found = None
+    for token in tokens:
+        if hmac.compare_digest(token.sha256, digest):
+            found = token
+    return found
+
+
+def read_tokens_file(path: Path) -> tuple[TokenConfig, ...]:
+    """Tokens from a TOML file: a table for each name, with `token` or `sha256`, and the fields of `Quota`.
+
+    Raises ConfigError that names the file and the entry.
+    """
+    try:
+        tables = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"The tokens file {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The tokens file {path} is not TOML: {error}.") from error
+    if not tables:
+        raise ConfigError(f'The tokens file {path} is empty; write [name] and token = "…".')
+    return tuple(_token_from_table(path, name, table) for name, table in tables.items())
+
+
+def _token_from_table(path: Path, name: str, table: object) -> TokenConfig:
+    if not isinstance(table, dict) or ("token" in table) == ("sha256" in table):
+        raise ConfigError(f"{path}: [{name}] must be a table with either `token` or `sha256`.")
+    fields = dict(table)
+    token, digest = fields.pop("token", None), fields.pop("sha256", None)
+    try:
+        quota = Quota(**fields)
+        if token is None:
+            return TokenConfig(name=name, sha256=digest, quota=quota)
+        return TokenConfig.of(name, str(token), quota)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: [{name}] {where}: {first['msg']}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

@@ -1,0 +1,226 @@
+"""The Connect protocol for one service, `command_session.CommandSession`: envelopes, messages, errors. No I/O.
+
+Protocol: https://connectrpc.com/docs/protocol. The messages' fields are drawn beside each function.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import Literal, NamedTuple
+
+from verifiers.sandboxes.server import protobuf
+from verifiers.sandboxes.server.protobuf import Fields, MalformedMessage, field
+
+SERVICE = "command_session.CommandSession"
+STREAM_TYPE = "application/connect+proto"
+UNARY_TYPE = "application/proto"
+HEADER_BYTES = 5
+COMPRESSED, END_OF_STREAM = 1, 2
+_HEADER = struct.Struct("!BI")
+
+Code = Literal[
+    "invalid_argument",
+    "deadline_exceeded",
+    "not_found",
+    "resource_exhausted",
+    "failed_precondition",
+    "unimplemented",
+    "unavailable",
+    "unauthenticated",
+    "internal",
+]
+HTTP_STATUS: dict[Code, int] = {
+    "invalid_argument": 400,
+    "deadline_exceeded": 504,
+    "not_found": 404,
+    "resource_exhausted": 429,
+    "failed_precondition": 400,
+    "unimplemented": 501,
+    "unavailable": 503,
+    "unauthenticated": 401,
+    "internal": 500,
+}
+
+
+class ConnectError(Exception):
+    """A call that failed: the protocol's code and a message for the client."""
+
+    def __init__(self, code: Code, message: str):
+        super().__init__(message)
+        self.code: Code = code
+        self.message = message
+
+    def as_json(self) -> bytes:
+        """The body of a failed unary call."""
+        return json.dumps({"code": self.code, "message": self.message}).encode()
+
+
+def envelope(payload: bytes, flags: int = 0) -> bytes:
+    """One message of a stream."""
+    return _HEADER.pack(flags, len(payload)) + payload
+
+
+def end_of_stream(error: ConnectError | None = None) -> bytes:
+    """The last envelope of an answer."""
+    content = {} if error is None else {"error": {"code": error.code, "message": error.message}}
+    return envelope(json.dumps(content).encode(), END_OF_STREAM)
+
+
+def parse_header(data: bytes) -> tuple[int, int]:
+    """Flags and length of the payload that follows a header of `HEADER_BYTES`."""
+    flags, length = _HEADER.unpack(data)
+    return flags, length
+
+
+def decompressed(data: bytes, max_bytes: int) -> bytes:
+    """What was packed with gzip. Raises ConnectError if it is no gzip or larger than allowed."""
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise ConnectError("invalid_argument", f"The message is not gzip: {error}.") from None
+    if len(plain) > max_bytes:
+        raise ConnectError("resource_exhausted", f"A message may have {max_bytes} bytes.")
+    if not unpacker.eof:
+        raise ConnectError("invalid_argument", "The gzip message is cut off.")
+    return plain
+
+
+# --- requests
+
+
+class CommandSpec(NamedTuple):
+    """`{1 cmd, 2 args repeated, 3 envs map, 4 cwd, 5 user}`."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str | None
+    user: str | None
+
+
+class StartRequest(NamedTuple):
+    """`{1 command, 2 pty, 4 stdin bool, 5 session_uuid}`."""
+
+    command: CommandSpec
+    has_stdin: bool
+    session_uuid: str | None
+
+
+class Selector(NamedTuple):
+    """`oneof {1 pid uint32, 3 session_uuid}`: exactly one of them is given."""
+
+    pid: int | None
+    session_uuid: str | None
+
+
+def _message(data: bytes | None, what: str) -> Fields:
+    if data is None:
+        raise MalformedMessage(f"{what} is missing")
+    return protobuf.decode(data)
+
+
+def parse_command(data: bytes) -> CommandSpec:
+    """Raises MalformedMessage."""
+    fields = protobuf.decode(data)
+    program = protobuf.text_of(fields, 1)
+    if not program:
+        raise MalformedMessage("the command has no program")
+    arguments: list[str] = [protobuf.text_of({2: [value]}, 2) or "" for value in fields.get(2, [])]
+    env: dict[str, str] = {}
+    for value in fields.get(3, []):
+        entry = _message(protobuf.bytes_of({3: [value]}, 3), "an entry of envs")
+        env[protobuf.text_of(entry, 1) or ""] = protobuf.text_of(entry, 2) or ""
+    cwd, user = protobuf.text_of(fields, 4) or None, protobuf.text_of(fields, 5) or None
+    return CommandSpec((program, *arguments), env, cwd, user)
+
+
+def parse_start(data: bytes) -> StartRequest:
+    """Raises MalformedMessage, and ConnectError for a terminal."""
+    fields = protobuf.decode(data)
+    if 2 in fields:
+        raise ConnectError("unimplemented", "This server has no terminals (pty).")
+    command = protobuf.bytes_of(fields, 1)
+    if command is None:
+        raise MalformedMessage("command is missing")
+    has_stdin = bool(protobuf.number_of(fields, 4))
+    return StartRequest(parse_command(command), has_stdin, protobuf.text_of(fields, 5) or None)
+
+
+def parse_selector(data: bytes | None) -> Selector:
+    """Raises MalformedMessage."""
+    fields = _message(data, "session")
+    selector = Selector(protobuf.number_of(fields, 1), protobuf.text_of(fields, 3))
+    if selector.pid is None and not selector.session_uuid:
+        raise MalformedMessage("session names neither pid nor session_uuid")
+    return selector
+
+
+def parse_connect(data: bytes) -> Selector:
+    """`ConnectRequest {1 session}`. Raises MalformedMessage."""
+    return parse_selector(protobuf.bytes_of(protobuf.decode(data), 1))
+
+
+def parse_input(data: bytes) -> tuple[Selector, bytes, str | None]:
+    """`SendInputRequest {1 session, 2 input {1 stdin | 2 pty}, 3 input_uuid}`. Raises MalformedMessage."""
+    fields = protobuf.decode(data)
+    content = _message(protobuf.bytes_of(fields, 2), "input")
+    stdin = protobuf.bytes_of(content, 1)
+    if stdin is None:
+        raise MalformedMessage("input has no stdin")
+    selector = parse_selector(protobuf.bytes_of(fields, 1))
+    return selector, stdin, protobuf.text_of(fields, 3)
+
+
+def parse_signal(data: bytes) -> tuple[Selector, int, str | None]:
+    """`SendSignalRequest {1 session, 2 signal, 3 signal_uuid}`. Raises MalformedMessage."""
+    fields = protobuf.decode(data)
+    number = protobuf.number_of(fields, 2)
+    if number is None or not 0 < number < 65:
+        raise MalformedMessage(f"there is no signal {number}")
+    selector = parse_selector(protobuf.bytes_of(fields, 1))
+    return selector, number, protobuf.text_of(fields, 3)
+
+
+# --- events: CommandSessionEvent oneof {1 start {1 pid} | 2 data {1 stdout, 2 stderr} | 3 end | 4 keepalive}
+
+
+def _event(number: int, content: bytes) -> bytes:
+    return envelope(field(1, field(number, content)))
+
+
+def started(pid: int) -> bytes:
+    """The command runs."""
+    return _event(1, field(1, pid))
+
+
+def output(stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
+    """Something it printed."""
+    return _event(2, field(1 if stream == "stdout" else 2, data))
+
+
+def ended(exit_code: int, status: str, error: str | None = None) -> bytes:
+    """`end {1 exit_code sint32, 2 exited, 3 status, 4 error}`: the command has ended."""
+    content = field(1, protobuf.encode_sint(exit_code)) + field(2, 1) + field(3, status)
+    return _event(3, content if error is None else content + field(4, error))
+
+
+def keepalive() -> bytes:
+    """The command still runs and prints nothing."""
+    return _event(4, b"")
+
+
+def session_list(sessions: list[tuple[CommandSpec, int, str]]) -> bytes:
+    """`ListResponse {1 sessions repeated {1 command, 2 pid, 4 session_uuid}}`."""
+    return b"".join(
+        field(1, field(1, _encode_command(command)) + field(2, pid) + field(4, uuid))
+        for command, pid, uuid in sessions
+    )
+
+
+def _encode_command(command: CommandSpec) -> bytes:
+    parts = [field(1, command.argv[0]), *(field(2, argument) for argument in command.argv[1:])]
+    if command.cwd is not None:
+        parts.append(field(4, command.cwd))
+    return b"".join(parts)

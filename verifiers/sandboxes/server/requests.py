@@ -1,0 +1,151 @@
+"""What a client asks for, checked and turned into a specification. No I/O."""
+
+from __future__ import annotations
+
+import platform
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from verifiers.sandboxes.server.config import Quota, ServerConfig
+from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
+
+MAX_LABELS = 64
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_Label = Annotated[str, Field(max_length=256)]
+
+
+class RequestRefused(Exception):
+    """A request that cannot be served: HTTP status and what is wrong, for the client's eyes."""
+
+    def __init__(self, status: int, detail: str):
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class StartCommand(BaseModel):
+    """What runs from the beginning, as newer clients write it."""
+
+    executable: str = Field(min_length=1, max_length=4096)
+    args: list[str] = []
+
+
+class CreateRequest(BaseModel):
+    """Body of `POST /sandbox`, of all generations of clients. What we do not know is refused unless it is empty."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(default="sandbox", max_length=256)
+    docker_image: str | None = Field(default=None, max_length=512)
+    arch: Literal["amd64", "arm64"] | None = None
+    start_command: str | StartCommand | None = None
+    cpu_cores: float = Field(default=1.0, gt=0)
+    memory_gb: float = Field(default=1.0, gt=0)
+    disk_size_gb: float | None = Field(default=None, gt=0)
+    gpu_count: int = 0
+    network_access: bool = True
+    network_allowlist: list[str] | None = None
+    network_denylist: list[str] | None = None
+    timeout_minutes: float = Field(default=60.0, gt=0)
+    idle_timeout_minutes: float | None = Field(default=None, gt=0)
+    environment_vars: dict[str, str] | None = None
+    secrets: dict[str, str] | None = Field(default=None, repr=False)
+    labels: list[_Label] = Field(default=[], max_length=MAX_LABELS)
+    team_id: str | None = Field(default=None, max_length=256)
+    region: str | None = Field(default=None, max_length=256)
+    idempotency_key: str | None = Field(default=None, max_length=512)
+    vm: bool | None = None
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _no_labels(cls, labels: object) -> object:
+        return [] if labels is None else labels
+
+
+def parse(body: object) -> CreateRequest:
+    """The request in a body of JSON. Raises RequestRefused with every field that is wrong."""
+    try:
+        request = CreateRequest.model_validate(body)
+    except ValidationError as error:
+        faults = (
+            f"{'.'.join(str(part) for part in each['loc']) or 'body'}: {each['msg']}"
+            for each in error.errors()[:10]
+        )
+        raise RequestRefused(422, "; ".join(faults)) from None
+    unknown = sorted(name for name, value in (request.model_extra or {}).items() if value)
+    if request.gpu_count:
+        unknown.insert(0, "gpu_count")
+    if request.network_denylist:
+        unknown.insert(0, "network_denylist (give network_allowlist instead)")
+    if unknown:
+        raise RequestRefused(422, f"This server has no {', '.join(unknown)}.")
+    return request
+
+
+def specification(request: CreateRequest, config: ServerConfig, quota: Quota) -> SandboxSpec:
+    """The sandbox that is wanted. Raises RequestRefused if this server or token may not have it."""
+    image = request.docker_image or "host"
+    if not any(fnmatchcase(image, pattern) for pattern in config.images):
+        raise RequestRefused(
+            422,
+            f"docker_image {image!r} is not offered. Every sandbox here shows the server's own system; names it "
+            f"accepts: {', '.join(config.images)}.",
+        )
+    own_arch = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    if request.arch not in (None, own_arch):
+        raise RequestRefused(422, f"arch {request.arch!r} is not offered, only {own_arch!r}.")
+    memory_mb = max(32, round(request.memory_gb * 1024))
+    disk_mb = config.template.disk_mb
+    if request.disk_size_gb is not None:
+        disk_mb = max(1, round(request.disk_size_gb * 1024))
+    lifetime_s = request.timeout_minutes * 60
+    _within("memory_gb", request.memory_gb, quota.max_sandbox_memory_mb / 1024)
+    _within("disk_size_gb", disk_mb / 1024, quota.max_sandbox_disk_mb / 1024)
+    _within("timeout_minutes", request.timeout_minutes, quota.max_lifetime_s / 60)
+    fields = {
+        **config.template.model_dump(),
+        "memory_mb": memory_mb,
+        "disk_mb": disk_mb,
+        "cpu_cores": request.cpu_cores,
+        "network": _network(request, config),
+        "env": {
+            **config.template.env,
+            **(request.environment_vars or {}),
+            **(request.secrets or {}),
+        },
+        "ttl_s": lifetime_s,
+    }
+    try:
+        return SandboxSpec.model_validate(fields)
+    except ValidationError as error:
+        raise RequestRefused(422, "; ".join(each["msg"] for each in error.errors())) from None
+
+
+def _within(name: str, value: float, most: float) -> None:
+    if value > most:
+        raise RequestRefused(
+            422, f"{name} {value:g} is above {most:g}, the most that this token may ask for."
+        )
+
+
+def _network(
+    request: CreateRequest, config: ServerConfig
+) -> Literal["none", "full"] | ProxyNetwork:
+    domains = request.network_allowlist
+    if config.network == "none":
+        if domains:
+            raise RequestRefused(
+                422,
+                "network_allowlist is not offered: sandboxes of this server have no network (`--network full`).",
+            )
+        return "none"
+    if not request.network_access or domains == []:
+        return "none"
+    if domains is None:
+        return "full"
+    try:
+        return ProxyNetwork(allow=tuple(domains))
+    except ValidationError as error:
+        raise RequestRefused(422, f"network_allowlist: {error.errors()[0]['msg']}") from None
