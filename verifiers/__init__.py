@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from verifiers.decorators import stop as stop
     from verifiers.decorators import teardown as teardown
     from verifiers.decorators import update as update
+    from verifiers.envs.code_env import CodeEnv as CodeEnv
     from verifiers.envs.env_group import EnvGroup as EnvGroup
     from verifiers.envs.environment import Environment as Environment
     from verifiers.envs.integrations.gym_env import GymEnv as GymEnv
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from verifiers.envs.integrations.textarena_env import TextArenaEnv as TextArenaEnv
     from verifiers.envs.mcp_env import MCPEnv as MCPEnv
     from verifiers.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
+    from verifiers.envs.python_env import PythonEnv as PythonEnv
+    from verifiers.envs.sandbox_env import SandboxEnv as SandboxEnv
     from verifiers.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
     from verifiers.envs.stateful_tool_env import StatefulToolEnv as StatefulToolEnv
     from verifiers.envs.tool_env import ToolEnv as ToolEnv
@@ -188,6 +191,9 @@ _EXPORTS: dict[str, str] = {
         "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
         "verifiers.envs.env_group": "EnvGroup",
         "verifiers.envs.mcp_env": "MCPEnv",
+        "verifiers.envs.sandbox_env": "SandboxEnv",
+        "verifiers.envs.python_env": "PythonEnv",
+        "verifiers.envs.code_env": "CodeEnv",
         "verifiers.tools.mcp": "MCPTool MCPToolConfig",
         "verifiers.envs.integrations.gym_env": "GymEnv",
         "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",

@@ -10,8 +10,8 @@ import pytest
 PATHS = {
     "verifiers": """AssistantMessage ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv Info
         InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError
-        MultiTurnEnv Parser ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric
-        RubricGroup SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool
+        MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric
+        RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool
         ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage UserMessage
         XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset log_level
         print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
@@ -32,6 +32,8 @@ PATHS = {
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
     "verifiers.envs.python_env": "PythonEnv",
+    "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
+    "verifiers.envs.python_env": "PythonEnv PythonWorkerState",
     "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
     "verifiers.envs.singleturn_env": "SingleTurnEnv",
     "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
@@ -90,7 +92,7 @@ PATHS = {
 
 NOT_YET = {
     # sandboxes
-    "verifiers": "PythonEnv SandboxEnv CliAgentEnv HarborEnv OpenEnvEnv",
+    "verifiers": "CliAgentEnv HarborEnv OpenEnvEnv",
     "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
         SandboxSetupError SandboxTimeouts is_retryable_sandbox_api_error is_retryable_sandbox_read_error""",
     # agents that are programs of their own

@@ -52,11 +52,14 @@ def section(readme: str, title: str) -> str:
 def test_the_environments_of_the_plan_are_there():
     assert [folder.name for folder in FOLDERS] == [
         "addition",
+        "bash_files",
+        "code_tests",
         "countdown",
         "gsm8k",
         "judge_essay",
         "math_group",
         "mcp_notes",
+        "python_tool_math",
         "reasoning_gym_env",
         "reverse_text",
         "tool_calculator",

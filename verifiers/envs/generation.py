@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -286,7 +287,7 @@ def _stop_when(
 def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
     """Run a coroutine from code that is not async; in a thread of its own when a loop is running here already.
 
-    Connections opened for it are closed with its loop.
+    Connections and sandbox back ends opened for it are closed with its loop.
     """
 
     running: list[tuple[asyncio.AbstractEventLoop, Any]] = []
@@ -297,6 +298,8 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
             return await make()
         finally:
             await close_all_clients()
+            if (module := sys.modules.get("verifiers.sandboxes.per_loop")) is not None:
+                await module.close_all_backends()
 
     try:
         asyncio.get_running_loop()

@@ -477,7 +477,9 @@ def _reward(output: Mapping[str, Any]) -> float:
 
 
 def _scores(output: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-    return _reward(output), dict(output.get("metrics") or {})
+    """Reward and metrics, without those that measure time: `…_time` is never the same twice."""
+    metrics = output.get("metrics") or {}
+    return _reward(output), {k: v for k, v in metrics.items() if not k.endswith("_time")}
 
 
 def _what_failed(output: Mapping[str, Any]) -> str | None:

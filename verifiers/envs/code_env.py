@@ -1,0 +1,251 @@
+"""`CodeEnv`: the model writes a program, which is run against the tests of its row."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from verifiers.decorators import teardown
+from verifiers.envs.code_tests.cases import Comparison, TestCase, Whitespace, test_cases
+from verifiers.envs.code_tests.extraction import extract_code
+from verifiers.envs.code_tests.runner import (
+    WORKER_MODULES,
+    ProgramReport,
+    TestLimits,
+    run_program,
+)
+from verifiers.envs.singleturn_env import SingleTurnEnv
+from verifiers.errors import ConfigError, SandboxError
+from verifiers.parsers.parser import Parser
+from verifiers.rollouts.scope import scope_of
+from verifiers.rubrics.rubric import Rubric
+from verifiers.sandboxes import (
+    IsolationUnavailable,
+    Sandbox,
+    SandboxBackend,
+    SandboxImageError,
+    SandboxSpec,
+)
+from verifiers.sandboxes.open import BackendName
+from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.state import State
+from verifiers.timing import TimeSpan
+from verifiers.types import Messages, Response
+
+CodeReward = Literal["fraction", "all"]
+
+_BOX_OVERHEAD_MB = 64
+"""What a sandbox needs besides the program: its interpreters and the files of the tests."""
+
+
+class CodeRubric(Rubric):
+    """Scores a rollout by the report of its tests, `state["test_report"]`."""
+
+    def __init__(self, reward: CodeReward, weight: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._reward = reward
+        self.add_reward_func(self.passes_tests, weight)
+        self.add_metric(self.pass_fraction)
+        self.add_metric(self.has_code)
+        self.add_metric(self.tests_run)
+        self.add_metric(self.sandbox_ready_wait_time)
+        self.add_metric(self.test_time)
+
+    async def passes_tests(self, state: State) -> float:
+        """The share of tests passed, or 1.0 for all of them and else 0.0."""
+        fraction = await self.pass_fraction(state)
+        return fraction if self._reward == "fraction" else float(fraction == 1.0)
+
+    async def pass_fraction(self, state: State) -> float:
+        """The share of tests passed."""
+        report = state.get("test_report")
+        return report["passed"] / report["total"] if report else 0.0
+
+    async def has_code(self, state: State) -> float:
+        """1.0 when there was a program in the completion."""
+        return float(bool(state.get("program")))
+
+    async def tests_run(self, state: State) -> float:
+        """How many tests were run."""
+        return float((state.get("test_report") or {}).get("run", 0))
+
+    async def sandbox_ready_wait_time(self, state: State) -> float:
+        """Seconds that the rollout waited for its sandbox."""
+        return float(state.get("sandbox_ready_wait_time") or 0.0)
+
+    async def test_time(self, state: State) -> float:
+        """Seconds from the start of the first test to the end of the last."""
+        return float(state.get("test_time") or 0.0)
+
+
+class CodeEnv(SingleTurnEnv):
+    """One answer, whose last fenced block of Python is run against the tests in the row's `info["tests"]`.
+
+    Tests are as `verifiers.envs.code_tests.cases.test_cases` reads them: stdin and stdout, or a function, its arguments
+    and its value; each runs in a fork of its own, inside a sandbox that belongs to the rollout alone and came up while
+    the model was writing. What is expected never enters it.
+
+    `reward`: "fraction" of the tests passed, or "all" of them. `stop_at_first_failure`: by default with "all".
+    `test_limits`: a `TestLimits` or its fields as a dict. `whitespace`, `float_tolerance`: what counts as right.
+    `parser`: finds the program in the completion. `backend`, `sandbox_spec`: as in `SandboxEnv`. At most
+    `max_concurrent_programs` are tested at once (by default two for each core), however many rollouts run.
+
+    Whatever a program does is its score. When the machinery fails, the tests are run again in a fresh sandbox, and if
+    that fails too the rollout has an error (`SandboxError`) instead of a score: nothing is learned from it.
+    """
+
+    def __init__(
+        self,
+        *,
+        reward: CodeReward = "fraction",
+        stop_at_first_failure: bool | None = None,
+        test_limits: TestLimits | Mapping[str, Any] | None = None,
+        whitespace: Whitespace = "lines",
+        float_tolerance: float | None = None,
+        backend: SandboxBackend | BackendName = "local",
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        max_concurrent_programs: int | None = None,
+        sandbox_attempts: int = 2,
+        parser: Parser | None = None,
+        rubric: Rubric | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if reward not in ("fraction", "all"):
+            raise ConfigError(f"reward must be 'fraction' or 'all'; got {reward!r}.")
+        if stop_at_first_failure and reward == "fraction":
+            raise ConfigError(
+                "stop_at_first_failure=True leaves the share of tests passed unknown; use reward='all' with it."
+            )
+        if sandbox_attempts < 1:
+            raise ConfigError(f"sandbox_attempts must be at least 1; got {sandbox_attempts}.")
+        parser = parser or (rubric.parser if rubric is not None else None)
+        parser = parser or Parser(extract_fn=extract_code)
+        super().__init__(parser=parser, rubric=rubric, **kwargs)
+        self.stop_at_first_failure = (
+            reward == "all" if stop_at_first_failure is None else stop_at_first_failure
+        )
+        self.test_limits = TestLimits.model_validate(test_limits or {})
+        self.comparison = Comparison(whitespace, float_tolerance)
+        self.backends = LoopBackends(backend)
+        self.sandbox_spec = _spec(sandbox_spec, self.test_limits)
+        self.sandbox_attempts = sandbox_attempts
+        self.max_concurrent_programs = max_concurrent_programs or 2 * (os.cpu_count() or 1)
+        self._concurrency: int | None = None
+        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._sandboxes: dict[str, Sandbox] = {}
+        # A rubric of the author's own reads the same report; ours then only measures.
+        self.add_rubric(CodeRubric(reward, 1.0 if rubric is None else 0.0, parser=parser))
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Test no more programs at once than there are rollouts."""
+        super().set_concurrency(concurrency)
+        self._concurrency = concurrency if concurrency > 0 else None
+        self._slots.clear()
+
+    def _slot(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        slots = self._slots.get(loop)
+        if slots is None:
+            places = min(self.max_concurrent_programs, self._concurrency or 1 << 30)
+            slots = self._slots[loop] = asyncio.Semaphore(places)
+        return slots
+
+    # ------------------------------------------------------------------------------------------- one rollout
+
+    def tests_of(self, state: State) -> list[TestCase]:
+        """The tests of a row. Override it where they are elsewhere than in `info["tests"]`."""
+        info = state.get("info") or {}
+        if not isinstance(info, Mapping) or "tests" not in info:
+            raise ConfigError(
+                f"The row {state.get('example_id')} has no info['tests']. Put them there, or override tests_of."
+            )
+        return test_cases(info["tests"])
+
+    async def setup_state(self, state: State, **kwargs: Any) -> State:
+        """Have a sandbox created. Returns before it is up."""
+        state["program"] = None
+        state["test_report"] = None
+        self.tests_of(state)  # a row without tests is found before the model is asked
+        self._sandboxes[state.trajectory_id] = await self._create()
+        scope_of(state).on_exit(self._end_sandbox, state.trajectory_id)
+        return state
+
+    async def _create(self) -> Sandbox:
+        return await self.backends.here().create(self.sandbox_spec)
+
+    async def _end_sandbox(self, trajectory_id: str) -> None:
+        sandbox = self._sandboxes.pop(trajectory_id, None)
+        if sandbox is not None:
+            await sandbox.terminate()
+
+    async def add_model_response(
+        self, state: State, prompt_messages: Messages, response: Response
+    ) -> None:
+        """Take the answer and run its program."""
+        await super().add_model_response(state, prompt_messages, response)
+        started = time.time()
+        await self.run_tests(state)
+        state.timing.env.spans.append(TimeSpan(started, time.time()))
+
+    async def run_tests(self, state: State) -> None:
+        """Run the program in the last answer; its report is in `state["test_report"]`, without a program None."""
+        program = self.parser.parse_answer(state.trajectory[-1]["completion"]) or ""
+        state["program"] = program
+        if not program.strip():
+            return
+        report = await self._report(state, program, self.tests_of(state))
+        state["test_report"] = report.as_dict()
+
+    async def _report(self, state: State, program: str, tests: list[TestCase]) -> ProgramReport:
+        for attempt in range(1, self.sandbox_attempts + 1):
+            try:
+                return await self._attempt(state, program, tests)
+            except (IsolationUnavailable, SandboxImageError):
+                raise  # it would fail again
+            except SandboxError as error:
+                if attempt == self.sandbox_attempts:
+                    raise
+                self.logger.warning("Testing once more in a fresh sandbox: %s", error)
+                await self._end_sandbox(state.trajectory_id)
+                self._sandboxes[state.trajectory_id] = await self._create()
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, state: State, program: str, tests: list[TestCase]) -> ProgramReport:
+        sandbox = self._sandboxes[state.trajectory_id]
+        waited_s = await sandbox.ready()
+        state["sandbox_ready_wait_time"] = waited_s + (state.get("sandbox_ready_wait_time") or 0.0)
+        async with self._slot():
+            started = time.perf_counter()
+            report = await run_program(
+                sandbox,
+                program,
+                tests,
+                limits=self.test_limits,
+                comparison=self.comparison,
+                stop_at_first_failure=self.stop_at_first_failure,
+            )
+        state["test_time"] = time.perf_counter() - started
+        return report
+
+    @teardown
+    async def teardown_backends(self) -> None:
+        """End what made the sandboxes."""
+        await self.backends.aclose()
+
+
+def _spec(given: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> SandboxSpec:
+    """The specification, with room for one test and with what the worker needs imported already."""
+    spec = SandboxSpec.model_validate(given or {})
+    changes: dict[str, Any] = {"preload": tuple(dict.fromkeys((*spec.preload, *WORKER_MODULES)))}
+    if "memory_mb" not in spec.model_fields_set:
+        changes["memory_mb"] = limits.memory_mb + limits.max_file_mb + _BOX_OVERHEAD_MB
+    return spec.model_copy(update=changes)
+
+
+__all__ = ["CodeEnv", "CodeRubric", "Comparison", "TestCase", "TestLimits"]

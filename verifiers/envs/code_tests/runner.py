@@ -1,0 +1,257 @@
+"""One program against its tests: inputs go into the sandbox, answers come out and are judged here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import marshal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from verifiers.envs.code_tests.cases import Comparison, TestCase
+from verifiers.errors import SandboxError
+from verifiers.sandboxes import CellResult, PythonSession, Sandbox, SandboxDead
+
+Verdict = Literal["passed", "wrong", "error", "timeout", "output_limit", "ended_worker", "not_run"]
+"""How a test went: right · wrong answer · the program raised or exited with a code · out of time · printed too much ·
+the program ended what was to run it, or used up the memory of the whole sandbox · not run, as an earlier one failed."""
+
+WORKER_MODULES = (
+    "atexit",
+    "json",
+    "marshal",
+    "resource",
+    "shutil",
+    "tempfile",
+    "threading",
+    "traceback",
+)
+"""What the worker imports: preloaded, it starts in 2 ms instead of 10."""
+STARTUP_S = 20.0
+"""Beyond the tests' own limits: what the worker may take around them before it is taken for stuck."""
+SHOWN_CHARS = 500
+"""Of an answer or error in an outcome."""
+
+
+class TestLimits(BaseModel):
+    """What one test may use, and how many there are."""
+
+    __test__ = False  # not a class of tests for pytest
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time_s: float = Field(default=5.0, gt=0)
+    """Processor time of a test, in seconds: a busy machine fails nobody."""
+    wall_time_s: float | None = Field(default=None, gt=0)
+    """Longest run of a test by the clock, in seconds; None: three times `time_s` and a second."""
+    memory_mb: int = Field(default=256, ge=16)
+    """Address space of a test on top of the bare interpreter's, in MiB."""
+    max_file_mb: int = Field(default=64, ge=1)
+    """Largest file that a test may write, in MiB."""
+    max_tests: int = Field(default=15, ge=1)
+    """Tests of a problem that are used: the first ones."""
+
+    @property
+    def clock_s(self) -> float:
+        """Longest run of a test by the clock."""
+        return 3 * self.time_s + 1 if self.wall_time_s is None else self.wall_time_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one test went."""
+
+    verdict: Verdict
+    detail: str = ""
+    """What the program answered or raised, cut to a few hundred characters."""
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """How a program did."""
+
+    outcomes: tuple[Outcome, ...]
+    """One for each test, in their order."""
+
+    @property
+    def passed(self) -> int:
+        """How many tests it passed."""
+        return sum(outcome.verdict == "passed" for outcome in self.outcomes)
+
+    @property
+    def fraction(self) -> float:
+        """The share of tests it passed."""
+        return self.passed / len(self.outcomes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the rollout's state: plain values."""
+        return {
+            "passed": self.passed,
+            "total": len(self.outcomes),
+            "run": sum(outcome.verdict != "not_run" for outcome in self.outcomes),
+            "outcomes": [asdict(outcome) for outcome in self.outcomes],
+        }
+
+
+@cache
+def worker_source() -> str:
+    """The half that runs inside."""
+    return files("verifiers.envs.code_tests").joinpath("worker.py").read_text(encoding="utf-8")
+
+
+@cache
+def worker_cell() -> str:
+    """The cell that defines the worker: compiled already, where the interpreter inside is like ours."""
+    source = worker_source()
+    compiled = marshal.dumps(compile(source, "<worker>", "exec"))
+    return (
+        "import importlib.util, marshal\n"
+        f"_same = importlib.util.MAGIC_NUMBER == {importlib.util.MAGIC_NUMBER!r}\n"
+        f"exec(marshal.loads({compiled!r}) if _same else compile({source!r}, '<worker>', 'exec'))"
+    )
+
+
+async def run_program(
+    sandbox: Sandbox,
+    program: str,
+    tests: Sequence[TestCase],
+    *,
+    limits: TestLimits | None = None,
+    comparison: Comparison | None = None,
+    stop_at_first_failure: bool = False,
+) -> ProgramReport:
+    """Run a program against tests in one sandbox. Give it a sandbox of its own: the program may leave it in any state.
+
+    With `stop_at_first_failure` tests run in waves of 1, 2, 4, …, so that at most one wave is wasted. Raises
+    SandboxError when the machinery failed; whatever the program does, crashing its worker included, is an outcome.
+    """
+    runner = _Runner(sandbox, tests, limits or TestLimits(), comparison or Comparison())
+    try:
+        return await runner.run(program, stop_at_first_failure)
+    except SandboxDead as error:
+        if error.reason != "oom":
+            raise
+        return runner.report(Outcome("ended_worker", "The program used up the sandbox's memory."))
+
+
+class _Runner:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        tests: Sequence[TestCase],
+        limits: TestLimits,
+        comparison: Comparison,
+    ) -> None:
+        self.sandbox = sandbox
+        self.tests = list(tests)[: limits.max_tests]
+        self.limits = limits
+        self.comparison = comparison
+        self.outcomes: list[Outcome] = []
+        # A power of two, so that it says next to nothing about what is expected.
+        longest = max((len(str(test.expected)) for test in self.tests), default=0)
+        self.max_output_bytes = 1 << max(16, (4 * longest).bit_length())
+
+    async def run(self, program: str, stop_at_first_failure: bool) -> ProgramReport:
+        async with await self.sandbox.python() as session:
+            started = await session.run(worker_cell(), timeout_s=STARTUP_S)
+            if not started.ok:
+                raise SandboxError(f"The test worker did not start: {_why(started)}")
+            loaded = await session.run(f"load({program!r})", timeout_s=STARTUP_S)
+            if not loaded.ok:
+                return self.report(Outcome("ended_worker", _why(loaded)))
+            if problem := json.loads(loaded.stdout)["error"]:
+                return self.report(Outcome("error", problem[-SHOWN_CHARS:]))
+            wave = 1 if stop_at_first_failure else len(self.tests)
+            while len(self.outcomes) < len(self.tests):
+                start = len(self.outcomes)
+                batch = self.tests[start : start + wave]
+                await self._run_wave(session, batch, stop_at_first_failure)
+                wave *= 2
+                if self._is_over(stop_at_first_failure):
+                    break
+        return self.report(Outcome("not_run"))
+
+    def _is_over(self, stop_at_first_failure: bool) -> bool:
+        verdicts = {outcome.verdict for outcome in self.outcomes}
+        return "ended_worker" in verdicts or (stop_at_first_failure and verdicts != {"passed"})
+
+    def report(self, rest: Outcome) -> ProgramReport:
+        """The outcomes so far, with `rest` for the tests that have none."""
+        missing = len(self.tests) - len(self.outcomes)
+        return ProgramReport((*self.outcomes, *[rest] * missing))
+
+    async def _run_wave(
+        self, session: PythonSession, tests: Sequence[TestCase], stop_at_error: bool
+    ) -> None:
+        requests = [self._request(test) for test in tests]
+        # Escaped as JSON, one byte of output can take six.
+        room_bytes = len(tests) * (6 * self.max_output_bytes + 32_768)
+        cell = await session.run(
+            f"run_tests({requests!r}, {stop_at_error})",
+            timeout_s=len(tests) * self.limits.clock_s + STARTUP_S,
+            max_output_bytes=room_bytes,
+        )
+        answers = _answers(cell)
+        if answers is None:
+            self.outcomes.append(Outcome("ended_worker", _why(cell)))
+            return
+        for test, answer in zip(tests, answers, strict=False):
+            self.outcomes.append(self._judge(test, answer))
+
+    def _request(self, test: TestCase) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "cpu_limit_s": self.limits.time_s,
+            "wall_limit_s": self.limits.clock_s,
+            "memory_bytes": self.limits.memory_mb << 20,
+            "max_file_bytes": max(self.limits.max_file_mb << 20, 2 * self.max_output_bytes),
+            "max_output_bytes": self.max_output_bytes,
+        }
+        if test.function is None:
+            return {**request, "stdin": test.stdin}
+        return {**request, "function": test.function, "arguments": list(test.arguments)}
+
+    def _judge(self, test: TestCase, answer: dict[str, Any]) -> Outcome:
+        status, cpu_s = answer["status"], float(answer["cpu_s"])
+        if status == "error":
+            error = str(answer["error"]).strip() or f"exit code {answer['exit_code']}"
+            return Outcome("error", error[-SHOWN_CHARS:], cpu_s)
+        if status in ("timeout", "output_limit"):
+            return Outcome(status, "", cpu_s)
+        if test.function is None:
+            got = str(answer["stdout"])
+            is_right = self.comparison.printed(got, test.expected)
+        else:
+            got = str(answer["value"])
+            is_right = self.comparison.returned(got, test.expected)
+        return Outcome(
+            "passed" if is_right else "wrong", "" if is_right else got[:SHOWN_CHARS], cpu_s
+        )
+
+
+def _answers(cell: CellResult) -> list[dict[str, Any]] | None:
+    """What the worker printed; None if it ended or printed anything else, which is the program's doing."""
+    if not cell.ok:
+        return None
+    try:
+        answers = json.loads(cell.stdout)
+    except (ValueError, RecursionError):
+        return None
+    keys = {"status", "stdout", "value", "error", "exit_code", "cpu_s"}
+    is_sound = isinstance(answers, list) and all(
+        isinstance(answer, dict) and keys <= answer.keys() and isinstance(answer["cpu_s"], float)
+        for answer in answers
+    )
+    return answers if is_sound and answers else None
+
+
+def _why(cell: CellResult) -> str:
+    if cell.error is not None:
+        return f"{cell.error.type}: {cell.error.message}"[:SHOWN_CHARS]
+    if cell.timed_out:
+        return "The program kept its worker from answering in time."
+    return "The program ended its worker." if cell.restarted else cell.text[:SHOWN_CHARS]

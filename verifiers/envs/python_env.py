@@ -1,0 +1,185 @@
+"""`PythonEnv`: the model has a Python interpreter that keeps its variables between calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from verifiers.envs.python_packages import installed_modules, requirements
+from verifiers.envs.sandbox_env import SandboxEnv, SandboxState
+from verifiers.envs.sandbox_request import IMAGELESS_BACKENDS
+from verifiers.errors import SandboxError
+from verifiers.rubrics.rubric import Rubric
+from verifiers.sandboxes import CellResult, SandboxDead, SandboxSpec
+from verifiers.state import State
+from verifiers.types import Messages
+
+
+class PythonWorkerState(TypedDict):
+    """What the rollout's state knows of its interpreter, under `python_state`."""
+
+    ready: bool
+    execution_count: int
+    """Cells run so far; the next one's value is shown as `Out[execution_count + 1]`."""
+    ready_wait_time: float
+    """Seconds that the first cell waited for the interpreter."""
+
+
+class PythonWorkerNotReadyError(SandboxError):
+    """The interpreter did not start."""
+
+
+class PythonWorkerRequestError(SandboxError):
+    """A cell could not be handed to the interpreter."""
+
+
+class PythonWorkerDeadError(SandboxError):
+    """The interpreter is gone and could not be started again."""
+
+
+class PythonMonitorRubric(Rubric):
+    """Metrics of the interpreter, with weight 0."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_metric(self.python_ready_wait_time)
+
+    async def python_ready_wait_time(self, state: State) -> float:
+        """Seconds that the rollout waited for its interpreter."""
+        return float((state.get("python_state") or {}).get("ready_wait_time", 0.0))
+
+
+class PythonEnv(SandboxEnv):
+    """A tool `python` instead of `bash`. Time limits interrupt a cell and leave the variables as they are.
+
+    `pip_install_packages`: what the code may import besides the standard library; it must be installed in `packages`
+    ("host" for the running environment, or the path of a virtual environment) and is imported once beforehand, so
+    that every rollout has it for nothing. Mind that "host" shows everything that is installed, other environments and
+    their answers included: give a virtual environment with the libraries alone where that matters. With
+    `pip_install_packages=""` there is the standard library only, and nothing to see.
+    """
+
+    def __init__(
+        self,
+        pip_install_packages: str = "numpy sympy scipy",
+        max_startup_wait_seconds: int = 30,
+        *,
+        packages: str | None = None,
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.pip_install_packages = pip_install_packages
+        self.max_startup_wait_seconds = max_startup_wait_seconds
+        spec = SandboxSpec.model_validate(sandbox_spec or {})
+        wanted = requirements(pip_install_packages)
+        packages = packages or spec.packages or ("host" if wanted else None)
+        backend = kwargs.get("backend", "local")
+        name = backend if isinstance(backend, str) else backend.name
+        preload = spec.preload
+        if wanted and packages is not None and name in IMAGELESS_BACKENDS:
+            preload = tuple(dict.fromkeys((*preload, *installed_modules(wanted, packages))))
+        spec = spec.model_copy(update={"packages": packages, "preload": preload})
+        super().__init__(**{"sandbox_name": "python-env", "sandbox_spec": spec, **kwargs})
+        self.add_rubric(PythonMonitorRubric())
+        self.remove_tool(self.bash)
+        self.add_tool(self.python, args_to_skip=["sandbox_id", "sandbox_state", "python_state"])
+
+    async def setup_state(self, state: State, **kwargs: Any) -> State:
+        """Have a sandbox and an interpreter in it started. Returns before they are up."""
+        state = await super().setup_state(state, **kwargs)
+        state["python_state"] = PythonWorkerState(
+            ready=False, execution_count=0, ready_wait_time=0.0
+        )
+        self.sandbox_client.begin_python(state["sandbox_id"])
+        return state
+
+    def update_tool_args(
+        self,
+        tool_name: str,
+        tool_args: dict[str, Any],
+        messages: Messages,
+        state: State,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Give `python` the rollout's sandbox and interpreter."""
+        if tool_name == "python":
+            return {
+                **tool_args,
+                "sandbox_id": state["sandbox_id"],
+                "sandbox_state": state["sandbox_state"],
+                "python_state": state["python_state"],
+            }
+        return super().update_tool_args(tool_name, tool_args, messages, state, **kwargs)
+
+    async def python(
+        self,
+        code: str,
+        sandbox_id: str,
+        sandbox_state: SandboxState,
+        python_state: PythonWorkerState,
+    ) -> str:
+        """Execute `code` inside persistent Python REPL."""
+        limit_s = self.timeout_per_command_seconds
+        await self._ensure_ready(sandbox_state, sandbox_id)
+        if not python_state["ready"]:
+            await self._wait_for_worker_ready(sandbox_id, sandbox_state, python_state)
+        started = time.perf_counter()
+        try:
+            session = await self.sandbox_client.python(sandbox_id)
+            result = await session.run(code, timeout_s=limit_s)
+        except SandboxDead as error:
+            python_state["ready"] = False
+            return await self._after_death(error, sandbox_id, sandbox_state)
+        sandbox_state["command_execution_times"].append(time.perf_counter() - started)
+        return self._format_response(python_state, response_of(result, limit_s))
+
+    async def _wait_for_worker_ready(
+        self, sandbox_id: str, sandbox_state: SandboxState, python_state: PythonWorkerState
+    ) -> None:
+        started = time.perf_counter()
+        await self.sandbox_client.python(sandbox_id)
+        python_state["ready_wait_time"] += time.perf_counter() - started
+        python_state["ready"] = True
+
+    def _format_response(
+        self, python_state: PythonWorkerState, sandbox_response: dict[str, Any]
+    ) -> str:
+        """What the model sees of a cell: output, errors, value or traceback.
+
+        The response has the keys `status` ("ok" or "error"), `stdout`, `stderr`, `result`.
+        """
+        python_state["execution_count"] += 1
+        parts = []
+        if stdout := (sandbox_response.get("stdout") or "").rstrip():
+            parts.append(stdout)
+        if stderr := (sandbox_response.get("stderr") or "").rstrip():
+            parts.append(f"stderr:\n{stderr}")
+        result = sandbox_response.get("result")
+        if sandbox_response.get("status") == "error":
+            parts.append((result or "").rstrip())
+        elif result is not None:
+            parts.append(f"Out[{python_state['execution_count']}]: {result}")
+        return "\n".join(parts) if parts else "(no output)"
+
+
+def response_of(cell: CellResult, limit_s: float) -> dict[str, Any]:
+    """A cell's result in the shape that `_format_response` reads."""
+    problem = cell.error.traceback if cell.error is not None else None
+    fate = (
+        "it was restarted, and all variables are gone" if cell.restarted else "variables are kept"
+    )
+    if cell.timed_out:
+        problem = f"Error: Execution timed out after {limit_s:g}s. The interpreter was interrupted; {fate}."
+    elif cell.output_limit_hit:
+        problem = f"Error: Too much output. The interpreter was stopped; {fate}."
+    elif cell.oom:
+        problem = f"Error: Out of memory. The interpreter was stopped; {fate}."
+    elif cell.restarted:
+        problem = f"Error: The code ended the interpreter; {fate}."
+    return {
+        "status": "ok" if problem is None else "error",
+        "stdout": cell.text,
+        "stderr": cell.stderr.decode("utf-8", "replace"),
+        "result": cell.value if problem is None else problem,
+    }

@@ -1,0 +1,355 @@
+"""`SandboxClient`: sandboxes by their ids, with the method names that v0's `sandbox_client` has, over any back end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verifiers.envs.sandbox_request import CreateSandboxRequest, spec_of
+from verifiers.errors import Error, SandboxError
+from verifiers.sandboxes import (
+    PythonSession,
+    Sandbox,
+    SandboxBackend,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxSpec,
+)
+from verifiers.sandboxes.open import BackendName
+from verifiers.sandboxes.per_loop import LoopBackends
+
+
+class CommandTimeoutError(Error, RuntimeError):
+    """A command ran into its time limit and was killed, with everything it had started; the sandbox lives on."""
+
+    def __init__(self, sandbox_id: str, command: str, timeout: float) -> None:
+        super().__init__(sandbox_id, command, timeout)
+        self.sandbox_id, self.command, self.timeout = sandbox_id, command, timeout
+
+    def __str__(self) -> str:
+        return f"Command {self.command[:200]!r} timed out after {self.timeout:g}s in sandbox {self.sandbox_id}."
+
+
+class CommandResponse(NamedTuple):
+    """How a command ended."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+class CreatedSandbox(NamedTuple):
+    """What `create` answers."""
+
+    id: str
+    name: str
+    status: str
+
+
+class FileText(NamedTuple):
+    """What `read_file` answers."""
+
+    content: str
+
+
+class BackgroundJob(NamedTuple):
+    """A command that runs while the rollout goes on."""
+
+    job_id: str
+    sandbox_id: str
+
+
+class BackgroundJobStatus(NamedTuple):
+    """What is known of a background job; `exit_code` and output once it is `completed`."""
+
+    job_id: str
+    completed: bool
+    exit_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+@dataclass(eq=False)
+class _Box:
+    """One sandbox and what hangs on it."""
+
+    request: CreateSandboxRequest
+    spec: SandboxSpec
+    sandbox: Sandbox
+    loop: asyncio.AbstractEventLoop
+    beginning: asyncio.Task[None] | None = None
+    """Runs the start command, if there is one."""
+    session: asyncio.Task[PythonSession] | None = None
+    jobs: dict[str, asyncio.Task[CommandResponse]] = field(default_factory=dict)
+
+
+class SandboxClient:
+    """Creates, uses and deletes sandboxes. What was not deleted is when the client or its event loop closes."""
+
+    def __init__(
+        self, backend: SandboxBackend | BackendName = "local", template: SandboxSpec | None = None
+    ) -> None:
+        self.backends = LoopBackends(backend)
+        self.template = template or SandboxSpec()
+        self._boxes: dict[str, _Box] = {}
+        weakref.finalize(self, _kill_all, self._boxes)
+
+    # ----------------------------------------------------------------------------------------------- life
+
+    async def create(self, request: CreateSandboxRequest) -> CreatedSandbox:
+        """A sandbox, at once; it comes up meanwhile. Raises ConfigError or SandboxCreationError."""
+        spec = spec_of(request, self.template, self.backends.name)
+        sandbox = await self.backends.here().create(spec)
+        sandbox_id = f"sandbox-{uuid.uuid4().hex[:12]}"
+        self._boxes[sandbox_id] = _Box(request, spec, sandbox, asyncio.get_running_loop())
+        return CreatedSandbox(sandbox_id, request.name, "PENDING")
+
+    async def wait_for_creation(self, sandbox_id: str, *_: Any, **__: Any) -> None:
+        """Wait until commands can run. One that failed to come up is created again first."""
+        box = self._box(sandbox_id)
+        try:
+            await self._begun(box)
+        except SandboxCreationError:
+            await box.sandbox.terminate()
+            box.sandbox = await self.backends.here().create(box.spec)
+            box.beginning = None
+            await self._begun(box)
+
+    async def replace(self, sandbox_id: str) -> None:
+        """A fresh sandbox in the place of one that is dead; its files are gone."""
+        box = self._box(sandbox_id)
+        await _end(box)
+        box.sandbox = await self.backends.here().create(box.spec)
+        box.beginning = box.session = None
+
+    async def delete(self, sandbox_id: str) -> dict[str, Any]:
+        """End a sandbox. One that is unknown or deleted already is no error."""
+        box = self._boxes.pop(sandbox_id, None)
+        if box is not None:
+            if box.loop is asyncio.get_running_loop():
+                await _end(box)
+            else:
+                box.sandbox.kill_sync()
+        return {"sandbox_id": sandbox_id, "deleted": box is not None}
+
+    async def bulk_delete(self, sandbox_ids: Sequence[str], **_: Any) -> None:
+        """End several sandboxes at once."""
+        await asyncio.gather(*(self.delete(sandbox_id) for sandbox_id in list(sandbox_ids)))
+
+    async def aclose(self) -> None:
+        """End everything."""
+        await self.bulk_delete(list(self._boxes))
+        await self.backends.aclose()
+
+    def teardown(self, wait: bool = True) -> None:
+        """Kill everything at once, without an event loop."""
+        _kill_all(self._boxes)
+
+    # ------------------------------------------------------------------------------------------------ use
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """The sandbox itself, with everything it can do. Raises SandboxDead when it was deleted or never was."""
+        return self._box(sandbox_id).sandbox
+
+    def knows(self, sandbox_id: object) -> bool:
+        """Whether there is such a sandbox."""
+        return sandbox_id in self._boxes
+
+    async def execute_command(
+        self,
+        sandbox_id: str,
+        command: str,
+        working_dir: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
+    ) -> CommandResponse:
+        """Run a shell line to its end. Raises CommandTimeoutError, and SandboxError for trouble of the machinery."""
+        box = self._box(sandbox_id)
+        await self._begun(box)
+        limit_s = box.spec.command_timeout_s if timeout is None else timeout
+        result = await box.sandbox.exec(
+            command,
+            cwd=working_dir,
+            env=env,
+            timeout_s=limit_s,
+            user=None if user in (None, "root") else user,
+        )
+        if result.timed_out:
+            raise command_timeout(sandbox_id, command, limit_s)
+        exit_code = 137 if result.exit_code is None else result.exit_code
+        return CommandResponse(result.text, result.error_text, exit_code)
+
+    async def run_background_job(
+        self,
+        sandbox_id: str,
+        command: str,
+        timeout: float = 900,
+        working_dir: str | None = None,
+        env: dict[str, str] | None = None,
+        **_: Any,
+    ) -> BackgroundJobStatus:
+        """Run a long command to its end; nothing is polled."""
+        done = await self.execute_command(sandbox_id, command, working_dir, env, timeout)
+        return BackgroundJobStatus("", True, done.exit_code, done.stdout, done.stderr)
+
+    async def start_background_job(
+        self,
+        sandbox_id: str,
+        command: str,
+        working_dir: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+    ) -> BackgroundJob:
+        """Start a command that runs while the rollout goes on, as long as the sandbox lives."""
+        box = self._box(sandbox_id)
+        job_id = uuid.uuid4().hex[:12]
+        longest_s = box.spec.ttl_s or 7 * 24 * 3600.0
+        running = self.execute_command(sandbox_id, command, working_dir, env, longest_s, user)
+        box.jobs[job_id] = _in_background(running, f"background job {job_id}")
+        return BackgroundJob(job_id, sandbox_id)
+
+    async def get_background_job(
+        self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
+    ) -> BackgroundJobStatus:
+        """How a background job is doing. Raises KeyError for an unknown one."""
+        task = self._box(sandbox_id).jobs[job.job_id]
+        if not task.done():
+            return BackgroundJobStatus(job.job_id, False)
+        done = task.result()
+        return BackgroundJobStatus(job.job_id, True, done.exit_code, done.stdout, done.stderr)
+
+    async def upload_file(
+        self, sandbox_id: str, file_path: str, local_file_path: str | Path, *_: Any, **__: Any
+    ) -> None:
+        """Copy a file of this machine to `file_path` inside."""
+        await self.sandbox(sandbox_id).upload(local_file_path, file_path)
+
+    async def upload_bytes(
+        self,
+        sandbox_id: str,
+        file_path: str,
+        file_bytes: bytes,
+        filename: str = "",
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        """Write a file inside."""
+        await self.sandbox(sandbox_id).write(file_path, file_bytes)
+
+    async def download_file(
+        self, sandbox_id: str, file_path: str, local_file_path: str | Path, *_: Any, **__: Any
+    ) -> None:
+        """Copy a file from inside to this machine."""
+        await self.sandbox(sandbox_id).download(file_path, local_file_path)
+
+    async def read_file(self, sandbox_id: str, file_path: str, *_: Any, **__: Any) -> FileText:
+        """Text of a file inside; bytes that are not UTF-8 become U+FFFD."""
+        data = await self.sandbox(sandbox_id).read(file_path)
+        return FileText(data.decode("utf-8", "replace"))
+
+    # -------------------------------------------------------------------------------------------- sessions
+
+    def begin_python(self, sandbox_id: str) -> None:
+        """Have an interpreter session started while others work."""
+        box = self._box(sandbox_id)
+        if box.session is None:
+            box.session = _in_background(
+                self._open_session(box), f"open Python session in {sandbox_id}"
+            )
+
+    async def python(self, sandbox_id: str) -> PythonSession:
+        """The interpreter session of a sandbox, started on first use."""
+        self.begin_python(sandbox_id)
+        session = self._box(sandbox_id).session
+        assert session is not None
+        return await asyncio.shield(session)
+
+    async def _open_session(self, box: _Box) -> PythonSession:
+        await self._begun(box)
+        return await box.sandbox.python()
+
+    # ---------------------------------------------------------------------------------------------- inside
+
+    def _box(self, sandbox_id: str) -> _Box:
+        box = self._boxes.get(sandbox_id)
+        if box is None:
+            raise SandboxDead(
+                f"There is no sandbox {sandbox_id!r}: it was deleted, or belongs to another client.",
+                "terminated",
+            )
+        return box
+
+    async def _begun(self, box: _Box) -> None:
+        """Wait until the sandbox is up and its start command has been started."""
+        command = box.request.background_command
+        if command is None:
+            await box.sandbox.ready()
+            return
+        if box.beginning is None:
+            box.beginning = _in_background(_begin(box.sandbox, command), "run start command")
+        await asyncio.shield(box.beginning)
+
+
+async def _begin(sandbox: Sandbox, command: str) -> None:
+    await sandbox.spawn(command, discard_output=True)
+
+
+def _in_background(work: Any, name: str) -> asyncio.Task[Any]:
+    """A task whose failure is told to whoever asks for its result, and to nobody otherwise."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+async def _end(box: _Box) -> None:
+    tasks = [task for task in (box.beginning, box.session, *box.jobs.values()) if task is not None]
+    try:
+        await box.sandbox.terminate()
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _kill_all(boxes: dict[str, _Box]) -> None:
+    for box in list(boxes.values()):
+        box.sandbox.kill_sync()
+    boxes.clear()
+
+
+def command_timeout(sandbox_id: str, command: str, limit_s: float) -> CommandTimeoutError:
+    """The error for a command that ran out of time; also of the class that `prime_sandboxes` has, once imported,
+    since v0's authors catch that one.
+    """
+    known = timeout_errors()
+    if len(known) == 1:
+        return CommandTimeoutError(sandbox_id, command, limit_s)
+    both: type[CommandTimeoutError] = type("CommandTimeoutError", known, {})  # type: ignore[assignment]
+    return both(sandbox_id, command, limit_s)
+
+
+def timeout_errors() -> tuple[type[Exception], ...]:
+    """The classes by which clients say that a command ran out of time."""
+    theirs = getattr(sys.modules.get("prime_sandboxes"), "CommandTimeoutError", None)
+    return (CommandTimeoutError,) if theirs is None else (CommandTimeoutError, theirs)
+
+
+__all__ = [
+    "BackgroundJob",
+    "BackgroundJobStatus",
+    "CommandResponse",
+    "CommandTimeoutError",
+    "CreatedSandbox",
+    "SandboxClient",
+    "SandboxError",
+    "command_timeout",
+    "timeout_errors",
+]

@@ -1,0 +1,386 @@
+"""`SandboxEnv`: every rollout has a sandbox of its own, and the model a `bash` tool in it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypedDict, TypeVar
+
+from verifiers.decorators import cleanup, teardown
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.sandbox_client import CommandTimeoutError, SandboxClient, timeout_errors
+from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
+from verifiers.envs.stateful_tool_env import StatefulToolEnv
+from verifiers.errors import AuthorError, Error, InfraError, SandboxError, ToolCallError
+from verifiers.rollouts.scope import close_scope, scope_of
+from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.rubric_group import RubricGroup
+from verifiers.rubrics.sandbox_rubric import (
+    ARGUMENT,
+    ScoringSandbox,
+    asks_for_sandbox,
+    fail_rollout,
+)
+from verifiers.sandboxes import (
+    IsolationUnavailable,
+    SandboxBackend,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxImageError,
+    SandboxSpec,
+)
+from verifiers.sandboxes.open import BackendName
+from verifiers.state import State
+from verifiers.types import Messages, ToolCall, ToolMessage
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+
+_PERMANENT = (AuthorError, IsolationUnavailable, SandboxImageError, SandboxDead, *timeout_errors())
+"""What trying again cannot help."""
+
+
+class SandboxState(TypedDict):
+    """What the rollout's state knows of its sandbox, under `sandbox_state`."""
+
+    ready: bool
+    ready_wait_time: float
+    """Seconds that the first command waited for the sandbox: 0 when it came up while the model was answering."""
+    command_execution_times: list[float]
+    """Seconds of each command."""
+
+
+class SandboxNotReadyError(SandboxError):
+    """A sandbox did not become ready."""
+
+
+class SandboxMonitorRubric(Rubric):
+    """Metrics of the sandbox, with weight 0."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_metric(self.sandbox_ready_wait_time)
+        self.add_metric(self.sandbox_command_execution_time)
+        self.add_cleanup_handler(self.end_scoring)
+
+    async def end_scoring(self, state: State) -> None:
+        """Let a sandbox go that was kept for scoring."""
+        await close_scope(state)
+
+    async def sandbox_ready_wait_time(self, state: State) -> float:
+        """Seconds that the rollout waited for its sandbox."""
+        return float((state.get("sandbox_state") or {}).get("ready_wait_time", 0.0))
+
+    async def sandbox_command_execution_time(self, state: State) -> float:
+        """Mean seconds of a command."""
+        times = (state.get("sandbox_state") or {}).get("command_execution_times") or []
+        return sum(times) / len(times) if times else 0.0
+
+
+class SandboxEnv(StatefulToolEnv):
+    """Gives each rollout a sandbox, which comes up while the model writes its first answer and ends with the rollout.
+
+    v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_request` says how). What they
+    cannot say, such as `network` or `packages`, is in `sandbox_spec`: a `SandboxSpec` or its fields as a dict.
+    `backend` is a name or a back end; one that is passed stays the caller's to close. Authors override
+    `get_sandbox_request`, `setup_state`, `post_rollout`, add tools, and use `sandbox_client` with
+    `state["sandbox_id"]`.
+    """
+
+    def __init__(
+        self,
+        sandbox_name: str = "sandbox-env",
+        docker_image: str = "python:3.11-slim",
+        start_command: str = "tail -f /dev/null",
+        cpu_cores: float = 1,
+        memory_gb: float = 2,
+        disk_size_gb: float = 5,
+        gpu_count: int = 0,
+        timeout_minutes: float = 60,
+        timeout_per_command_seconds: float = 30,
+        environment_vars: dict[str, str] | None = None,
+        team_id: str | None = None,
+        advanced_configs: AdvancedConfigs | None = None,
+        labels: list[str] | None = None,
+        max_retries: int = 5,
+        base_delay: float = 0.5,
+        backoff_factor: float = 2.0,
+        max_backoff_seconds: float = 30.0,
+        jitter: float = 0.001,
+        stop_errors: Sequence[type[Exception]] | None = None,
+        sandbox_client_max_workers: int = 50,
+        sandbox_client_max_connections: int = 100,
+        sandbox_client_max_keepalive_connections: int = 50,
+        *,
+        backend: SandboxBackend | BackendName = "local",
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        keep_sandbox_for_scoring: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        # The three sandbox_client_… numbers size the connections of a remote provider; there are none to size here.
+        super().__init__(
+            stop_errors=[SandboxError] if stop_errors is None else stop_errors, **kwargs
+        )
+        self.timeout_per_command_seconds = timeout_per_command_seconds
+        self.keep_sandbox_for_scoring = keep_sandbox_for_scoring
+        self._attempts = (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter)
+        template = SandboxSpec.model_validate(sandbox_spec or {}).model_copy(
+            update={"command_timeout_s": float(timeout_per_command_seconds)}
+        )
+        self.sandbox_client: Any = SandboxClient(backend, template)
+        self.sandbox_request = CreateSandboxRequest(
+            name=sandbox_name,
+            docker_image=docker_image,
+            start_command=start_command,
+            cpu_cores=cpu_cores,
+            memory_gb=memory_gb,
+            disk_size_gb=disk_size_gb,
+            gpu_count=gpu_count,
+            timeout_minutes=timeout_minutes,
+            environment_vars=environment_vars,
+            team_id=team_id,
+            advanced_configs=advanced_configs,
+            labels=labels or [],
+        )
+        self.active_sandboxes: set[str] = set()
+        self._offering: weakref.WeakSet[Rubric] = weakref.WeakSet()
+        self.add_rubric(SandboxMonitorRubric())
+        self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
+
+    # ------------------------------------------------------------------------------------ what authors override
+
+    def get_sandbox_request(self, state: State) -> CreateSandboxRequest:
+        """The sandbox for this rollout: a copy that may be changed."""
+        return self.sandbox_request.model_copy(deep=True)
+
+    async def post_rollout(self, state: State) -> None:
+        """Runs when the rollout has ended and its sandbox is still there: to keep what scoring needs in the state.
+
+        What it raises fails the rollout.
+        """
+
+    async def setup_state(self, state: State, **kwargs: Any) -> State:
+        """Have a sandbox created. Returns before it is up: commands wait for it by themselves."""
+        request = self.get_sandbox_request(state)
+        try:
+            sandbox = await self.with_retry(self.sandbox_client.create)(request)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxCreationError(f"The sandbox could not be created: {error}") from error
+        self.active_sandboxes.add(sandbox.id)
+        state["sandbox_id"] = sandbox.id
+        state["sandbox_state"] = SandboxState(
+            ready=False, ready_wait_time=0.0, command_execution_times=[]
+        )
+        scope_of(state).on_exit(self._leave, state, sandbox.id)
+        return await super().setup_state(state) or state
+
+    def update_tool_args(
+        self,
+        tool_name: str,
+        tool_args: dict[str, Any],
+        messages: Messages,
+        state: State,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Give `bash` the rollout's sandbox."""
+        if tool_name == "bash":
+            return {
+                **tool_args,
+                "sandbox_id": state["sandbox_id"],
+                "sandbox_state": state["sandbox_state"],
+                "working_dir": state.get("working_dir"),
+            }
+        return tool_args
+
+    # -------------------------------------------------------------------------------------------------- tools
+
+    async def bash(
+        self,
+        command: str,
+        sandbox_id: str,
+        sandbox_state: SandboxState,
+        working_dir: str | None = None,
+    ) -> str:
+        """Execute `command` inside persistent sandbox container."""
+        limit_s = self.timeout_per_command_seconds
+        await self._ensure_ready(sandbox_state, sandbox_id)
+        started = time.perf_counter()
+        try:
+            result = await self.sandbox_client.execute_command(
+                sandbox_id, command, working_dir=working_dir, timeout=limit_s
+            )
+        except timeout_errors():
+            sandbox_state["command_execution_times"].append(limit_s)
+            self.logger.warning("Command timed out after %gs in sandbox %s", limit_s, sandbox_id)
+            return f"Error: Command timed out after {limit_s:g}s"
+        except SandboxDead as error:
+            return await self._after_death(error, sandbox_id, sandbox_state)
+        except (Error, ValueError):
+            raise  # ours, or a command that cannot be run, such as an empty one: the model is told
+        except Exception as error:
+            raise SandboxError(f"The command failed in sandbox {sandbox_id}: {error!r}") from error
+        sandbox_state["command_execution_times"].append(time.perf_counter() - started)
+        parts = [(result.stdout or "").strip()]
+        if errors := (result.stderr or "").strip():
+            parts.append(f"stderr:\n{errors}")
+        return "\n".join(filter(None, parts)) or "(no output)"
+
+    async def _after_death(
+        self, error: SandboxDead, sandbox_id: str, sandbox_state: SandboxState
+    ) -> str:
+        """A command that used up all memory of the sandbox is the model's doing: it goes on with an empty one."""
+        if error.reason != "oom":
+            raise error
+        await self.sandbox_client.replace(sandbox_id)
+        sandbox_state["ready"] = False
+        return "Error: The sandbox ran out of memory and was replaced by a new one; its files are gone."
+
+    async def _answer(self, tool_call: ToolCall, messages: Messages, state: State) -> ToolMessage:
+        try:
+            return await super()._answer(tool_call, messages, state)
+        except ToolCallError as error:
+            if isinstance(error.__cause__, InfraError):
+                raise error.__cause__ from None  # the machinery failed, not the tool
+            raise
+
+    # ----------------------------------------------------------------------------------------------- readiness
+
+    async def _ensure_ready(self, sandbox_state: SandboxState, sandbox_id: str) -> None:
+        if not sandbox_state["ready"]:
+            await self._wait_for_sandbox_ready(sandbox_state, sandbox_id)
+
+    async def _wait_for_sandbox_ready(self, sandbox_state: SandboxState, sandbox_id: str) -> None:
+        """Wait until commands can run, and note how long that took."""
+        started = time.perf_counter()
+        try:
+            await self.with_retry(self.sandbox_client.wait_for_creation)(sandbox_id)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxNotReadyError(
+                f"Sandbox {sandbox_id} did not become ready: {error}"
+            ) from error
+        sandbox_state["ready_wait_time"] += time.perf_counter() - started
+        sandbox_state["ready"] = True
+
+    def with_retry(
+        self, function: Callable[Arguments, Awaitable[Value]]
+    ) -> Callable[Arguments, Awaitable[Value]]:
+        """The function, called again up to `max_retries` times in all while it raises what may pass."""
+        max_retries, base_delay_s, factor, longest_s, jitter_s = self._attempts
+
+        @functools.wraps(function)
+        async def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+            for attempt in range(max_retries - 1):
+                try:
+                    return await function(*args, **kwargs)
+                except _PERMANENT:
+                    raise
+                except Exception as error:  # noqa: BLE001 - v0 repeats whatever a provider's client raises
+                    self.logger.debug("attempt %d failed: %r", attempt + 1, error)
+                delay_s = min(longest_s, base_delay_s * factor**attempt)
+                await asyncio.sleep(delay_s + random.uniform(0.0, jitter_s))
+            return await function(*args, **kwargs)
+
+        return call
+
+    # ----------------------------------------------------------------------------------------------------- end
+
+    @cleanup
+    async def destroy_sandbox(self, state: State) -> None:
+        """Run `post_rollout`, then end the sandbox, unless a reward function asks for it."""
+        sandbox_id = state.get("sandbox_id")
+        try:
+            await call_hook(self.post_rollout, state)
+        except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
+            if state.error is None:
+                self._note_error(state, error)
+        if sandbox_id is not None and not self._is_kept_for_scoring(state):
+            await self._delete(sandbox_id)
+
+    async def _leave(self, state: State, sandbox_id: str) -> None:
+        """The rollout ends: whatever hooks did or left undone, the sandbox goes, or waits to be scored."""
+        if sandbox_id not in self.active_sandboxes:
+            return
+        if not self._is_kept_for_scoring(state):
+            await self._delete(sandbox_id)
+            return
+        for rubric in _rubrics_of(self.rubric):
+            if any(map(asks_for_sandbox, rubric.reward_calls())):
+                self._offer_sandbox(rubric)
+        # A second scope, closed when the rollout has been scored; a rollout that nobody scores is dropped, and its
+        # sandbox with it.
+        scope = scope_of(state)
+        scope.on_exit(self._delete, sandbox_id)
+        if isinstance(self.sandbox_client, SandboxClient):
+            weakref.finalize(scope, self.sandbox_client.sandbox(sandbox_id).kill_sync)
+
+    def _is_kept_for_scoring(self, state: State) -> bool:
+        if state.error is not None or state.stop_condition == "cancelled":
+            return False
+        return self.score_rollouts and (
+            self.keep_sandbox_for_scoring or any(map(asks_for_sandbox, self.rubric.reward_calls()))
+        )
+
+    def _offer_sandbox(self, rubric: Rubric) -> None:
+        if rubric not in self._offering:
+            self._offering.add(rubric)
+            rubric.add_score_object_provider(self._score_objects)
+
+    def _score_objects(self, state: State) -> dict[str, Any]:
+        sandbox_id = state.get("sandbox_id")
+        if sandbox_id not in self.active_sandboxes:
+            return {}  # another environment's rollout, scored by the same rubric
+        sandbox = self.sandbox_client.sandbox(sandbox_id)
+        return {ARGUMENT: ScoringSandbox(sandbox, functools.partial(fail_rollout, state))}
+
+    async def _delete(self, sandbox_id: str) -> None:
+        try:
+            await self.with_retry(self.sandbox_client.delete)(sandbox_id)
+        except Exception as error:  # noqa: BLE001 - the rollout's result stands; teardown tries again
+            self.logger.warning("Sandbox %s could not be deleted: %r", sandbox_id, error)
+            return
+        self.active_sandboxes.discard(sandbox_id)
+
+    async def bulk_delete_sandboxes(self, global_ids: list[str]) -> None:
+        """End several sandboxes at once."""
+        await self.sandbox_client.bulk_delete(list(global_ids))
+        self.active_sandboxes.difference_update(global_ids)
+
+    @teardown(priority=10)
+    async def teardown_sandboxes(self) -> None:
+        """End every sandbox that is left."""
+        if self.active_sandboxes:
+            await self.bulk_delete_sandboxes(sorted(self.active_sandboxes))
+
+    @teardown
+    async def teardown_sandbox_client(self) -> None:
+        """Close the client and what it has started."""
+        if isinstance(self.sandbox_client, SandboxClient):
+            await self.sandbox_client.aclose()
+        else:
+            await call_hook(self.sandbox_client.teardown)
+
+
+def _rubrics_of(rubric: Rubric) -> list[Rubric]:
+    if not isinstance(rubric, RubricGroup):
+        return [rubric]
+    return [inner for one in rubric.rubrics for inner in _rubrics_of(one)]
+
+
+__all__ = [
+    "AdvancedConfigs",
+    "CommandTimeoutError",
+    "CreateSandboxRequest",
+    "SandboxCreationError",
+    "SandboxEnv",
+    "SandboxMonitorRubric",
+    "SandboxNotReadyError",
+    "SandboxState",
+]

@@ -1,0 +1,111 @@
+"""Reward functions that run code: they ask for `sandbox` by name.
+
+In a `SandboxEnv` or `CodeEnv` that is the rollout's own sandbox, alive until it is scored. Everywhere else,
+`SandboxRubric` opens one for each rollout it scores.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from verifiers.decorators import teardown
+from verifiers.errors import SandboxError
+from verifiers.rubrics.reward_call import RewardCall
+from verifiers.rubrics.rubric import Rubric
+from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxDead, SandboxSpec
+from verifiers.sandboxes.open import BackendName
+from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.state import State
+from verifiers.types import Score
+
+ARGUMENT = "sandbox"
+
+
+def asks_for_sandbox(call: RewardCall) -> bool:
+    """Whether a reward function names `sandbox`; `**kwargs` alone does not ask for one."""
+    return ARGUMENT in call.wants
+
+
+class ScoringSandbox:
+    """A sandbox as reward functions get it: everything a `Sandbox` has.
+
+    Trouble of the machinery is also told to `on_failure`, because the rollout must then count as failed, not as
+    worth 0. Running out of memory is no such trouble: the code that is scored did it.
+    """
+
+    def __init__(self, sandbox: Sandbox, on_failure: Callable[[SandboxError], None]) -> None:
+        self._sandbox = sandbox
+        self._on_failure = on_failure
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._sandbox, name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+
+        @functools.wraps(value)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await value(*args, **kwargs)
+            except SandboxError as error:
+                if not (isinstance(error, SandboxDead) and error.reason == "oom"):
+                    self._on_failure(error)
+                raise
+
+        return call
+
+
+def fail_rollout(state: State, error: SandboxError) -> None:
+    """Note trouble of the machinery on a rollout: it is then a failed one, which no trainer learns from."""
+    if state.error is None:
+        state.error = error
+        state.is_completed = True
+        state.stop_condition = "has_error"
+
+
+class SandboxRubric(Rubric):
+    """A rubric whose reward functions may ask for `sandbox`: a fresh one for each rollout, ended after it was scored.
+
+    `spec` says what kind (a `SandboxSpec` or its fields as a dict), `backend` where.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        spec: SandboxSpec | Mapping[str, Any] | None = None,
+        backend: SandboxBackend | BackendName = "local",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.sandbox_spec = SandboxSpec.model_validate(spec or {})
+        self.backends = LoopBackends(backend)
+        self._sandboxes: dict[int, ScoringSandbox] = {}
+
+    async def score(self, states: Sequence[State]) -> list[Score]:
+        """See Rubric. The sandboxes of a group come up at the same time."""
+        if not any(map(asks_for_sandbox, self.reward_calls())):
+            return await super().score(states)
+        async with AsyncExitStack() as stack:
+            for state in states:
+                sandbox = await self.backends.here().create(self.sandbox_spec)
+                await stack.enter_async_context(sandbox)
+                self._sandboxes[id(state)] = ScoringSandbox(
+                    sandbox, functools.partial(fail_rollout, state)
+                )
+                stack.callback(self._sandboxes.pop, id(state), None)
+            return await super().score(states)
+
+    def score_objects(self, state: State) -> dict[str, Any]:
+        """See Rubric."""
+        objects = super().score_objects(state)
+        if (sandbox := self._sandboxes.get(id(state))) is not None:
+            objects[ARGUMENT] = sandbox
+        return objects
+
+    @teardown
+    async def close_backends(self) -> None:
+        """End what made the sandboxes."""
+        await self.backends.aclose()
