@@ -89,10 +89,10 @@ class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]
 
 def _tool_call(call: Any) -> Mapping[str, Any]:
     """rLLM's `ToolCall(name, arguments)`, an OpenAI object or a dict, as JSON."""
+    if not isinstance(call, Mapping) and hasattr(call, "model_dump"):
+        return call.model_dump(exclude_none=True)
     if isinstance(call, Mapping) and "function" in call:
         return call
-    if hasattr(call, "model_dump"):
-        return call.model_dump(exclude_none=True)
     told = call if isinstance(call, Mapping) else {"name": call.name, "arguments": call.arguments}
     arguments = told["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -6,6 +6,7 @@ from typing import Any
 
 import verifiers as vf
 from verifiers.testing import ScriptedClient
+from verifiers.training.adapters.play import play_groups
 
 
 def said_yes(completion) -> float:
@@ -50,3 +51,25 @@ def alternating() -> ScriptedClient:
 def text_of(ids: list[int]) -> str:
     """Scripted token ids are bytes."""
     return bytes(ids).decode()
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: one
+        b: the other
+    """
+    return a + b
+
+
+def tool_game(**options: Any) -> vf.Environment:
+    rows = [{"question": "2 + 3?", "answer": "5"}]
+    return vf.ToolEnv(dataset=rows, tools=[add], rubric=vf.Rubric(funcs=[said_yes]), **options)
+
+
+async def play(env: vf.Environment, client: Any, size: int = 2) -> list[Any]:
+    """A group of rollouts of the first row."""
+    row = env.source("train").inputs(1)[0]
+    [states] = await play_groups(env, [[row] * size], client, "m", max_retries=0)
+    return states
