@@ -212,7 +212,10 @@ class ResponseMessage(AssistantMessage):
 
 
 class Response(CustomBaseModel):
-    """One answer of a model, whatever API it came through."""
+    """One answer of a model, whatever API it came through.
+
+    Reads in the OpenAI shape too (`response.choices[0].message.content`), which generation (a) of the API used.
+    """
 
     __slots__ = ()
     _nested: ClassVar[dict[str, type[Record]]] = {"usage": Usage, "message": ResponseMessage}
@@ -221,6 +224,26 @@ class Response(CustomBaseModel):
     model: str
     usage: Usage | None = None
     message: ResponseMessage
+
+    def __missing__(self, key: str) -> Any:
+        return [_as_choice(self["message"])] if key == "choices" else super().__missing__(key)
+
+
+def _as_choice(message: ResponseMessage) -> Record:
+    """The message as the one element of OpenAI's `choices`, of a chat and of a text completion."""
+    logprobs = None
+    if message.tokens is not None:
+        each = [Record.of({"logprob": value}) for value in message.tokens.completion_logprobs]
+        logprobs = Record.of({"content": each})
+    return Record.of(
+        {
+            "index": 0,
+            "message": message,
+            "text": message.content or "",
+            "finish_reason": message.finish_reason,
+            "logprobs": logprobs,
+        }
+    )
 
 
 # ------------------------------------------------------------------------------------- inputs and steps

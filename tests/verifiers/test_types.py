@@ -88,3 +88,13 @@ def test_an_unknown_name_of_the_module_is_an_attribute_error() -> None:
 def test_a_wrong_client_configuration_says_what_is_wrong(config: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         vf.ClientConfig(**config)
+
+
+def test_a_response_reads_in_the_openai_shape_of_generation_a() -> None:
+    message = vf.ResponseMessage(content="4", finish_reason="stop")
+    response = vf.Response(id="r", created=1, model="m", message=message)
+    assert response.choices[0].message.content == "4"
+    assert response.choices[0]["finish_reason"] == "stop"
+    assert response.choices[0].text == "4"
+    assert response.choices[0].logprobs is None
+    assert "choices" not in response  # a way of reading it: nothing more is stored

@@ -185,7 +185,8 @@ class MultiTurnEnv(Environment):
             timing.setup.end = time.time()
             while not await self._is_completed(state):
                 await self._turn(state)
-        except Exception as error:  # noqa: BLE001 - the one place where an exception of a rollout becomes data
+        # SystemExit too: an environment may run code of a model that calls `exit()`.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the one place where an exception of a rollout becomes data
             self._note_error(state, error)
         self._end_generation(state)
 
@@ -229,7 +230,7 @@ class MultiTurnEnv(Environment):
             timing.model.spans.append(TimeSpan(asked, time.time()))
         await self.add_model_response(state, prompt, response)
 
-    def _note_error(self, state: State, error: Exception) -> None:
+    def _note_error(self, state: State, error: BaseException) -> None:
         if not isinstance(error, Error):
             wrapped = EnvironmentCodeError(
                 f"{type(self).__name__} raised {type(error).__name__}: {error}"
@@ -252,7 +253,7 @@ class MultiTurnEnv(Environment):
                 await shielded(lambda: clean_up(self, state))
             else:
                 await clean_up(self, state)
-        except Exception as error:  # noqa: BLE001 - a resource that cannot be closed is this rollout's failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a resource that cannot be closed is this rollout's failure
             if state.error is None:
                 self._note_error(state, error)
 

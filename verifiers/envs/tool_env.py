@@ -104,6 +104,11 @@ class ToolEnv(MultiTurnEnv):
         try:
             arguments = await self._prepared(name, arguments, messages, state)
             result = await call_hook(self.call_tool, name, arguments, call_id)
+        except SystemExit as error:  # a tool may run code of a model that calls `exit()`
+            exited = ToolCallError(f"Tool {name!r} called sys.exit({error.code!r}).")
+            if self._should_stop_for_error(exited):
+                raise exited from error
+            return tool_message(call_id, self.error_formatter(exited))
         except Exception as error:
             if self._should_stop_for_error(error):
                 if isinstance(error, ToolError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 BOXED_SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
+# Five spaces, as in 0.1.8 to 0.3.1: a prompt that differs by a byte is another prompt.
 THINK_BOXED_SYSTEM_PROMPT = (
-    "Think step-by-step inside <think>...</think> tags. "
+    "Think step-by-step inside <think>...</think> tags.     "
     "Then, give your final answer inside \\boxed{}."
 )
 

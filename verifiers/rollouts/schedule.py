@@ -55,8 +55,12 @@ class Schedule(Generic[Input, Result]):
     `play(input)` gives the result of one rollout, `score(results)` scores a group, `deliver(index, results)` takes it
     over. An exception from any of them ends the run: in-flight rollouts are cancelled and the exception is raised
     (failures of single rollouts are results, not exceptions). After `stop()` nothing new starts, rollouts being played
-    are cancelled, and groups that are complete are still scored and delivered.
+    are cancelled, and groups that are complete are still scored and delivered, if their scoring ends within
+    `scoring_grace_s`: a reward function that waits for something must not keep a stopped program alive.
     """
+
+    scoring_grace_s = 10.0
+    """How long scoring may go on after `stop()`."""
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Schedule(Generic[Input, Result]):
         self._generating = _semaphore(limits.max_concurrent)
         self._scoring = _semaphore(limits.max_concurrent_scoring)
         self._playing: set[asyncio.Task[None]] = set()
+        self._being_scored: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self.tally = Tally()
 
@@ -84,6 +89,11 @@ class Schedule(Generic[Input, Result]):
         """Start nothing more and cancel the rollouts being played."""
         self._stopping.set()
         for task in self._playing:
+            task.cancel()
+        asyncio.get_running_loop().call_later(self.scoring_grace_s, self._stop_scoring)
+
+    def _stop_scoring(self) -> None:
+        for task in self._being_scored:
             task.cancel()
 
     async def run(self, groups: Iterable[Sequence[Input]]) -> Tally:
@@ -139,10 +149,20 @@ class Schedule(Generic[Input, Result]):
 
     async def _complete(self, group: _Group[Input, Result]) -> None:
         results = cast("list[Result]", group.results)  # every place is filled when none is left
-        async with AsyncExitStack() as stack:
-            if self._scoring is not None:
-                await stack.enter_async_context(self._scoring)
-            await self._score(results)
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._being_scored.add(task)
+        try:
+            async with AsyncExitStack() as stack:
+                if self._scoring is not None:
+                    await stack.enter_async_context(self._scoring)
+                await self._score(results)
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+            self.tally.finished -= len(results)  # not scored, so not delivered: to be run again
+            return
+        finally:
+            self._being_scored.discard(task)
         await self._deliver(group.index, results)
 
 

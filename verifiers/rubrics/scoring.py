@@ -87,7 +87,7 @@ async def call_individual(
             value = await _awaited(value, call.name, time_limit_s)
     except (RewardError, ScoringTimeout, AuthenticationError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code of a model may call `exit()`
         raise _raised(call.name, error) from error
     return call.number(value)
 
@@ -112,7 +112,7 @@ async def call_for_group(
             values = await _awaited(values, call.name, time_limit_s)
     except (RewardError, ScoringTimeout, AuthenticationError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code of a model may call `exit()`
         raise _raised(call.name, error) from error
     return call.numbers(values, len(states))
 
@@ -135,7 +135,7 @@ async def _awaited(value: Awaitable[Any], name: str, time_limit_s: float) -> Any
         ) from None
 
 
-def _raised(name: str, error: Exception) -> RewardError:
+def _raised(name: str, error: BaseException) -> RewardError:
     return RewardError(f"Reward function {name!r} raised {type(error).__name__}: {error}")
 
 
@@ -201,9 +201,11 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
                 value = call.number(value)
         except AuthenticationError:
             raise  # a judge's wrong key: it would fail for every rollout
-        except Exception as error:  # noqa: BLE001 - recorded on the score, counted in the summary
-            known = isinstance(error, RewardError | ScoringTimeout)
-            found = _recorded(call, error if known else _caused(_raised(call.name, error), error))
+        # SystemExit too: code of a model, executed by a reward function, may call `exit()`.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded on the score, counted in the summary
+            if not isinstance(error, RewardError | ScoringTimeout):
+                error = _caused(_raised(call.name, error), error)
+            found = _recorded(call, error)
             if state.error is None:
                 errors.append(found)
             value = 0.0
@@ -213,7 +215,7 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
     return Score(reward, metrics, errors)
 
 
-def _caused(error: Exception, cause: Exception) -> Exception:
+def _caused(error: Exception, cause: BaseException) -> Exception:
     error.__cause__ = cause
     return error
 

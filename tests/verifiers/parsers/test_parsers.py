@@ -206,3 +206,15 @@ def test_what_is_filled_in_is_read_back(fields: dict[str, str]) -> None:
     text = parser.format(**fields)
     assert vars(parser.parse(text)) == fields
     assert parser.get_format_reward_func()(said(text)) == pytest.approx(1.0)
+
+
+def test_system_prompts_are_those_of_v0_to_the_byte():
+    from verifiers.utils.data_utils import BOXED_SYSTEM_PROMPT, THINK_BOXED_SYSTEM_PROMPT
+
+    assert BOXED_SYSTEM_PROMPT == (
+        "Please reason step by step, and put your final answer within \\boxed{}."
+    )
+    assert THINK_BOXED_SYSTEM_PROMPT == (
+        "Think step-by-step inside <think>...</think> tags.     "
+        "Then, give your final answer inside \\boxed{}."
+    )

@@ -235,3 +235,29 @@ async def test_no_limit_is_none_zero_or_below(limit: int | None) -> None:
         return number
 
     assert len(await collected([[n] for n in range(30)], play, Limits(limit, limit))) == 30
+
+
+async def test_scoring_that_does_not_end_does_not_hold_up_a_stop():
+    delivered: list[int] = []
+    hanging = asyncio.Event()
+
+    async def play(number: int) -> int:
+        return number
+
+    async def score(results: list[int]) -> None:
+        if results == [1]:
+            hanging.set()
+            await asyncio.Event().wait()
+
+    async def deliver(index: int, results: list[int]) -> None:
+        delivered.append(index)
+
+    schedule = Schedule(play, score, deliver)
+    schedule.scoring_grace_s = 0.0
+    running = asyncio.create_task(schedule.run([[0], [1], [2]]))
+    await hanging.wait()
+    schedule.stop()
+    async with asyncio.timeout(10):
+        tally = await running
+    assert sorted(delivered) == [0, 2]
+    assert tally == Tally(started=3, finished=2, cancelled=1)
