@@ -122,7 +122,6 @@ class CodeEnv(SingleTurnEnv):
             )
         if sandbox_attempts < 1:
             raise ConfigError(f"sandbox_attempts must be at least 1; got {sandbox_attempts}.")
-        parser = parser or (rubric.parser if rubric is not None else None)
         parser = parser or Parser(extract_fn=extract_code)
         super().__init__(parser=parser, rubric=rubric, **kwargs)
         self.stop_at_first_failure = (

@@ -1,0 +1,182 @@
+"""Tests of a program as values: reading them, comparing answers, finding the program in a completion."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verifiers.envs.code_tests.cases import Comparison, TestCase, test_cases
+from verifiers.envs.code_tests.extraction import extract_code, fenced_blocks
+from verifiers.envs.code_tests.runner import TestLimits
+from verifiers.errors import DatasetError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+# --------------------------------------------------------------------------------------------- reading tests
+
+
+@pytest.mark.parametrize(
+    ("given_tests", "expected"),
+    [
+        ([{"input": "1\n", "output": "2\n"}], TestCase("2\n", stdin="1\n")),
+        (
+            [{"function": "f", "arguments": [1, "a"], "expected": None}],
+            TestCase(None, function="f", arguments=(1, "a")),
+        ),
+        ({"inputs": ["1"], "outputs": ["2"]}, TestCase("2", stdin="1")),
+        ({"inputs": [["1", "2"]], "outputs": [["3"]]}, TestCase("3", stdin="1\n2")),
+        (
+            {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"},
+            TestCase(3, function="add", arguments=(1, 2)),
+        ),
+    ],
+)
+def test_every_shape_that_datasets_have_is_read(given_tests: Any, expected: TestCase):
+    assert test_cases(given_tests) == [expected]
+    assert test_cases(json.dumps(given_tests)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("given_tests", "message"),
+    [
+        ("no json", "not JSON"),
+        ([], "at least one"),
+        ({}, "at least one"),
+        (3, "at least one"),
+        ([{"input": "1"}], "Test 0 has neither"),
+        ([{"function": "f", "arguments": 3}], "Test 0 has neither"),
+        ({"inputs": ["1"], "outputs": []}, "1 inputs of tests and 0 outputs"),
+    ],
+)
+def test_anything_else_is_refused_by_name(given_tests: Any, message: str):
+    with pytest.raises(DatasetError, match=message):
+        test_cases(given_tests)
+
+
+# ------------------------------------------------------------------------------------------------- comparing
+
+
+@pytest.mark.parametrize(
+    ("whitespace", "got", "expected", "is_right"),
+    [
+        ("exact", "1\n", "1\n", True),
+        ("exact", "1", "1\n", False),
+        ("lines", "1  \n2\n\n", "1\n2", True),
+        ("lines", "1\r\n2", "1\n2\n", True),
+        ("lines", " 1", "1", False),
+        ("lines", "1 2", "1\n2", False),
+        ("lines", "\n1", "1", False),
+        ("tokens", "1 2", "1\n2", True),
+        ("tokens", "12", "1 2", False),
+    ],
+)
+def test_whitespace_counts_as_it_is_told_to(
+    whitespace: Any, got: str, expected: str, is_right: bool
+):
+    assert Comparison(whitespace).printed(got, expected) is is_right
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "is_right"),
+    [
+        ("0.3333333", "0.333333333", True),
+        ("0.34", "0.333333333", False),
+        ("x 1.0000001", "x 1", True),
+        ("y 1.0", "x 1", False),
+        ("1 2", "1", False),
+        ("nan", "nan", True),
+        ("1e400", "5", False),
+    ],
+)
+def test_close_numbers_are_equal_within_the_tolerance(got: str, expected: str, is_right: bool):
+    assert Comparison("lines", 1e-6).printed(got, expected) is is_right
+    assert Comparison("tokens", 1e-6).printed(got, expected) is is_right
+
+
+def test_lines_keep_their_shape_under_a_tolerance():
+    assert not Comparison("lines", 1e-6).printed("1 2", "1\n2")
+    assert Comparison("tokens", 1e-6).printed("1 2", "1\n2")
+
+
+@given(JSON)
+def test_a_value_equals_itself_through_json(value: Any):
+    assert Comparison().returned(json.dumps(value), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "is_right"),
+    [
+        ("[1, 2]", (1, 2), True),
+        ("1.0", 1, True),
+        ("true", 1, True),
+        ('{"1": 2}', {1: 2}, True),
+        ('{"1": 2}', {"1": 3}, False),
+        ("[1]", [1, 2], False),
+        ('"1"', 1, False),
+        ("NaN", math.nan, True),
+        ("null", None, True),
+        ("null", 0, False),
+        ("", None, False),
+        ("[" * 100_000, [], False),
+    ],
+)
+def test_returned_values_are_compared_as_python_has_them(
+    text: str, expected: Any, is_right: bool
+):
+    assert Comparison().returned(text, expected) is is_right
+
+
+def test_returned_numbers_may_be_close_only_when_told_so():
+    assert not Comparison().returned("[0.30000000000000004]", [0.3])
+    assert Comparison(float_tolerance=1e-9).returned("[0.30000000000000004]", [0.3])
+
+
+@given(st.text(), st.text(), st.sampled_from(["exact", "lines", "tokens"]))
+def test_comparing_never_fails_on_any_text(got: str, expected: str, whitespace: Any):
+    for tolerance in (None, 1e-6):
+        comparison = Comparison(whitespace, tolerance)
+        assert comparison.printed(expected, expected)
+        comparison.printed(got, expected)
+        comparison.returned(got, expected)
+
+
+# ------------------------------------------------------------------------------------------------ extraction
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\na\n```", "a"),
+        ("```\na\n```\nor rather\n```py\nb\n```", "b"),
+        ("```python\na\n```\nOutput:\n```text\nb\n```", "a"),
+        ("```cpp\na\n```", "a"),
+        ("~~~python\na\n~~~", "a"),
+        ("````python\n```\na\n```\n````", "```\na\n```"),
+        ("```python\na\n```\n```python\ncut off", "a"),
+        ("```python\ncut off", ""),
+        ("no code, `inline` only", ""),
+        ("  ```python\n  a\n  ```", "  a"),
+        ("```Python title=x\na\n```", "a"),
+        ("", ""),
+    ],
+)
+def test_the_last_closed_block_of_python_is_the_program(text: str, code: str):
+    assert extract_code(text) == code
+
+
+@given(st.text(alphabet="`~ab\n py", max_size=60))
+def test_extraction_takes_any_text_and_gives_a_part_of_it(text: str):
+    assert all(content in "\n".join(text.splitlines()) for _, content in fenced_blocks(text))
+
+
+def test_the_clock_limit_follows_the_processor_limit_unless_it_is_given():
+    assert TestLimits(time_s=2).clock_s == 7
+    assert TestLimits(time_s=2, wall_time_s=3).clock_s == 3

@@ -1,0 +1,338 @@
+"""`CodeEnv`: whatever a program does is its score; whatever the machinery does is not."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import verifiers as vf
+from verifiers.envs.code_env import CodeEnv
+from verifiers.errors import ConfigError
+from verifiers.sandboxes import SandboxDead, SandboxSpec
+from verifiers.sandboxes.local import LocalBackend
+from verifiers.testing import Reply, ScriptedClient, run
+from verifiers.testing.environment_contract import environment_problems
+from verifiers.training.samples import failure_of, samples_of
+
+SQUARES = [{"input": f"{n}\n", "output": f"{n * n}\n"} for n in range(5)]
+RIGHT = "n = int(input())\nprint(n * n)\n"
+
+
+def rows(tests: Any = SQUARES, count: int = 1) -> list[dict[str, Any]]:
+    return [
+        {"question": f"Square {n}?", "answer": "", "info": {"tests": json.dumps(tests)}}
+        for n in range(count)
+    ]
+
+
+def made(tests: Any = SQUARES, **options: Any) -> CodeEnv:
+    limits = {"time_s": 0.5, "wall_time_s": 1.0, "memory_mb": 64, **options.pop("test_limits", {})}
+    return CodeEnv(dataset=rows(tests), test_limits=limits, **options)
+
+
+def block(program: str) -> str:
+    return f"Here it is.\n```python\n{program}\n```\n"
+
+
+async def played(env: CodeEnv, program: str) -> tuple[Any, list[str]]:
+    """The output and the verdicts of its tests."""
+    [output] = await run(env, ScriptedClient([block(program)]), state_columns=["test_report"])
+    report = output.get("test_report")
+    return output, [one["verdict"] for one in report["outcomes"]] if report else []
+
+
+@pytest.fixture
+async def env():
+    async with made() as env:
+        yield env
+
+
+# -------------------------------------------------------------------------------------------------- programs
+
+
+async def test_a_right_program_passes_every_test(env: CodeEnv):
+    output, verdicts = await played(env, RIGHT)
+    assert verdicts == ["passed"] * 5
+    assert (output["reward"], output["error"], output["errors"]) == (1.0, None, [])
+    assert output["metrics"]["tests_run"] == 5.0
+
+
+async def test_the_reward_is_the_share_of_tests_passed(env: CodeEnv):
+    output, verdicts = await played(env, "n = int(input())\nprint(n + n)\n")
+    assert verdicts == ["passed", "wrong", "passed", "wrong", "wrong"]
+    assert output["reward"] == pytest.approx(0.4)
+
+
+async def test_all_or_nothing_stops_after_the_wave_of_the_first_failure():
+    async with made(reward="all") as env:
+        output, verdicts = await played(env, "n = int(input())\nprint(n + n)\n")
+        right, _ = await played(env, RIGHT)
+    assert verdicts == ["passed", "wrong", "passed", "not_run", "not_run"]
+    assert (output["reward"], right["reward"]) == (0.0, 1.0)
+
+
+async def test_all_or_nothing_can_run_every_test_all_the_same():
+    async with made(reward="all", stop_at_first_failure=False) as env:
+        output, verdicts = await played(env, "print(0)")
+    assert verdicts == ["passed", *["wrong"] * 4]
+    assert output["metrics"]["pass_fraction"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        ("print(", "error"),
+        ("1/0", "error"),
+        ("raise SystemExit(3)", "error"),
+        ("import sys\nsys.exit('no')", "error"),
+        ("import os\nos.abort()", "error"),
+        ("while True: pass", "timeout"),
+        ("import time\ntime.sleep(100)", "timeout"),
+        ("import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\nwhile True: pass", "timeout"),
+        ("x = bytearray(1 << 30)", "error"),
+        ("while True: print('x' * 1000)", "output_limit"),
+        ("import os\nwhile True: os.fork()", "error"),
+        ("import os\nos.kill(os.getppid(), 9)", "ended_worker"),
+        ("import os\nos.kill(-1, 9)", "ended_worker"),
+    ],
+)
+async def test_whatever_a_program_does_is_its_own_failure(program: str, verdict: str):
+    async with made(SQUARES[:1]) as env:
+        output, verdicts = await played(env, program)
+        again, _ = await played(env, RIGHT)
+    assert verdicts == [verdict]
+    assert (output["reward"], output["error"], output["errors"]) == (0.0, None, [])
+    assert again["reward"] == 1.0
+
+
+async def test_an_endless_program_costs_the_tests_time_limits_and_no_more():
+    async with made(SQUARES[:2], test_limits={"time_s": 0.1, "wall_time_s": 5}) as env:
+        output, verdicts = await played(env, "while True: pass")
+    assert verdicts == ["timeout", "timeout"]
+    assert output["metrics"]["test_time"] < 3.0
+
+
+async def test_what_a_program_leaves_running_is_ended_before_the_next_test(env: CodeEnv):
+    program = (
+        "import os, time, glob\n"
+        "others = [p for p in glob.glob('/proc/[0-9]*/cmdline') if b'left-behind' in open(p, 'rb').read()]\n"
+        "assert not others\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.execvp('sh', ['left-behind', '-c', 'while :; do sleep 1; done'])\n"
+        "    os._exit(0)\n"
+        "os.wait()\n" + RIGHT
+    )
+    _, verdicts = await played(env, program)
+    assert verdicts == ["passed"] * 5
+
+
+async def test_tests_share_no_memory_and_no_working_directory(env: CodeEnv):
+    program = (
+        "import os, sys, math\n"
+        "assert not os.listdir('.')\n"
+        "assert not hasattr(math, 'mark')\n"
+        "math.mark = 1\n"
+        "open('mark', 'w').close()\n" + RIGHT
+    )
+    _, verdicts = await played(env, program)
+    assert verdicts == ["passed"] * 5
+
+
+async def test_what_is_expected_cannot_be_found_in_the_sandbox():
+    """The program searches its whole memory and every file that it can read for an answer that is no input."""
+    secret = "rosebud" + "-4711"
+    program = (
+        "import os, re\n"
+        "wanted = b'rosebud' + b'-4711'\n"
+        "found = 0\n"
+        "for line in open('/proc/self/maps'):\n"
+        "    where, rights, *rest = line.split()\n"
+        "    if 'r' not in rights or 'vvar' in line or 'vsyscall' in line: continue\n"
+        "    start, end = (int(part, 16) for part in where.split('-'))\n"
+        "    with open('/proc/self/mem', 'rb') as memory:\n"
+        "        memory.seek(start)\n"
+        "        try: found += len(re.findall(b'rosebud[-]4711[!]', memory.read(end - start)))\n"
+        "        except OSError: pass\n"
+        "for folder, _, names in os.walk('/tmp'):\n"
+        "    for name in names:\n"
+        "        found += b'4711!' in open(os.path.join(folder, name), 'rb').read()\n"
+        "print('found' if found else 'nothing')\n"
+    )
+    tests = [{"input": "", "output": f"{secret}!"}]
+    async with made(tests, test_limits={"time_s": 5, "wall_time_s": 10}) as env:
+        [output] = await run(env, ScriptedClient([block(program)]), state_columns=["test_report"])
+    [outcome] = output["test_report"]["outcomes"]
+    assert (outcome["verdict"], outcome["detail"]) == ("wrong", "nothing\n")
+
+
+async def test_functions_are_called_and_their_values_compared():
+    tests = [{"function": "pair", "arguments": [n], "expected": [n, {"twice": 2 * n}]} for n in (1, 2)]
+    async with made(tests) as env:
+        programs = {
+            "def pair(n):\n    print('noise')\n    return n, {'twice': 2 * n}": ["passed"] * 2,
+            "class Solution:\n    def pair(self, n):\n        return [n, {'twice': 2.0 * n}]": [
+                "passed"
+            ]
+            * 2,
+            "def pair(n): return n": ["wrong"] * 2,
+            "def other(n): return n": ["error"] * 2,
+            "def pair(n): return object()": ["error"] * 2,
+            "def pair(n): return pair(n)": ["error"] * 2,
+            "if __name__ == '__main__':\n    input()\ndef pair(n): return [n, {'twice': 2 * n}]": [
+                "passed"
+            ]
+            * 2,
+        }
+        for program, expected in programs.items():
+            _, verdicts = await played(env, program)
+            assert verdicts == expected, program
+
+
+async def test_only_so_many_tests_of_a_row_are_used():
+    many = [{"input": f"{n}\n", "output": f"{n * n}\n"} for n in range(40)]
+    async with made(many) as env:
+        output, _ = await played(env, RIGHT)
+        assert output["metrics"]["tests_run"] == 15.0
+    async with made(many, test_limits={"max_tests": 3}) as env:
+        output, _ = await played(env, RIGHT)
+        assert output["metrics"]["tests_run"] == 3.0
+
+
+async def test_a_completion_without_a_program_scores_zero_and_starts_nothing(env: CodeEnv):
+    [output] = await run(env, ScriptedClient(["I cannot."]))
+    assert (output["reward"], output["error"]) == (0.0, None)
+    assert (output["metrics"]["has_code"], output["metrics"]["tests_run"]) == (0.0, 0.0)
+
+
+async def test_a_rubric_of_ones_own_reads_the_report():
+    def half(state: vf.State) -> float:
+        return state["test_report"]["passed"] / 2 if state["test_report"] else 0.0
+
+    async with made(rubric=vf.Rubric(funcs=[half])) as env:
+        output, _ = await played(env, RIGHT)
+    assert output["reward"] == 2.5
+    assert output["metrics"]["passes_tests"] == 1.0
+
+
+# ------------------------------------------------------------------------------------ trouble of the machinery
+
+
+class Fragile(LocalBackend):
+    """Sandboxes that are lost as soon as they are up, the first `losses` of them."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__()
+        self.losses = losses
+        self.made = 0
+
+    async def create(self, spec: SandboxSpec, **kwargs: Any) -> Any:
+        sandbox = await super().create(spec, **kwargs)
+        self.made += 1
+        if self.made <= self.losses:
+            start = sandbox.python
+
+            async def lost() -> Any:
+                session = await start()
+                sandbox._end(SandboxDead(f"Sandbox {sandbox.id} is gone.", "crashed"))
+                return session
+
+            sandbox.python = lost  # type: ignore[method-assign]
+        return sandbox
+
+
+async def test_a_sandbox_that_is_lost_once_does_not_matter():
+    async with Fragile(1) as backend, made(backend=backend) as env:
+        output, _ = await played(env, RIGHT)
+    assert (output["reward"], output["error"], backend.made) == (1.0, None, 2)
+
+
+async def test_a_broken_sandbox_masks_the_completion_instead_of_scoring_zero():
+    async with Fragile(99) as backend, made(backend=backend) as env:
+        [output] = await run(
+            env, ScriptedClient([block(RIGHT)], token_ids=True), state_columns=["trajectory"]
+        )
+    assert output["error"]["error"] == "SandboxDead"
+    assert output["stop_condition"] == "has_error"
+    assert backend.made == 2
+    assert "SandboxDead" in (failure_of(output) or "")
+    assert samples_of(output) == []
+
+
+async def test_nothing_is_left_when_a_run_is_cancelled(env: CodeEnv):
+    client = ScriptedClient(then=Reply("x", after=asyncio.Event()))
+    running = asyncio.create_task(run(env, client, rollouts_per_example=4, max_concurrent=4))
+    await client.asked(4)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not env._sandboxes
+    assert not env.backends.here()._sandboxes
+
+
+async def test_the_sandbox_comes_up_while_the_model_writes(env: CodeEnv):
+    async def answer(prompt: Any) -> str:
+        [sandbox] = env._sandboxes.values()
+        await sandbox.ready()
+        return block(RIGHT)
+
+    [output] = await run(env, ScriptedClient([answer]))
+    assert output["metrics"]["sandbox_ready_wait_time"] < 0.002
+
+
+# ----------------------------------------------------------------------------------------------- many at once
+
+
+async def test_no_more_programs_are_tested_at_once_than_allowed(monkeypatch: pytest.MonkeyPatch):
+    from verifiers.envs import code_env
+
+    running = most = 0
+    play = code_env.run_program
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await play(*args, **kwargs)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(code_env, "run_program", counted)
+    async with CodeEnv(dataset=rows(count=12), max_concurrent_programs=8) as env:
+        for concurrency, allowed in ((2, 2), (100, 8)):
+            most = 0
+            env.set_concurrency(concurrency)
+            outputs = await run(env, ScriptedClient(then=block(RIGHT)), n=12, max_concurrent=12)
+            assert all(output["reward"] == 1.0 for output in outputs)
+            assert 0 < most <= allowed
+
+
+# ------------------------------------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reward": "some"}, "reward must be"),
+        ({"stop_at_first_failure": True}, "unknown"),
+        ({"sandbox_attempts": 0}, "sandbox_attempts"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        CodeEnv(dataset=rows(), **options)
+
+
+async def test_a_row_without_tests_is_found_before_the_model_is_asked():
+    client = ScriptedClient()
+    async with CodeEnv(dataset=[{"question": "q", "answer": ""}]) as env:
+        with pytest.raises(ConfigError, match="has no info"):
+            await run(env, client)
+    assert client.requests == []
+
+
+async def test_it_keeps_every_promise_of_an_environment(env: CodeEnv):
+    assert await environment_problems(env) == []
