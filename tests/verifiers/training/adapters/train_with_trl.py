@@ -20,23 +20,12 @@ from verifiers.training.adapters.trl import TRLRollouts, env_reward
 from verifiers.training.adapters.weight_push import WeightPush
 from verifiers.training.policy import PolicyClient
 
-NOISE = 0.12
-"""Added to the weights, in deviations of each tensor: the shipped model is too good to have something to learn."""
-
-
-def forgetful(model):
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for tensor in model.parameters():
-            if tensor.dim() > 1:
-                tensor += NOISE * tensor.std() * torch.randn_like(tensor)
-    return model
-
 
 def train(steps: int, folder: Path) -> dict[str, object]:
     torch.set_num_threads(1)
-    env = vf.load_environment("reverse-text", min_length=12, max_length=16, num_train_examples=400)
-    model = forgetful(LlamaForCausalLM.from_pretrained(SHIPPED_WEIGHTS, dtype=torch.float32))
+    # Longer texts than the shipped model was trained on, so that there is something to learn.
+    env = vf.load_environment("reverse-text", min_length=18, max_length=22, num_train_examples=400)
+    model = LlamaForCausalLM.from_pretrained(SHIPPED_WEIGHTS, dtype=torch.float32)
     gaps: list[float] = []
 
     class Measured(GRPOTrainer):
@@ -83,12 +72,12 @@ def train(steps: int, folder: Path) -> dict[str, object]:
             train_dataset=rollouts.dataset(),
             args=GRPOConfig(
                 output_dir=str(folder / "trl"),
-                per_device_train_batch_size=64,
+                per_device_train_batch_size=128,
                 num_generations=16,
                 max_steps=steps,
-                learning_rate=1e-3,
+                learning_rate=2e-3,
                 lr_scheduler_type="constant",
-                max_completion_length=64,
+                max_completion_length=72,
                 beta=0.0,
                 scale_rewards=False,
                 loss_type="dapo",
