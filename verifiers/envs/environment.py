@@ -25,6 +25,7 @@ from verifiers.envs import generation, open_environments, stops
 from verifiers.envs.datasets import HasDatasets
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import merged_sampling_args
+from verifiers.envs.serving import HasServer
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -57,7 +58,7 @@ class UnknownArgumentWarning(UserWarning):
     """A constructor was given an argument it does not know; it became an attribute, as in v0."""
 
 
-class Environment(HasDatasets, ABC):
+class Environment(HasDatasets, HasServer, ABC):
     """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
 
     `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
@@ -109,7 +110,6 @@ class Environment(HasDatasets, ABC):
         self.pass_threshold = pass_threshold
         self.max_workers = max_workers
         self.rollouts_per_example = 1
-        self.env_client: Any = None
         self.sampling_args: SamplingArgs = merged_sampling_args(
             DEFAULT_SAMPLING_ARGS, sampling_args
         )

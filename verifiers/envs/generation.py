@@ -18,6 +18,7 @@ from verifiers.envs.calls import model_response_for_client, run_group, run_rollo
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.run_record import RunRecord, Task
+from verifiers.envs.serving import as_units, remote_schedule
 from verifiers.errors import (
     AuthenticationError,
     ConfigError,
@@ -214,7 +215,14 @@ async def run_rows(
             options.on_start(
                 rows, flat if options.independent_scoring else [[t.row for t in g] for g in groups]
             )
-        schedule = _schedule(env, client, model, sampling_args, options, record)
+        schedule: Schedule[Any, Any]
+        if env.env_client is None:
+            schedule = _schedule(env, client, model, sampling_args, options, record)
+        else:
+            schedule, in_groups = remote_schedule(
+                env, client, model, sampling_args, options, record
+            )
+            groups = as_units(groups, in_groups=in_groups)
         watcher = _stop_when(options.stop, schedule)
         try:
             with run_limits(options.rollout_limits(model)), fewer_collections():

@@ -1,0 +1,409 @@
+"""`ZMQEnvClient`: rollouts on an environment server, as if they ran here.
+
+    client = ZMQEnvClient(address, name="math")
+    await client.wait_for_server_startup()
+    output = await client.run_rollout(row, client_config, model, sampling_args)
+
+A request ends exactly once: with its output, an error, or its cancellation. Once a second the client asks whether the
+server still knows what it waits for; what the server has lost (it was started anew) is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from verifiers.clients import resolve_client
+from verifiers.configs import ClientConfig
+from verifiers.errors import ConfigError
+from verifiers.serve import wire
+from verifiers.serve.encoding import unpack
+from verifiers.serve.server import DEFAULT_ADDRESS
+from verifiers.serve.wire import (
+    BaseRequest,
+    BaseResponse,
+    EnvRouterStats,
+    HealthRequest,
+    HealthResponse,
+    PendingRequest,
+    RolloutLimitsRequest,
+    RunGroupRequest,
+    RunGroupResponse,
+    RunRolloutRequest,
+    RunRolloutResponse,
+    ServerError,
+    ServerState,
+    encode_request,
+    error_of,
+)
+from verifiers.types import RolloutOutput, SamplingArgs
+
+logger = logging.getLogger(__name__)
+
+ResponseT = TypeVar("ResponseT", bound=BaseResponse)
+
+STARTUP_POLL_S = 0.05
+DECODED_ELSEWHERE_BYTES = 1_000_000
+"""Larger answers are decoded in a thread, so that the event loop keeps its pace."""
+MISSED_PINGS = 5
+"""Pings without an answer after which the server counts as gone."""
+
+
+class ServerTimeout(ServerError, TimeoutError):
+    """A request was not answered in time; the server was told to drop it."""
+
+
+class EnvClient(ABC):
+    """An environment server from the outside."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str | None = None,
+        health_check_interval: float = 1.0,
+        startup_timeout: float = 600.0,
+        recovery_timeout: float = 600.0,
+    ) -> None:
+        self.address = address
+        self.name = name or address
+        self.health_check_interval = health_check_interval
+        """Seconds between two pings."""
+        self.startup_timeout = startup_timeout
+        """Longest wait for a server to be ready, in seconds."""
+        self.recovery_timeout = recovery_timeout
+        """Seconds that requests wait for a server that has gone silent, before they fail."""
+
+    async def health(self, timeout: float | None = 1) -> bool:
+        """Whether a worker answers within `timeout` seconds."""
+        try:
+            return (await self.send_request(HealthRequest(), HealthResponse, timeout)).success
+        except ServerError:
+            return False
+
+    async def run_rollout(
+        self,
+        input: Mapping[str, Any],
+        client_config: ClientConfig | Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_retries: int = 0,
+        state_columns: Sequence[str] | None = None,
+        *,
+        limits: RolloutLimitsRequest | Mapping[str, Any] | None = None,
+    ) -> RolloutOutput:
+        """One rollout. Raises ServerError, RequestQuarantined, and what the environment itself raises."""
+        request = RunRolloutRequest(
+            input=input,
+            client_config=config_of(client_config),
+            model=model,
+            sampling_args=dict(sampling_args or {}),
+            max_retries=max_retries,
+            state_columns=None if state_columns is None else list(state_columns),
+            limits=_checked(limits),
+        )
+        response = await self.send_request(request, RunRolloutResponse)
+        if not response.success or response.output is None:
+            raise error_of(response)
+        return response.output
+
+    async def run_group(
+        self,
+        group_inputs: Sequence[Mapping[str, Any]],
+        client_config: ClientConfig | Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_retries: int = 0,
+        state_columns: Sequence[str] | None = None,
+        *,
+        limits: RolloutLimitsRequest | Mapping[str, Any] | None = None,
+    ) -> list[RolloutOutput]:
+        """The rollouts of one example, scored together. Raises as `run_rollout`."""
+        request = RunGroupRequest(
+            group_inputs=list(group_inputs),
+            client_config=config_of(client_config),
+            model=model,
+            sampling_args=dict(sampling_args or {}),
+            max_retries=max_retries,
+            state_columns=None if state_columns is None else list(state_columns),
+            limits=_checked(limits),
+        )
+        response = await self.send_request(request, RunGroupResponse)
+        if not response.success or response.outputs is None:
+            raise error_of(response)
+        return response.outputs
+
+    @abstractmethod
+    async def send_request(
+        self, request: BaseRequest, response_type: type[ResponseT], timeout: float | None = None
+    ) -> ResponseT:
+        """The response to a request, also one without success."""
+
+    async def wait_for_server_startup(self, timeout: float | None = None) -> None:
+        """Wait until a worker answers. Raises ServerError at once when the environment cannot be loaded."""
+        limit_s = self.startup_timeout if timeout is None else timeout
+        last = "It has not answered."
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        response = await self.send_request(HealthRequest(), HealthResponse, 1.0)
+                    except ServerTimeout:
+                        continue
+                    if response.success:
+                        return
+                    if response.is_final:
+                        raise error_of(response)
+                    last = response.error or last
+                    await asyncio.sleep(STARTUP_POLL_S)
+        except TimeoutError:
+            raise ServerTimeout(
+                f"The environment server {self.name} at {self.address} was not ready after {limit_s:g} s. {last}"
+            ) from None
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Cancel what is waited for and let go of the connection."""
+
+    async def __aenter__(self) -> EnvClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _checked(
+    limits: RolloutLimitsRequest | Mapping[str, Any] | None,
+) -> RolloutLimitsRequest | None:
+    return None if limits is None else RolloutLimitsRequest.model_validate(limits)
+
+
+def config_of(client: Any) -> ClientConfig:
+    """The configuration of a client, which is what can be sent to another process. Keys are read there."""
+    if isinstance(client, ClientConfig):
+        return client
+    config = resolve_client(client).config
+    if config is None:
+        raise ConfigError(
+            f"A {type(client).__name__} cannot be sent to the process of an environment server. Pass a "
+            f"vf.ClientConfig, or run without a server."
+        )
+    return config
+
+
+class ZMQEnvClient(EnvClient):
+    """An environment server at a ZeroMQ address. Connects with the first request; belongs to one event loop at a time.
+
+    At most `max_in_flight` requests are at the server at once; further ones wait here.
+    """
+
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, max_in_flight: int = 4096, **kwargs: Any
+    ) -> None:
+        name = kwargs.pop("name", None)
+        super().__init__(address, name, **kwargs)
+        if max_in_flight < 1:
+            raise ConfigError(f"max_in_flight must be at least 1; got {max_in_flight}.")
+        self.max_in_flight = max_in_flight
+        self.server_state = ServerState.STARTUP
+        self.stats: EnvRouterStats | None = None
+        """What the server last said about itself and its workers."""
+        self.resent = 0
+        """Requests that the server had lost and was sent again."""
+        self.pending: dict[str, PendingRequest] = {}
+        """What is waited for, by request id."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: Any = None
+        self._socket: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._places: asyncio.Semaphore | None = None
+        self._pings_out = 0
+        self._heard = 0.0
+
+    async def ensure_started(self) -> None:
+        """Connect, if that has not been done in this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._socket is not None:
+            return
+        if self._socket is not None:  # left over from a loop that has ended
+            self._disconnect()
+            self.pending.clear()
+        import zmq
+        import zmq.asyncio
+
+        self._loop = loop
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, os.urandom(wire.ID_BYTES))
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # `max_in_flight` bounds what is sent
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.connect(self.address)
+        self._places = asyncio.Semaphore(self.max_in_flight)
+        self._pings_out = 0
+        self._heard = time.monotonic()
+        self._tasks = [loop.create_task(self.receive_loop()), loop.create_task(self._ping_loop())]
+
+    async def send_request(
+        self, request: BaseRequest, response_type: type[ResponseT], timeout: float | None = None
+    ) -> ResponseT:
+        """The response to a request, also one without success.
+
+        Raises ServerTimeout after `timeout` seconds, ServerError when the server stays away for `recovery_timeout`.
+        Cancelled, or too late, the server is told to drop the request.
+        """
+        await self.ensure_started()
+        if isinstance(request, HealthRequest):
+            return await self._exchange(request, response_type, timeout)
+        assert self._places is not None
+        async with self._places:
+            return await self._exchange(request, response_type, timeout)
+
+    async def _exchange(
+        self, request: BaseRequest, response_type: type[ResponseT], timeout: float | None
+    ) -> ResponseT:
+        request_id = os.urandom(wire.ID_BYTES).hex()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.pending[request_id] = PendingRequest(
+            request_id=request_id,
+            request=request,
+            future=future,
+            timeout=timeout,
+            submitted_at=time.time(),
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send(request_id, request)
+                fields = await future
+        except TimeoutError:
+            await self.send_cancel(request_id)
+            raise ServerTimeout(
+                f"{self.name} did not answer {request.request_type!r} within {timeout:g} s."
+            ) from None
+        except asyncio.CancelledError:
+            if not future.cancelled() and self._socket is not None:
+                await self.send_cancel(request_id)
+            raise
+        finally:
+            self.pending.pop(request_id, None)
+        return response_type.model_validate(fields)
+
+    async def _send(self, request_id: str, request: BaseRequest) -> None:
+        if isinstance(request, HealthRequest):
+            frames = [wire.HEALTH, bytes.fromhex(request_id)]
+        else:
+            frames = [wire.RUN, bytes.fromhex(request_id), encode_request(request)]
+        await self._socket.send_multipart(frames, copy=False)
+
+    async def send_cancel(self, request_id: str) -> None:
+        """Tell the server that nobody waits for a request any more."""
+        if self._socket is not None:
+            await self._socket.send_multipart([wire.CANCEL, bytes.fromhex(request_id)])
+
+    async def cancel_all_pending(
+        self, reason: str = "Request cancelled", use_cancelled: bool = False
+    ) -> list[PendingRequest]:
+        """End everything that is waited for, with ServerError or as cancelled; what it was."""
+        ended = [one for one in self.pending.values() if not one.future.done()]
+        for one in ended:
+            await self.send_cancel(one.request_id)
+            if use_cancelled:
+                one.future.cancel()
+            else:
+                one.future.set_exception(ServerError(reason))
+        return ended
+
+    async def receive_loop(self) -> None:
+        """Take answers in until cancelled."""
+        while True:
+            frames = await self._socket.recv_multipart(copy=False)
+            self._heard = time.monotonic()
+            self._pings_out = 0
+            if self.server_state is not ServerState.HEALTHY:
+                self.on_became_healthy(self.server_state)
+            if frames[0].bytes == wire.DONE:
+                await self._finish(frames[1].bytes.hex(), frames[2])
+            elif frames[0].bytes == wire.PONG:
+                self.stats = EnvRouterStats.model_validate(unpack(frames[1].buffer))
+                await self._send_again(frames[2].bytes)
+
+    async def _finish(self, request_id: str, frame: Any) -> None:
+        one = self.pending.get(request_id)
+        if one is None or one.future.done():
+            return
+        try:
+            if len(frame) > DECODED_ELSEWHERE_BYTES:
+                fields = await asyncio.to_thread(unpack, frame.buffer)
+            else:
+                fields = unpack(frame.buffer)
+        except ValueError as error:
+            fields = wire.failure(
+                ServerError(f"The answer of {self.name} is not readable: {error}")
+            )
+        if not one.future.done():
+            one.future.set_result(fields)
+
+    async def _send_again(self, unknown: bytes) -> None:
+        for start in range(0, len(unknown), wire.ID_BYTES):
+            request_id = unknown[start : start + wire.ID_BYTES].hex()
+            one = self.pending.get(request_id)
+            if one is not None and not one.future.done():
+                self.resent += 1
+                await self._send(request_id, one.request)
+
+    async def _ping_loop(self) -> None:
+        while True:
+            ids = b"".join(
+                bytes.fromhex(one.request_id)
+                for one in self.pending.values()
+                if not isinstance(one.request, HealthRequest)
+            )
+            await self._socket.send_multipart([wire.PING, ids])
+            self._pings_out += 1
+            # Pings, not seconds: a caller that keeps this event loop busy must not lose its server by that.
+            if self._pings_out > MISSED_PINGS:
+                if self.server_state is ServerState.HEALTHY:
+                    self.on_became_unhealthy(self._pings_out)
+                away_s = self._pings_out * self.health_check_interval
+                if away_s > self.recovery_timeout and self.pending:
+                    await self.cancel_all_pending(
+                        f"The environment server {self.name} at {self.address} has not answered for {away_s:.0f} s."
+                    )
+            await asyncio.sleep(self.health_check_interval)
+
+    def on_became_healthy(self, old_state: ServerState) -> None:
+        """The server answers."""
+        self.server_state = ServerState.HEALTHY
+        if old_state is ServerState.UNHEALTHY:
+            logger.warning("The environment server %s answers again.", self.name)
+
+    def on_became_unhealthy(self, failed_checks: int) -> None:
+        """The server no longer answers."""
+        self.server_state = ServerState.UNHEALTHY
+        logger.warning(
+            "The environment server %s has not answered %d pings; its %d requests wait for it.",
+            self.name,
+            failed_checks,
+            len(self.pending),
+        )
+
+    async def close(self) -> None:
+        """Cancel what is waited for and let go of the connection. A closed client connects again when it is used."""
+        if self._socket is None:
+            return
+        if self._loop is asyncio.get_running_loop():
+            await self.cancel_all_pending("The client was closed.", use_cancelled=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._socket.close()
+        self._context.term()
+        self._socket = self._context = self._loop = None
+        self._tasks = []

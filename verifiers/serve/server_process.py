@@ -1,0 +1,249 @@
+"""An environment server as a child of this process: `Environment.start_server`, and `vf-eval --num-workers`.
+
+The child ends with this process, however this ends. If it dies on its own it is started again at the same address, and
+the client sends again what it had lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verifiers.errors import ConfigError
+from verifiers.serve.addresses import address_in, new_socket_folder
+from verifiers.serve.client import ZMQEnvClient
+from verifiers.serve.python_process import (
+    GRACE_S,
+    command,
+    described_exit,
+    end_group,
+    kill_group,
+    read_settings,
+    settings_line,
+    when_orphaned,
+)
+from verifiers.serve.server import ZMQEnvServer
+from verifiers.serve.wire import ServerError
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 2 * GRACE_S + 2
+"""Longest wait for a server and its workers to end by themselves, in seconds."""
+MAX_RESTARTS = 5
+
+
+class ServerProcess:
+    """A server in a process of its own, with a client. `await start()`, then `client`, then `await stop()`."""
+
+    def __init__(
+        self,
+        env_id: str,
+        env_args: dict[str, Any] | None = None,
+        *,
+        address: str | None = None,
+        health_check_interval: float = 1.0,
+        startup_timeout: float = 600.0,
+        recovery_timeout: float = 600.0,
+        **options: Any,
+    ) -> None:
+        """`options`: further arguments of `ZMQEnvServer`, as JSON can hold them."""
+        ZMQEnvServer(env_id, env_args, **options)  # its checks, before anything is started
+        self._folder: Path | None = None
+        self._given_address = address
+        self._settings = {"env_id": env_id, "env_args": env_args or {}, **options}
+        self._client_options = {
+            "name": env_id,
+            "health_check_interval": health_check_interval,
+            "startup_timeout": startup_timeout,
+            "recovery_timeout": recovery_timeout,
+        }
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.client: ZMQEnvClient | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> ZMQEnvClient:
+        """Start, and wait until a worker is ready. Raises ServerError with the reason when none can be."""
+        if self._given_address is not None:
+            address = self._given_address
+        else:
+            self._folder = new_socket_folder()
+            address = address_in(self._folder, "server")
+        self._settings["address"] = address
+        self.client = ZMQEnvClient(address, **self._client_options)
+        try:
+            self._process = await self._spawn()
+            await self._wait_until_ready()
+        except BaseException:
+            await self.stop()
+            raise
+        self._keeper = asyncio.create_task(self._keep())
+        return self.client
+
+    async def _wait_until_ready(self) -> None:
+        assert self.client is not None
+        assert self._process is not None
+        ready = asyncio.create_task(self.client.wait_for_server_startup())
+        ended = asyncio.create_task(self._process.wait())
+        try:
+            await asyncio.wait([ready, ended], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise ServerError(
+                    f"The server of {self._settings['env_id']} {described_exit(self._process.returncode)} before it "
+                    f"was ready. What it wrote before says why."
+                )
+            ready.result()
+        finally:
+            ready.cancel()
+            ended.cancel()
+            await asyncio.gather(ready, ended, return_exceptions=True)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *command("verifiers.serve.server_process", None),
+            stdin=subprocess.PIPE,
+            stdout=2,
+            start_new_session=sys.platform != "win32",  # Ctrl-C is for this process to act on
+        )
+        assert process.stdin is not None
+        settings = dict(self._settings)
+        if self._folder is not None:
+            settings["folder"] = str(self._folder)
+        process.stdin.write(settings_line(settings))
+        return process
+
+    async def _keep(self) -> None:
+        assert self._process is not None
+        for _ in range(MAX_RESTARTS):
+            code = await self._process.wait()
+            kill_group(self._process.pid)
+            logger.warning(
+                "The server of %s %s; it is started again.",
+                self._settings["env_id"],
+                described_exit(code),
+            )
+            self._process = await self._spawn()
+        await self._process.wait()
+        if self.client is not None:
+            await self.client.cancel_all_pending(
+                f"The server of {self._settings['env_id']} has died {MAX_RESTARTS + 1} times and is not started again."
+            )
+
+    async def stop(self) -> None:
+        """End the server and its workers; nothing if it is not running."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if self.client is not None:
+            await self.client.close()
+            self.client = None
+        process, self._process = self._process, None
+        try:
+            if process is not None:
+                await _ended(process)
+        finally:
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    try:
+        if process.stdin is not None:
+            process.stdin.close()
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    except TimeoutError:
+        logger.warning("The environment server %d did not end by itself.", process.pid)
+    finally:
+        kill_group(process.pid)
+        await process.wait()
+
+
+async def start_server(
+    env: Environment,
+    address: str | None = None,
+    extra_env_kwargs: dict[str, Any] | None = None,
+    num_workers: int = 1,
+    log_level: str | None = None,
+    log_dir: str | None = None,
+    console_logging: bool = True,
+    health_check_interval: float = 1.0,
+    startup_timeout: float = 600.0,
+    recovery_timeout: float = 600.0,
+    *,
+    env_id: str | None = None,
+    python: str | None = None,
+    **options: Any,
+) -> tuple[ServerProcess, ZMQEnvClient]:
+    """`Environment.start_server`: a running server of the environment, loaded anew there by its id and arguments."""
+    served = env_id or env.env_id
+    if not served:
+        raise ConfigError(
+            f"This {type(env).__name__} has no env_id: a server loads its environment by id, so start it for one that "
+            f"came from vf.load_environment."
+        )
+    server = ServerProcess(
+        served,
+        env.env_args,
+        address=address,
+        health_check_interval=health_check_interval,
+        startup_timeout=startup_timeout,
+        recovery_timeout=recovery_timeout,
+        extra_env_kwargs=extra_env_kwargs or {},
+        num_workers=num_workers,
+        log_level=log_level,
+        log_dir=log_dir,
+        console_logging=console_logging,
+        worker_startup_timeout=startup_timeout,
+        python=python,
+        **options,
+    )
+    return server, await server.start()
+
+
+def main() -> None:
+    """The child: serve until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = read_settings()
+    folder = settings.pop("folder", None)
+    stops: list[Any] = [end_group]
+
+    def orphaned() -> None:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        stops[-1]()
+
+    when_orphaned(orphaned, grace_s=GRACE_S * 2)
+
+    async def serve() -> None:
+        server = ZMQEnvServer(**settings)
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
+        await server.run(stop)
+
+    try:
+        asyncio.run(serve())
+    except ServerError as error:
+        logger.error("%s", error)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Starts workers, notices when one has died or fallen silent, and starts another in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verifiers.serve.python_process import (
+    GRACE_S,
+    command,
+    described_exit,
+    kill_group,
+    settings_line,
+)
+from verifiers.serve.wire import EnvWorkerStats, ServerError
+
+logger = logging.getLogger(__name__)
+
+MAX_START_FAILURES = 3
+"""Workers that may die in a row before they were ready, while none works, until the server gives up."""
+QUICK_DEATH_S = 5.0
+LONGEST_PAUSE_S = 5.0
+
+
+class WorkersFailed(ServerError):
+    """No worker can be started."""
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """How workers are started."""
+
+    count: int
+    settings: Mapping[str, Any]
+    """What every worker is told."""
+    python: str | None
+    """Interpreter of the workers; None for this one."""
+    heartbeat_timeout_s: float
+    """Silence after which a worker is taken for dead, in seconds."""
+    startup_timeout_s: float
+    """Longest time a worker may take until it is ready, in seconds."""
+    log_dir: Path | None = None
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A running worker."""
+
+    index: int
+    name: str
+    process: asyncio.subprocess.Process
+    started: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    is_ready: bool = False
+    stats: EnvWorkerStats | None = None
+    failure: dict[str, Any] | None = None
+    """Why it could not load the environment."""
+    killed_for: str | None = None
+
+    def kill(self, reason: str) -> None:
+        """End it at once."""
+        self.killed_for = self.killed_for or reason
+        kill_group(self.process.pid)
+
+
+class Supervisor:
+    """Keeps `plan.count` workers running. `lost(name, how)` is told of every death, before the next start."""
+
+    def __init__(self, plan: WorkerPlan, lost: Callable[[str, str], Awaitable[None]]) -> None:
+        self._plan = plan
+        self._lost = lost
+        self.workers: dict[str, WorkerProcess] = {}
+        self.restarts = 0
+
+    @property
+    def ready(self) -> list[WorkerProcess]:
+        """Workers that take requests."""
+        return [worker for worker in self.workers.values() if worker.is_ready]
+
+    async def run(self) -> None:
+        """Keep the workers running until cancelled. Raises WorkersFailed when none can be started."""
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(self._plan.count):
+                tasks.create_task(self._keep(index))
+            tasks.create_task(self._watch())
+
+    async def _keep(self, index: int) -> None:
+        generation = start_failures = quick_deaths = 0
+        while True:
+            worker = await self._start(index, generation)
+            try:
+                code = await worker.process.wait()
+            finally:
+                await self._end(worker)
+            how = self._how_it_ended(worker, code)
+            logger.warning("Worker %s %s; another is started.", worker.name, how)
+            await self._lost(worker.name, how)
+            start_failures = 0 if worker.is_ready else start_failures + 1
+            if start_failures and not self.ready:
+                self._give_up_if_hopeless(worker, start_failures, how)
+            lived_s = time.monotonic() - worker.started
+            quick_deaths = quick_deaths + 1 if lived_s < QUICK_DEATH_S else 0
+            if quick_deaths > 1:
+                await asyncio.sleep(min(LONGEST_PAUSE_S, 0.1 * 2**quick_deaths))
+            generation += 1
+            self.restarts += 1
+
+    def _give_up_if_hopeless(self, worker: WorkerProcess, failures: int, how: str) -> None:
+        if worker.failure is not None:
+            raise WorkersFailed(worker.failure["error"])
+        if failures >= MAX_START_FAILURES:
+            raise WorkersFailed(
+                f"{failures} workers in a row died before they had loaded the environment; the last one {how}."
+            )
+
+    async def _start(self, index: int, generation: int) -> WorkerProcess:
+        name = f"worker-{index}-{generation}"
+        with ExitStack() as files:
+            log: Any = 2  # the terminal, also where the server's own stdout means something
+            if self._plan.log_dir is not None:
+                path = worker_log_file(self._plan.log_dir, index)
+                log = files.enter_context(path.open("ab"))
+            process = await asyncio.create_subprocess_exec(
+                *command("verifiers.serve.worker", self._plan.python),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=sys.platform != "win32",  # its children are ended with it
+            )
+        worker = self.workers[name] = WorkerProcess(index, name, process)
+        assert process.stdin is not None
+        process.stdin.write(
+            settings_line({**self._plan.settings, "worker_id": index, "name": name})
+        )
+        return worker
+
+    async def _end(self, worker: WorkerProcess) -> None:
+        """Make sure the worker and what it had started are gone; let it clean up if it still runs."""
+        process = worker.process
+        try:
+            if process.returncode is None:
+                if process.stdin is not None:
+                    process.stdin.close()
+                try:
+                    async with asyncio.timeout(GRACE_S):
+                        await process.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            kill_group(process.pid)
+            self.workers.pop(worker.name, None)
+            await process.wait()
+            # Python 3.11 otherwise warns about the pipe when the loop is closed first.
+            if process.stdin is not None:
+                process.stdin.close()
+
+    async def _watch(self) -> None:
+        """End workers that are silent or do not get ready; their keepers then start others."""
+        plan = self._plan
+        while True:
+            await asyncio.sleep(min(1.0, plan.heartbeat_timeout_s / 4))
+            now = time.monotonic()
+            for worker in list(self.workers.values()):
+                if worker.is_ready and now - worker.heard > plan.heartbeat_timeout_s * 1.5:
+                    worker.kill(f"was silent for {now - worker.heard:.0f} s and was ended")
+                elif not worker.is_ready and now - worker.started > plan.startup_timeout_s:
+                    worker.kill(f"was not ready after {plan.startup_timeout_s:.0f} s and was ended")
+
+    def _how_it_ended(self, worker: WorkerProcess, code: int) -> str:
+        if worker.failure is not None:
+            return f"could not load the environment: {worker.failure['error']}"
+        if worker.killed_for is not None:
+            return worker.killed_for
+        timeout_s = self._plan.heartbeat_timeout_s
+        if worker.is_ready and time.monotonic() - worker.heard > timeout_s * 0.9:
+            return (
+                f"ended itself: its event loop stood still for {timeout_s:g} s (its log says where)"
+            )
+        return described_exit(code)
+
+
+def worker_log_file(log_dir: str | Path, worker_id: int) -> Path:
+    """Where a worker writes, and what its environment prints."""
+    return Path(log_dir) / f"env_worker_{worker_id}.log"
