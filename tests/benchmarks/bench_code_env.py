@@ -32,9 +32,7 @@ async def in_sandboxes(program: str, count: int, at_once: int, packages: str | N
     async with env:
         await env.evaluate(client, "scripted", num_examples=1)  # starts what all share
         started = time.perf_counter()
-        results = await env.evaluate(
-            client, "scripted", num_examples=count, max_concurrent=at_once
-        )
+        results = await env.evaluate(client, "scripted", num_examples=count, max_concurrent=at_once)
         took_s = time.perf_counter() - started
     assert all(output["reward"] == 1.0 for output in results.outputs)
     return took_s

@@ -128,9 +128,7 @@ def test_a_value_equals_itself_through_json(value: Any):
         ("[" * 100_000, [], False),
     ],
 )
-def test_returned_values_are_compared_as_python_has_them(
-    text: str, expected: Any, is_right: bool
-):
+def test_returned_values_are_compared_as_python_has_them(text: str, expected: Any, is_right: bool):
     assert Comparison().returned(text, expected) is is_right
 
 

@@ -89,7 +89,10 @@ async def test_all_or_nothing_can_run_every_test_all_the_same():
         ("import os\nos.abort()", "error"),
         ("while True: pass", "timeout"),
         ("import time\ntime.sleep(100)", "timeout"),
-        ("import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\nwhile True: pass", "timeout"),
+        (
+            "import signal\nsignal.signal(signal.SIGPROF, signal.SIG_IGN)\nwhile True: pass",
+            "timeout",
+        ),
         ("x = bytearray(1 << 30)", "error"),
         ("while True: print('x' * 1000)", "output_limit"),
         ("import os\nwhile True: os.fork()", "error"),
@@ -168,8 +171,16 @@ async def test_what_is_expected_cannot_be_found_in_the_sandbox():
     assert (outcome["verdict"], outcome["detail"]) == ("wrong", "nothing\n")
 
 
+async def test_text_of_any_alphabet_goes_in_and_out():
+    async with made([{"input": "zażółć 漢字\n", "output": "字漢 ćłóżaz\n"}]) as env:
+        _, verdicts = await played(env, "print(input()[::-1])")
+    assert verdicts == ["passed"]
+
+
 async def test_functions_are_called_and_their_values_compared():
-    tests = [{"function": "pair", "arguments": [n], "expected": [n, {"twice": 2 * n}]} for n in (1, 2)]
+    tests = [
+        {"function": "pair", "arguments": [n], "expected": [n, {"twice": 2 * n}]} for n in (1, 2)
+    ]
     async with made(tests) as env:
         programs = {
             "def pair(n):\n    print('noise')\n    return n, {'twice': 2 * n}": ["passed"] * 2,

@@ -1,5 +1,6 @@
 """`PythonEnv`: an interpreter that keeps its variables, shown to the model as v0 showed it."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -154,7 +155,9 @@ async def test_a_subclass_in_the_manner_of_public_environments_works_unchanged()
 
         async def setup_state(self, state: vf.State, **kwargs: Any) -> vf.State:
             state = await super().setup_state(state, **kwargs)
-            await self.bash("mkdir -p data; touch data/a", state["sandbox_id"], state["sandbox_state"])
+            await self.bash(
+                "mkdir -p data; touch data/a", state["sandbox_id"], state["sandbox_state"]
+            )
             await self.python(
                 "DATA = 'data'", state["sandbox_id"], state["sandbox_state"], state["python_state"]
             )
@@ -199,7 +202,7 @@ async def test_without_packages_nothing_that_is_installed_can_be_seen(env: Pytho
 
 
 def test_a_missing_library_is_refused_at_once_with_the_remedy():
-    with pytest.raises(ConfigError, match="surely-not-installed.*pip install") as caught:
+    with pytest.raises(ConfigError, match=r"surely-not-installed.*pip install") as caught:
         PythonEnv(**{**SMALL, "pip_install_packages": "numpy surely-not-installed"})
     assert "numpy" not in str(caught.value).split("Nothing is")[0]
 
@@ -217,7 +220,8 @@ def test_options_of_pip_are_skipped_and_nonsense_is_refused():
 
 async def test_a_virtual_environment_of_ones_own_shows_its_packages_alone(tmp_path: Path):
     venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    make = [sys.executable, "-m", "venv", "--without-pip", str(venv)]
+    await asyncio.to_thread(subprocess.run, make, check=True)
     [packages] = venv.glob("lib/python3*/site-packages")
     (packages / "tiny.py").write_text("VALUE = 42\n")
     info = packages / "tiny-1.5.dist-info"
