@@ -10,8 +10,8 @@
 
 A batch stays until the next step is asked for, so a request that was lost on the way is simply sent again, and no batch
 is lost or trained on twice. Samples are JSON rows as in `exports.sample_row`; with `Accept: ARROW` they are an Arrow
-stream instead, and everything else stands under the key `batch` of the schema's metadata. There is one trainer a source:
-ranks share what one of them has pulled.
+stream, and everything else stands under the key `batch` of the schema's metadata. There is one trainer a source: ranks
+share what one of them has pulled.
 """
 
 from __future__ import annotations

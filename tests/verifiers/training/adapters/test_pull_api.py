@@ -169,7 +169,7 @@ async def test_closing_does_not_wait_for_a_request_that_waits_for_a_batch():
             trainer.url = server.url
             waiting = asyncio.create_task(trainer.get("/batches/1?timeout_s=300"))
             await client.asked(4)
-            while not server._pulling.locked():
+            while not server._pulling.locked():  # noqa: ASYNC110 - nothing else tells
                 await asyncio.sleep(0)
         with pytest.raises(aiohttp.ClientError):
             await waiting

@@ -134,7 +134,7 @@ async def test_the_sampling_client_plays(cookbook):
 
 
 async def test_the_recipe_of_the_cookbook_gets_states(cookbook):
-    """Its 2026-01 version: semaphores by name, a list of states back."""
+    """Semaphores by name, a list of states back."""
     env = two_turns()
     rows = [env.get_dataset(n=1)[0]] * 2
     states = await env.run_group(
