@@ -118,7 +118,8 @@ def start_cost_s(python: Path, code: str | None, command: str | None = None) -> 
     """CPU seconds of a fresh process, user + system."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     argv = [str(python), "-c", code] if code else [str(python.parent / command), "--help"]
-    subprocess.run(argv, capture_output=True, check=False)
+    # From elsewhere: `-c` would import this checkout instead of what is installed.
+    subprocess.run(argv, capture_output=True, check=True, cwd=os.sep)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
