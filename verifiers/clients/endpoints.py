@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 import time
 from collections import deque
@@ -39,6 +40,11 @@ from verifiers.clients.retries import (
 )
 from verifiers.clients.transport import AnswerLost, ConnectFailed, Reply, Transport, address
 from verifiers.errors import InvalidModelResponseError, ModelError
+
+logger = logging.getLogger(__name__)
+
+REPORTED_ATTEMPT = 3
+"""The failed attempt after which a request that is tried again is reported, once."""
 
 FIRST_COOLING_S = 1.0
 LONGEST_COOLING_S = 60.0
@@ -212,7 +218,7 @@ class Channel:
             if headers:
                 sent_headers.update(headers)
             attempts += 1
-            asked_s = None
+            asked_s, counted_before = None, counted
             try:
                 if endpoint.gate is None:
                     reply = await self.transport.post(
@@ -233,6 +239,7 @@ class Channel:
                 uncertain += isinstance(error, AnswerLost)
                 if counted > self.max_retries or uncertain > MOST_UNCERTAIN_RETRIES:
                     raise _with_attempts(error, attempts) from error.__cause__
+                problem = str(error)
             else:
                 answer = _read_reply(reply, endpoint, path)
                 if not isinstance(answer, Refusal):
@@ -253,6 +260,13 @@ class Channel:
                         attempts=attempts,
                     )
                 endpoint.has_failed(self._clock())
+                problem = (
+                    f"{address(endpoint.url(path))} answered {answer.status}: {answer.text:.200}"
+                )
+            if counted_before < counted == REPORTED_ATTEMPT:
+                logger.warning(
+                    "%s. Trying again, up to %d times in all.", problem, self.max_retries + 1
+                )
             if self._has_a_healthy_endpoint():
                 continue  # another endpoint is well: no reason to wait
             await self._sleep(wait_s(attempts - 1, asked_s))

@@ -294,6 +294,22 @@ async def test_when_all_endpoints_are_down_all_are_tried():
         await transport.aclose()
 
 
+async def test_a_request_that_keeps_failing_says_once_that_it_is_tried_again(caplog):
+    async def sleep(delay_s):
+        pass
+
+    async with loopback_endpoint() as endpoint:
+        transport = Transport(timeout_s=5)
+        channel = Channel([Endpoint(endpoint.url)], transport, max_retries=5, sleep=sleep)
+        endpoint.script(Answer(503, {"error": {"message": "down"}}))
+        with pytest.raises(EndpointUnavailable):
+            await channel.post("chat", b"{}")
+        await transport.aclose()
+    (said,) = [r.getMessage() for r in caplog.records if "Trying again" in r.getMessage()]
+    assert "answered 503: down" in said
+    assert "up to 6 times" in said
+
+
 async def test_remembered_rollouts_are_bounded(monkeypatch):
     monkeypatch.setattr("verifiers.clients.endpoints.MOST_REMEMBERED_ROLLOUTS", 10)
     channel = Channel([Endpoint("http://a"), Endpoint("http://b")], Transport())
