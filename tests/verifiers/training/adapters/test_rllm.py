@@ -12,6 +12,7 @@ from games import alternating, play, tool_game, two_turns
 from verifiers.endpoint import Generation
 from verifiers.testing import ScriptedClient
 from verifiers.training.adapters import TrainerMissing, rllm
+from verifiers.training.adapters.rllm_engine import RolloutEngineClient
 from verifiers.training.samples import SampleError, samples_of
 from verifiers.training.validation import validate
 
@@ -113,7 +114,7 @@ async def test_tool_calls_of_the_engine_reach_the_tools(installed):
 
     engine = RolloutEngine(said)
     env = tool_game(sampling_args={"max_tokens": 30})
-    [state] = await play(env, rllm.RolloutEngineClient(engine), size=1)
+    [state] = await play(env, RolloutEngineClient(engine), size=1)
     assert state["error"] is None
     assert state["completion"][1]["content"] == "5"
     assert engine.calls[0]["tools"][0]["function"]["name"] == "add"
