@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
 from verifiers.sandboxes.spec import SandboxSpec
 
-BackendName = Literal["local", "unsafe-local"]
+BackendName = Literal["local", "unsafe-local", "docker", "podman", "prime"]
 
 
 def backend_by_name(name: BackendName) -> SandboxBackend:
@@ -23,8 +23,16 @@ def backend_by_name(name: BackendName) -> SandboxBackend:
         from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
         return UnsafeLocalBackend()
+    if name in ("docker", "podman"):
+        from verifiers.sandboxes.containers import ContainerBackend, ContainerConfig
+
+        return ContainerBackend(ContainerConfig(engine=name))
+    if name == "prime":
+        from verifiers.sandboxes.prime import PrimeBackend
+
+        return PrimeBackend()
     raise ValueError(
-        f"There is no sandbox back end {name!r}; there are 'local' and 'unsafe-local'."
+        f"There is no sandbox back end {name!r}; there are {', '.join(get_args(BackendName))}."
     )
 
 

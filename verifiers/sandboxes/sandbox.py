@@ -26,7 +26,12 @@ Command = str | Sequence[str]
 
 Overflow = Literal["truncate_middle", "kill"]
 Capability = Literal[
-    "snapshot", "fork_python", "per_command_limits", "network_proxy", "network_full"
+    "snapshot",
+    "fork_python",
+    "per_command_limits",
+    "file_count_limit",
+    "network_proxy",
+    "network_full",
 ]
 
 DEFAULT_MAX_OUTPUT_BYTES = 1 << 20

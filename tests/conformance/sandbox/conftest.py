@@ -43,7 +43,8 @@ if landlock.abi() >= landlock.MIN_ABI and (os.getuid() != 0 or os.path.exists(SY
 NOT_KEPT = {
     "restricted": {
         "a_server_in_the_background_answers_later_commands": "sockets are refused",
-        "disk_space_and_the_number_of_files_are_limited": "files are limited one by one",
+        "disk_space_is_limited": "files are limited one by one",
+        "the_number_of_files_is_limited": "files are limited one by one",
         "a_full_disk_is_an_error_and_the_sandbox_lives_on": "files are limited one by one",
     },
     "unsafe-local": {
@@ -53,7 +54,7 @@ NOT_KEPT = {
         "what_may_not_be_written_is_refused": "it has all rights of the tests",
         "a_command_that_wants_too_much_memory_dies_alone": "nothing limits it",
         "the_number_of_processes_is_limited": "nothing limits it",
-        "disk_space_and_the_number_of_files_are_limited": "nothing limits it",
+        "disk_space_is_limited": "nothing limits it",
         "a_full_disk_is_an_error_and_the_sandbox_lives_on": "nothing limits it",
         "sandboxes_have_files_and_processes_of_their_own": "all see the same machine",
     },

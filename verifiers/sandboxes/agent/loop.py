@@ -13,11 +13,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import frames, launch, processes
 from .jobs import Job, JobRequest
 from .throttle import Throttle
+
+if TYPE_CHECKING:
+    from .stdio import PipeStream
 
 READ_BYTES = 64 << 10
 MAX_DRAIN_BYTES = 1 << 20
@@ -41,6 +44,8 @@ class Settings(NamedTuple):
     """Shares the processor out, where no cgroup does."""
     oom_kills: Callable[[], int] = lambda: 0
     """How often the kernel has killed something here for want of memory."""
+    is_oom_counter_shared: bool = False
+    """It counts other machines' kills too: then only a killed command is taken for one."""
     set_oom_score: Callable[[int], None] = lambda score: None
     """Set this process's own badness: children start with it."""
     prepare_fork: Callable[[], None] = lambda: None
@@ -50,8 +55,11 @@ class Settings(NamedTuple):
 class Agent:
     """Serves one host connection until it ends."""
 
-    def __init__(self, stream: socket.socket, settings: Settings) -> None:
+    def __init__(self, stream: socket.socket | PipeStream, settings: Settings) -> None:
         self._stream = stream
+        self._output = (
+            stream.fileno() if isinstance(stream, socket.socket) else stream.output_fileno()
+        )
         self._settings = settings
         self._jobs: dict[int, Job] = {}
         self._by_pid: dict[int, Job] = {}
@@ -129,13 +137,21 @@ class Agent:
             except BlockingIOError:
                 break
             del self._outbox[:sent]
-        events = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
-        self._epoll.modify(self._stream.fileno(), events)
+        self._watch_output()
         if len(self._outbox) > OUTBOX_HIGH_BYTES:
             self._is_choked = True
         elif self._is_choked and len(self._outbox) < OUTBOX_LOW_BYTES:
             self._is_choked = False
             self._resume_pipes()
+
+    def _watch_output(self) -> None:
+        if self._output == self._stream.fileno():
+            events = select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0)
+            self._epoll.modify(self._output, events)
+        elif not self._outbox:
+            self._unwatch(self._output)
+        elif self._output not in self._handlers:
+            self._watch(self._output, select.EPOLLOUT, lambda _: self._flush())
 
     # --- from the host
 
@@ -366,7 +382,8 @@ class Agent:
         job.close()
         del self._jobs[job.channel]
         kills = self._settings.oom_kills()
-        if kills > self._oom_kills_seen:
+        may_be_oom = exit_code == 137 or not self._settings.is_oom_counter_shared
+        if kills > self._oom_kills_seen and may_be_oom:
             job.oom = True
         job.exit_code = None if job.timed_out or job.overflowed else exit_code
         for which, kind in ((0, frames.STDOUT_TAIL), (1, frames.STDERR_TAIL)):

@@ -52,7 +52,14 @@ class LocalBackend:
 
     name = "local"
     capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits", "network_proxy", "network_full")
+        (
+            "snapshot",
+            "fork_python",
+            "per_command_limits",
+            "file_count_limit",
+            "network_proxy",
+            "network_full",
+        )
     )
 
     def __init__(self, config: LocalConfig | None = None) -> None:

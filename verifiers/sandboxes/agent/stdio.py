@@ -1,0 +1,146 @@
+"""An agent on stdin and stdout, inside a container that somebody else has made.
+
+The host's side, `verifiers.sandboxes.carried_agent`, carries this folder in and calls `main`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import sys
+from typing import Any
+
+from . import loop
+from .throttle import Throttle
+
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_WRITE_BYTES = 64 << 10
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+_SHARED_OOM_COUNTER = "/proc/vmstat"
+"""Of the whole kernel: exact in a virtual machine, shared in a container that hides its control group."""
+
+
+class PipeStream:
+    """Two one-way descriptors with the face of a socket."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def setblocking(self, flag: bool) -> None:
+        """See socket."""
+        os.set_blocking(self._incoming, flag)
+        os.set_blocking(self._outgoing, flag)
+
+    def fileno(self) -> int:
+        """Where bytes come in."""
+        return self._incoming
+
+    def output_fileno(self) -> int:
+        """Where bytes go out."""
+        return self._outgoing
+
+    def recv(self, count: int) -> bytes:
+        """See socket."""
+        return os.read(self._incoming, count)
+
+    def send(self, data: bytes) -> int:
+        """See socket."""
+        return os.write(self._outgoing, memoryview(data)[:_WRITE_BYTES])
+
+    def detach(self) -> None:
+        """See socket."""
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Serve until the host hangs up. `settings`: workdir, env, preload, memory_bytes, limit_memory,
+    max_processes (None: something else limits them)."""
+    stream = PipeStream(os.dup(0), os.dup(1))
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1):  # nothing that runs here may disturb the stream
+        os.dup2(null, number)
+    workdir = settings["workdir"]
+    os.makedirs(workdir, exist_ok=True)
+    os.chdir(workdir)
+    for module in settings["preload"]:
+        importlib.import_module(module)
+    is_init = os.getpid() == 1
+    if not is_init:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    oom_score = _open_oom_score()  # after the next step, its owner would be root
+    _set_oom_score(oom_score, 0)
+    # Commands may run as the same user: they must not trace this process.
+    _prctl(_PR_SET_DUMPABLE, 0)
+    memory_bytes = settings["memory_bytes"]
+    if settings["limit_memory"]:
+        _lower(resource.RLIMIT_AS, memory_bytes + (64 << 20))
+    if settings["max_processes"] is not None:
+        _lower(resource.RLIMIT_NPROC, settings["max_processes"])
+    counter = next((path for path in _OOM_COUNTERS if os.access(path, os.R_OK)), None)
+    path = os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
+    env = {
+        "PATH": ":".join(dict.fromkeys([os.path.dirname(sys.executable), *path.split(":")])),
+        "HOME": workdir,
+        "LANG": "C.UTF-8",
+        "TMPDIR": "/tmp",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **settings["env"],
+    }
+    os.environ.clear()
+    loop.Agent(
+        stream,
+        loop.Settings(
+            workdir=workdir,
+            env=env,
+            is_init=is_init,
+            watched_memory_bytes=memory_bytes if counter is None else None,
+            throttle=Throttle(os.cpu_count() or 1) if settings["limit_memory"] else None,
+            oom_kills=lambda: _oom_kills(counter or _SHARED_OOM_COUNTER),
+            is_oom_counter_shared=counter is None,
+            set_oom_score=lambda score: _set_oom_score(oom_score, score),
+            prepare_fork=lambda: _prctl(_PR_SET_DUMPABLE, 1),
+        ),
+    ).run()
+    os._exit(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass  # an image without ctypes: the container itself still holds
+
+
+def _lower(which: int, amount: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+    resource.setrlimit(which, (amount, amount))
+
+
+def _oom_kills(counter: str) -> int:
+    try:
+        with open(counter, "rb") as file:
+            for line in file:
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def _open_oom_score() -> int | None:
+    try:
+        return os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # a kernel without it, or /proc read-only
+
+
+def _set_oom_score(descriptor: int | None, score: int) -> None:
+    if descriptor is not None:
+        try:
+            os.write(descriptor, str(score).encode())
+        except OSError:
+            pass

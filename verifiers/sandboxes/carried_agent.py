@@ -1,0 +1,74 @@
+"""The agent for machines that have a Python and one byte stream, and nothing of ours: it is carried in on the stream.
+
+The command starts an interpreter with a few lines of program; those read the agent's source from stdin and run it.
+No file is written, nothing is mounted, and remote machines need no path in common with this one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import cache
+from pathlib import Path
+
+from verifiers.sandboxes.spec import SandboxSpec
+
+_FOLDER = Path(__file__).with_name("agent")
+_LENGTH = struct.Struct("!I")
+
+_PROGRAM = """
+import sys
+if sys.version_info < (3, 9):
+    sys.exit("the agent needs Python 3.9 or newer, this is " + sys.version)
+import importlib, importlib.abc, importlib.util, json, os
+def read(count):
+    parts = []
+    while count:
+        data = os.read(0, min(count, 65536))
+        if not data:
+            sys.exit(0)
+        parts.append(data)
+        count -= len(data)
+    return b"".join(parts)
+parcel = json.loads(read(int.from_bytes(read(4), "big")))
+class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name in parcel["modules"]:
+            return importlib.util.spec_from_loader(name, self, is_package="." not in name)
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        code = compile(parcel["modules"][module.__name__], "<" + module.__name__ + ">", "exec")
+        exec(code, module.__dict__)
+sys.meta_path.insert(0, Carried())
+importlib.import_module("sandbox_agent.stdio").main(parcel["settings"])
+"""
+
+
+def command(python: str = "python3") -> list[str]:
+    """What to run inside."""
+    return [python, "-I", "-B", "-c", _PROGRAM]
+
+
+def parcel(spec: SandboxSpec, *, workdir: str, limit_memory: bool, limit_processes: bool) -> bytes:
+    """What to write to its stdin before the first frame.
+
+    `limit_memory`, `limit_processes`: the agent itself has to, because nothing around it does.
+    """
+    settings = {
+        "workdir": workdir,
+        "env": spec.env,
+        "preload": list(spec.preload),
+        "memory_bytes": spec.memory_mb << 20,
+        "limit_memory": limit_memory,
+        "max_processes": spec.max_processes if limit_processes else None,
+    }
+    content = json.dumps({"modules": _modules(), "settings": settings}).encode()
+    return _LENGTH.pack(len(content)) + content
+
+
+@cache
+def _modules() -> dict[str, str]:
+    modules = {f"sandbox_agent.{path.stem}": path.read_text() for path in _FOLDER.glob("*.py")}
+    modules["sandbox_agent"] = modules.pop("sandbox_agent.__init__")
+    return modules

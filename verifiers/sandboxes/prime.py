@@ -1,0 +1,422 @@
+"""`PrimeBackend`: sandboxes of Prime, or of any server that speaks its protocol, such as our own `vf-sandboxes serve`.
+
+Needs the package `prime-sandboxes` 0.5 or newer (`pip install 'verifiers[prime]'`). One agent runs in each sandbox on
+one live process: a command is a frame on a stream that is open already, and nothing is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import os
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes.admission import Admission
+from verifiers.sandboxes.agent_sandbox import AgentSandbox, Started
+from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.errors import (
+    IsolationUnavailable,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxImageError,
+    SandboxRateLimited,
+)
+from verifiers.sandboxes.results import SandboxInfo, Snapshot
+from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
+
+logger = logging.getLogger(__name__)
+
+MAX_STARTING = 16
+READY_TIMEOUT_S = 60.0
+DELETE_TIMEOUT_S = 60.0
+WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_PIECE_BYTES = 1 << 20, 256 << 10, 512 << 10
+
+
+class PrimeConfig(BaseModel):
+    """Which service, and what is asked of it beyond the specification.
+
+    The package reads the address and the key from its own configuration (`prime login`) or from PRIME_API_BASE_URL
+    and PRIME_API_KEY.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    api_key: str | None = Field(default=None, repr=False)
+    """None: the package's own configuration."""
+    image: str = "python:3.11-slim"
+    """For specifications with image "host"."""
+    python: str = "python3"
+    """Interpreter in the image, 3.9 or newer, for the agent and for Python sessions."""
+    isolation: IsolationLevel = "container"
+    """How strongly the service isolates. It cannot be asked: say "vm" if you know that it gives virtual machines."""
+    lifetime_minutes: int = Field(default=120, ge=1)
+    """Longest life of a sandbox whose specification names none: nothing outlives it, whatever happens here."""
+    gb_step: float = Field(default=1.0, gt=0)
+    """Memory and disk are asked for in multiples of this, rounded up, in GB."""
+    labels: tuple[str, ...] = ("verifiers",)
+    """On every sandbox, to find and end them together."""
+    team_id: str | None = None
+
+
+class PrimeBackend:
+    """See `SandboxBackend`."""
+
+    name = "prime"
+    capabilities: frozenset[Capability] = frozenset(
+        ("snapshot", "fork_python", "per_command_limits")
+    )
+
+    def __init__(self, config: PrimeConfig | None = None) -> None:
+        self.config = config or PrimeConfig()
+        self._client: Any = None  # the package has types, but may not be installed
+        self._starting = asyncio.Semaphore(MAX_STARTING)
+        self._admission = Admission(slots=256)  # the remote machine's cores are not ours to count
+        self._sandboxes: set[AgentSandbox] = set()
+        self._reaping: set[asyncio.Task[None]] = set()
+        self._numbers = itertools.count(1)
+        self._is_closed = False
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
+        """See SandboxBackend."""
+        if self._is_closed:
+            raise SandboxCreationError("This back end has been closed.")
+        if not is_at_least(self.config.isolation, spec.isolation_min):
+            raise IsolationUnavailable(
+                f"isolation_min={spec.isolation_min!r} is stronger than {self.config.isolation!r}, which this back end "
+                "is configured for. If the service gives more, say so in PrimeConfig(isolation=…)."
+            )
+        if spec.packages is not None:
+            raise SandboxImageError(
+                f"packages={spec.packages!r} of this machine cannot be seen by a remote sandbox; use an image "
+                "that has them."
+            )
+        if self._client is None:
+            self._client = _sdk().AsyncSandboxClient(api_key=self.config.api_key)
+        machine = PrimeMachine(spec, self.config, self._client, self._starting)
+        sandbox = AgentSandbox(
+            f"prime-{os.getpid()}-{next(self._numbers)}",
+            spec,
+            machine,
+            _info(self.config, spec),
+            self._admission,
+            lambda sandbox: self._reap(sandbox, machine),
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox.begin(snapshot)
+
+    def _reap(self, sandbox: AgentSandbox, machine: PrimeMachine) -> None:
+        self._sandboxes.discard(sandbox)
+        reaping = asyncio.get_running_loop().create_task(machine.gone(), name="delete a sandbox")
+        self._reaping.add(reaping)
+        reaping.add_done_callback(self._on_reaped)
+
+    def _on_reaped(self, task: asyncio.Task[None]) -> None:
+        self._reaping.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("%s", error)
+
+    async def aclose(self) -> None:
+        """See SandboxBackend."""
+        self._is_closed = True
+        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
+        await asyncio.gather(*self._reaping, return_exceptions=True)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def __aenter__(self) -> PrimeBackend:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self.aclose())
+
+
+class PrimeMachine:
+    """The `Machine` of one such sandbox."""
+
+    def __init__(
+        self, spec: SandboxSpec, config: PrimeConfig, client: Any, starting: asyncio.Semaphore
+    ) -> None:
+        self._spec = spec
+        self._config = config
+        self._client = client
+        self._starting = starting
+        self._creating: asyncio.Task[str] | None = None
+        self._deleting: asyncio.Task[None] | None = None
+        self._stream: ProcessStream | None = None
+        self._is_killed = False
+
+    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
+        """See Machine."""
+        async with self._starting:
+            if self._is_killed:
+                raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
+            # Goes on if cancelled: only a sandbox whose id is known can be deleted.
+            self._creating = asyncio.get_running_loop().create_task(self._create())
+            sandbox_id = await asyncio.shield(self._creating)
+            try:
+                command = carried_agent.command(self._config.python)
+                process = await self._client.open_process(
+                    sandbox_id, " ".join(map(_quoted, command))
+                )
+            except Exception as error:
+                raise _translated(error) from error
+            connection = AgentConnection(on_closed)
+            self._stream = ProcessStream(process, connection)
+            parcel = carried_agent.parcel(
+                self._spec, workdir=self._spec.workdir, limit_memory=False, limit_processes=True
+            )
+            self._stream.write(parcel)
+            try:
+                async with asyncio.timeout(READY_TIMEOUT_S):
+                    await connection.ready
+            except TimeoutError:
+                error = SandboxCreationError(
+                    f"The agent gave no sign of life for {READY_TIMEOUT_S:g} s in {sandbox_id}."
+                )
+                connection.fail(error)
+                raise error from None
+            except SandboxDead as error:
+                raise SandboxCreationError(
+                    f"The agent did not start in {sandbox_id}: {self._stream.complaint or error}"
+                ) from error
+            except BaseException:
+                connection.fail(EOFError())
+                raise
+        return Started(connection, _info(self._config, self._spec))
+
+    async def _create(self) -> str:
+        sdk, spec, config = _sdk(), self._spec, self._config
+        seconds = config.lifetime_minutes * 60 if spec.ttl_s is None else spec.ttl_s
+        network = spec.network
+        request = sdk.CreateSandboxRequest(
+            name=f"verifiers-{secrets.token_hex(4)}",
+            docker_image=config.image if spec.image == "host" else spec.image,
+            cpu_cores=spec.cpu_cores or 1,
+            memory_gb=_stepped(spec.memory_mb, config.gb_step),
+            disk_size_gb=_stepped(spec.disk_mb, config.gb_step),
+            timeout_minutes=max(1, math.ceil(seconds / 60)),
+            network_allowlist=None
+            if network == "full"
+            else []
+            if network == "none"
+            else list(network.allow),
+            labels=list(config.labels),
+            team_id=config.team_id,
+            idempotency_key=secrets.token_hex(16),
+        )
+        try:
+            sandbox = await self._client.create(request)
+            if sandbox.status != "RUNNING":
+                await self._client.wait_for_creation(sandbox.id)
+        except Exception as error:
+            raise _translated(error) from error
+        sandbox_id: str = sandbox.id
+        return sandbox_id
+
+    def kill_now(self) -> None:
+        """See Machine."""
+        self._is_killed = True
+        if self._creating is None or self._deleting is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if self._creating.done() and not self._creating.cancelled():
+                # The loop may never run again; a synchronous client does it.
+                threading.Thread(target=self._delete_sync, name="delete a sandbox").start()
+            return
+        self._deleting = loop.create_task(self._delete())
+        self._deleting.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _delete(self) -> None:
+        assert self._creating is not None
+        await asyncio.wait([self._creating])
+        if self._stream is not None:
+            await self._stream.closed()
+        if self._creating.exception() is not None:
+            return
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                await self._client.delete(self._creating.result())
+        except Exception as error:
+            if _status_of(error) != 404:
+                raise SandboxDead(
+                    f"Sandbox {self._creating.result()} could not be deleted, it will end by its lifetime: {error}",
+                    "terminated",
+                ) from error
+
+    def _delete_sync(self) -> None:
+        assert self._creating is not None
+        if self._creating.exception() is None:
+            sdk = _sdk()
+            sdk.SandboxClient(sdk.APIClient(api_key=self._config.api_key)).delete(
+                self._creating.result()
+            )
+
+    async def gone(self) -> None:
+        """See Machine."""
+        self.kill_now()
+        if self._deleting is not None:
+            await self._deleting
+
+    def why_dead(self, error: Exception) -> Exception:
+        """See Machine."""
+        return error
+
+
+class ProcessStream(asyncio.WriteTransport):
+    """A live process of the package as the transport of a connection."""
+
+    def __init__(self, process: Any, connection: AgentConnection) -> None:
+        super().__init__()
+        self._process = process
+        self._connection = connection
+        self._pending = bytearray()
+        self._news = asyncio.Event()
+        self._is_paused = False
+        self._is_aborted = False
+        self.complaint = ""
+        """What the agent wrote to stderr."""
+        connection.connection_made(self)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(work, name="stream of a sandbox")
+            for work in (self._read(), self._read_complaints(), self._send())
+        ]
+        self._closing: asyncio.Task[None] | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See asyncio.WriteTransport."""
+        self._pending += data
+        self._news.set()
+        if len(self._pending) > WRITE_HIGH_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause_writing()
+
+    def abort(self) -> None:
+        """See asyncio.WriteTransport."""
+        if not self._is_aborted:
+            self._is_aborted = True
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    def close(self) -> None:
+        """See asyncio.BaseTransport."""
+        self.abort()
+
+    def is_closing(self) -> bool:
+        """See asyncio.BaseTransport."""
+        return self._is_aborted
+
+    async def closed(self) -> None:
+        """Wait until the package has let go of the process."""
+        self.abort()
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
+
+    async def _close(self) -> None:
+        self._connection.connection_lost(None)  # whoever still waits, learns it now
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        await asyncio.wait(self._tasks)
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                await self._process.aclose()
+        except Exception:  # noqa: BLE001 - the sandbox is deleted next, whatever the package says here
+            return
+
+    async def _read(self) -> None:
+        error = None
+        try:
+            pieces: AsyncIterator[bytes] = self._process.stdout
+            async for piece in pieces:
+                self._connection.data_received(piece)
+        except Exception as failure:  # noqa: BLE001 - whatever the package raises, the stream has ended
+            error = failure
+        self._connection.connection_lost(error)
+
+    async def _read_complaints(self) -> None:
+        try:
+            async for piece in self._process.stderr:
+                self.complaint = (self.complaint + piece.decode("utf-8", "replace"))[-2000:]
+        except Exception:  # noqa: BLE001 - as above; `_read` reports it
+            return
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                while not self._pending:
+                    self._news.clear()
+                    await self._news.wait()
+                piece = bytes(self._pending[:WRITE_PIECE_BYTES])
+                del self._pending[: len(piece)]
+                if self._is_paused and len(self._pending) < WRITE_LOW_BYTES:
+                    self._is_paused = False
+                    self._connection.resume_writing()
+                await self._process.write_stdin(piece)
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._connection.connection_lost(failure)
+
+
+def _sdk() -> Any:
+    try:
+        import prime_sandboxes
+    except ImportError as error:
+        raise SandboxCreationError(
+            "The back end 'prime' needs the package prime-sandboxes: pip install 'verifiers[prime]'."
+        ) from error
+    if not hasattr(prime_sandboxes, "AsyncSandboxProcess"):
+        raise SandboxCreationError(
+            "The back end 'prime' needs prime-sandboxes 0.5 or newer, which has live processes: "
+            "pip install -U prime-sandboxes."
+        )
+    return prime_sandboxes
+
+
+def _status_of(error: Exception) -> int | None:
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status
+    text = str(error)
+    return next((code for code in (401, 402, 404, 422, 429) if f"HTTP {code}" in text), None)
+
+
+def _translated(error: Exception) -> Exception:
+    if isinstance(error, SandboxCreationError):
+        return error
+    status = _status_of(error)
+    if status in (402, 429):
+        return SandboxRateLimited(f"The service refused for now: {error}")
+    if status == 422:
+        return SandboxImageError(f"The service cannot make such a sandbox: {error}")
+    return SandboxCreationError(f"The service could not make a sandbox: {error}")
+
+
+def _stepped(mb: int, step_gb: float) -> float:
+    return math.ceil(mb / 1024 / step_gb) * step_gb
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _info(config: PrimeConfig, spec: SandboxSpec) -> SandboxInfo:
+    limits = {
+        "memory": f"{_stepped(spec.memory_mb, config.gb_step):g} GB asked of the service",
+        "processes": f"{spec.max_processes} (RLIMIT_NPROC, unless the image runs as root)",
+        "cpu": f"{spec.cpu_cores or 1:g} cores asked of the service",
+        "disk": f"{_stepped(spec.disk_mb, config.gb_step):g} GB asked of the service, files not counted",
+    }
+    notes = ("A remote service: what it enforces is its own word.",)
+    return SandboxInfo(PrimeBackend.name, config.isolation, spec.workdir, limits, notes)
