@@ -85,7 +85,8 @@ def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
         with _status(f"pushing {folder} …"):
             done = asyncio.run(_push(hub_settings(), folder, options))
     except Error as error:
-        again = "" if isinstance(error, InterruptedPush) else f" Again: prime eval push {folder}"
+        again = f" Again: prime eval push {folder} --env {options.environment}"
+        again = "" if isinstance(error, InterruptedPush) else again  # which says more
         output.error(f"The run is saved in {folder}, but was not pushed: {error}{again}")
         return None
     for line in done.damaged:

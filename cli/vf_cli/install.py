@@ -59,11 +59,13 @@ def install(
     from verifiers.hub.config import hub_settings
     from verifiers.hub.installation import HubSource
     from verifiers.packages.install import install as install_environment
-    from verifiers.packages.install import is_hub_env
+    from verifiers.packages.install import is_hub_env, parse_hub_id
 
     from_hub = (
         is_hub_env(env) and not from_repo and not env.endswith(".whl") and not Path(env).is_dir()
     )
+    if from_hub:
+        parse_hub_id(env)
     hub = HubSource(hub_settings()) if from_hub else nullcontext(None)
     with output.stderr().status(f"installing {env} …"), hub as source:
         name = install_environment(

@@ -45,6 +45,8 @@ def run(
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
+        if code == EXIT_INTERRUPTED and app.registered_groups:
+            output.note("Interrupted.")  # with groups Typer gives Ctrl-C back instead of raising it
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone; nothing can be said to anybody.

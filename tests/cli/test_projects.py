@@ -188,7 +188,7 @@ def test_install_puts_a_folder_into_the_python_that_runs_it(run, tmp_path):
     ("arguments", "code", "said"),
     [
         (["missing"], 2, "There is no environment folder environments/missing"),
-        (["owner/name@1.0"], 2, "no hub is configured"),
+        (["owner/name@1.0"], 2, "No hub is configured"),
         (["name", "-r"], 2, "--repo"),
         (["gone.whl"], 2, "There is no wheel gone.whl"),
         (["a/b/c"], 2, "owner/name@version"),

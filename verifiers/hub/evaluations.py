@@ -131,12 +131,12 @@ async def push_run(
         await hub.post(f"/evaluations/{evaluation_id}/finalize", {"metrics": metrics}, is_slow=True)
     except BaseExceptionGroup as failures:
         reason = failures.exceptions[0]
-        raise _interrupted(folder, evaluation_id, counts, reason) from reason
+        raise _interrupted(folder, environment, evaluation_id, counts, reason) from reason
     except (HubError, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError):
-            logger.warning("%s", _interrupted(folder, evaluation_id, counts, error))
+            logger.warning("%s", _interrupted(folder, environment, evaluation_id, counts, error))
             raise
-        raise _interrupted(folder, evaluation_id, counts, error) from error
+        raise _interrupted(folder, environment, evaluation_id, counts, error) from error
     return PushedRun(
         evaluation_id,
         environment,
@@ -276,12 +276,16 @@ async def _send(
 
 
 def _interrupted(
-    folder: Path, evaluation_id: str, counts: Counter[str], reason: BaseException
+    folder: Path,
+    environment: str,
+    evaluation_id: str,
+    counts: Counter[str],
+    reason: BaseException,
 ) -> InterruptedPush:
     said = str(reason) or "interrupted"
     return InterruptedPush(
         f"{said} {counts['samples']} rollouts are on the hub. Continue with: "
-        f"prime eval push {folder} --eval {evaluation_id}",
+        f"prime eval push {folder} --env {environment} --eval {evaluation_id}",
         evaluation_id,
     )
 

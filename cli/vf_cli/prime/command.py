@@ -128,11 +128,12 @@ def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
         parameter.replace(annotation=hints[name])
         for name, parameter in inspect.signature(function).parameters.items()
     ]
-    taken = {
-        name
+    taken: set[str] = {
+        str(name)
         for hint in hints.values()
         for info in getattr(hint, "__metadata__", ())
-        for name in getattr(info, "param_decls", None) or ()
+        # Inside Annotated, Typer keeps the first name in `default` until it reads the signature.
+        for name in (getattr(info, "default", None), *(getattr(info, "param_decls", None) or ()))
     }
     added = [
         inspect.Parameter(

@@ -46,14 +46,14 @@ def view() -> int:
     """Show the configuration as it counts now, variables and context included. Keys are shortened."""
     import os
 
-    from verifiers.errors import ConfigError
     from verifiers.hub.config import ConfigFile, hub_settings, masked
+    from verifiers.hub.errors import HubNotConfigured
 
     file = ConfigFile()
     values = file.read()
     try:
         at = hub_settings(chosen().context, file=file)
-    except ConfigError as error:
+    except HubNotConfigured as error:
         at = None
         output.note(str(error))
     names = (

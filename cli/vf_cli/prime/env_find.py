@@ -62,6 +62,8 @@ def list_environments(
     JSON: .environments[] = {environment, description, visibility, version, stars, updated_at, tags[]}, .total, .page,
     .per_page
     """
+    from verifiers.hub.client import member
+
     if sort not in ("name", "created_at", "updated_at", "stars"):
         raise typer.BadParameter(f"--sort is name, created_at, updated_at or stars, not {sort!r}.")
     if order not in ("asc", "desc"):
@@ -80,7 +82,7 @@ def list_environments(
         "mine_only": "true" if mine else None,
     }
     answer = with_hub(lambda hub: hub.get("/environmentshub/", **query), needs_key=starred or mine)
-    found = answer.get("data") or answer.get("environments") or []
+    found = answer["environments"] if "environments" in answer else member(answer, "data")
     total = int(answer.get("total_count", answer.get("total", len(found))))
     listed = [
         {

@@ -87,13 +87,14 @@ def push(
         raise typer.BadParameter("--owner and --team exclude each other.")
     if runtime not in (None, "v0", "v1"):
         raise typer.BadParameter(f"--runtime is v0 or v1, not {runtime!r}.")
+    shown_to = visibility_of(visibility)
     bump: Bump | None = "patch" if auto_bump else "rc" if rc else "post" if post else None
     wanted = publishing.Wanted(
         folder=project_folder(env_id, path),
         name=name,
         owner=owner,
         team=team,
-        visibility=visibility_of(visibility),
+        visibility=shown_to,
         runtime=runtime,
         bump=bump,
     )

@@ -185,10 +185,12 @@ def list_evaluations(
 
     JSON: .evaluations[] = {evaluation_id, environment_names[], model_name, status, metadata, metrics}, .total
     """
+    from verifiers.hub.client import member
+
     answer = with_hub(
         lambda hub: hub.get("/evaluations/", skip=(page - 1) * num, limit=num, environment_name=env)
     )
-    found = answer.get("evaluations") or []
+    found = member(answer, "evaluations")
     rows = [
         [
             row.get("evaluation_id") or row.get("id"),

@@ -1,0 +1,112 @@
+"""Getting a key by the browser, and saying whose it is."""
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from verifiers.hub.client import HubClient
+from verifiers.hub.config import ConfigFile, HubSettings
+from verifiers.hub.login import LoginExpired, _challenge, log_in
+
+
+def at(hub) -> HubSettings:
+    return HubSettings(hub.url, None, None, hub.url, "production")
+
+
+async def approve(hub, code: str) -> None:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {hub.token}"}) as http:
+        answer = await http.post(f"{hub.url}/api/v1/auth_challenge/approve", json={"code": code})
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("way", [log_in, _challenge])
+async def test_a_person_lets_the_client_in_and_it_gets_a_working_key(hub, way):
+    invited = []
+    waits = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:  # once it has asked in vain
+            await approve(hub, invited[0].code)
+
+    async with HubClient(at(hub)) as client:
+        key = await way(client, invited.append, sleep)
+    assert key.startswith("vfh_")
+    assert waits[0] >= 1
+    assert invited[0].url.startswith(f"{hub.url}/dashboard/tokens/challenge?code=")
+    async with HubClient(at(hub)._replace(api_key=key)) as client:
+        assert (await client.get("/user/whoami"))["data"]["slug"] == "alice"
+
+
+async def test_a_login_that_nobody_approves_ends(hub, monkeypatch):
+    moments = iter([0.0, 1.0, 10_000.0])
+    clock = SimpleNamespace(monotonic=lambda: next(moments))
+    monkeypatch.setattr("verifiers.hub.login.time", clock)
+
+    async def sleep(_: float) -> None:
+        pass
+
+    async with HubClient(at(hub)) as client:
+        with pytest.raises(LoginExpired, match="prime login"):
+            await log_in(client, lambda _: None, sleep)
+
+
+def test_login_keeps_the_key_beside_its_hub_and_logout_forgets_it(prime, hub, monkeypatch):
+    import verifiers.hub.login as module
+
+    async def sleep(_: float) -> None:
+        await approve(hub, invited[0].code)
+
+    invited = []
+
+    async def quick(client, invite):
+        def note(invitation):
+            invited.append(invitation)
+            invite(invitation)
+
+        return await log_in(client, note, sleep)
+
+    monkeypatch.setattr(module, "log_in", quick)
+    monkeypatch.setenv("PRIME_API_BASE_URL", hub.url)
+    done = prime("login", "--headless", "--json")
+    assert done.code == 0, done.err
+    assert invited[0].code in done.err
+    assert done.json["user"] == "alice"
+    monkeypatch.delenv("PRIME_API_BASE_URL")
+    values = ConfigFile().read()
+    assert (values["base_url"], values["user_name"]) == (hub.url, "alice")
+    assert values["api_key"] not in done.out + done.err
+    me = prime("whoami", "--json").json
+    assert (me["slug"], me["base_url"]) == ("alice", hub.url)
+    assert prime("logout").code == 2  # nobody to ask
+    assert prime("logout", "--yes").code == 0
+    assert ConfigFile().read()["api_key"] == ""
+    assert prime("whoami").code == 2
+    assert prime("-c", "production", "login").code == 2
+
+
+def test_teams_own_what_is_pushed_after_a_switch(prime, hub, alice, make_project):
+    slug = "a-team"
+    answer = httpx.post(
+        f"{hub.url}/api/v1/teams",
+        json={"slug": slug, "name": "A team"},
+        headers={"Authorization": f"Bearer {hub.token}"},
+    )
+    assert answer.status_code == 200
+    team_id = answer.json()["data"]["teamId"]
+    teams = prime("teams", "list", "--json").json
+    assert [(t["slug"], t["role"]) for t in teams["teams"]] == [(slug, "owner")]
+    assert "alice" in prime("teams", "members", "--team-id", team_id).out
+    assert prime("teams", "members").code == 2
+    assert prime("switch", slug).code == 0
+    assert ConfigFile().read()["team_id"] == team_id
+    pushed = prime("env", "push", "-p", make_project(), "--json").json
+    assert pushed["owner"] == slug
+    unknown = prime("switch", "other-team")
+    assert (unknown.code, slug in unknown.err) == (2, True)
+    assert prime("switch", "personal").code == 0
+    assert (
+        prime("env", "push", "-p", make_project(), "--team", slug, "--json").json["owner"] == slug
+    )
+    assert prime("env", "push", "-p", make_project(), "--json").json["owner"] == "alice"
