@@ -177,6 +177,7 @@ def _show_plan(planned: Sequence[Planned], *, as_json: bool) -> None:
 def _run_one(
     one: Planned, choices: Choices, prices: Any, heartbeat_url: str | None
 ) -> report.Finished:
+    from verifiers.errors import ConfigError
     from verifiers.evaluation import (
         RunOptions,
         environment_version,
@@ -191,6 +192,11 @@ def _run_one(
         loaded = prepare_environment(config)
     environment = loaded.environment
     examples = example_count(config, environment)
+    if examples == 0:
+        raise ConfigError(
+            f"The evaluation dataset of {config.env_id!r} has no rows, so there is nothing to evaluate. "
+            "Check what load_environment makes of its arguments (-a)."
+        )
     wanted = examples * config.rollouts_per_example
     title = report.title_of(
         environment.env_id,

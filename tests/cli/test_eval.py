@@ -132,6 +132,20 @@ def test_fail_under_turns_a_low_mean_into_exit_code_1(run, endpoint_that, make_e
     assert "0.500 is below --fail-under 0.6" in low.err
 
 
+def test_a_dataset_without_rows_is_an_error_and_not_a_success(run, endpoint, make_environment):
+    source = """
+import verifiers as vf
+
+
+def load_environment():
+    return vf.SingleTurnEnv(dataset=[], rubric=vf.Rubric(funcs=[lambda completion: 1.0]))
+"""
+    done = run("eval", make_environment(source), "-b", endpoint.url, "-m", "sums")
+
+    assert done.code == 2
+    assert "has no rows" in done.err
+
+
 def test_resume_runs_only_what_is_missing(run, endpoint, make_environment):
     common = ("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-s", "--json")
     first = run(*common, "-n", 2, "-r", 2).json["evaluations"][0]
