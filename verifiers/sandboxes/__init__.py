@@ -1,8 +1,9 @@
 """Isolated machines for code that a model writes.
 
 Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and
-`pool` (how to get one) · `local` (the back end of this machine's kernel) · `containers`, `prime` (others) · `carried_agent` (how the agent
-gets into those) · `server` (sandboxes for other machines) · `agent` (what runs inside) · `connection`,
+`pool` (how to get one) · `local` (the back end of this machine's kernel) · `containers`, `prime` (others) ·
+`carried_agent` (how the agent gets into those) · `server` (sandboxes for other machines) ·
+`agent` (what runs inside) · `connection`,
 `jobs`, `agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
 """
 

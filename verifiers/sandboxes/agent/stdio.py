@@ -45,7 +45,7 @@ class PipeStream:
         """See socket."""
         return os.read(self._incoming, count)
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: bytes | bytearray) -> int:
         """See socket."""
         return os.write(self._outgoing, memoryview(data)[:_WRITE_BYTES])
 
