@@ -96,7 +96,7 @@ def _run(request: dict) -> dict:
     """One test: {"stdin": text} or {"function": name, "arguments": list}, with its limits."""
     global _test_number
     _test_number += 1
-    folder = f"/tmp/test-{os.getpid()}-{_test_number}"
+    folder = os.path.join(tempfile.gettempdir(), f"test-{os.getpid()}-{_test_number}")
     os.mkdir(folder)
     stdin, stdout, stderr, value = (tempfile.TemporaryFile() for _ in range(4))  # noqa: SIM115 - closed below
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import verifiers as vf
 from verifiers.envs.code_env import CodeEnv
 from verifiers.errors import ConfigError
 from verifiers.sandboxes import SandboxDead, SandboxSpec
-from verifiers.sandboxes.local import LocalBackend
+from verifiers.sandboxes.local import LocalBackend, LocalConfig
+from verifiers.sandboxes.local.zygote import landlock
+from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 from verifiers.testing import Reply, ScriptedClient, run
 from verifiers.testing.environment_contract import environment_problems
 from verifiers.training.samples import failure_of, samples_of
@@ -270,6 +273,50 @@ async def test_a_broken_sandbox_masks_the_completion_instead_of_scoring_zero():
     assert backend.made == 2
     assert "SandboxDead" in (failure_of(output) or "")
     assert samples_of(output) == []
+
+
+async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    from verifiers.envs.code_tests import runner
+
+    broken = runner.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
+    monkeypatch.setattr(runner, "worker_cell", lambda: broken)
+    async with made() as env:
+        output, verdicts = await played(env, RIGHT)
+    assert (output["error"]["error"], verdicts) == ("SandboxError", [])
+
+
+async def test_filling_the_disk_is_the_programs_own_failure():
+    program = (
+        "import itertools, tempfile\n"
+        "for n in itertools.count():\n"
+        "    with open(f'{tempfile.gettempdir()}/fill-{n}', 'wb') as file:\n"
+        "        file.write(bytes(1 << 20))\n"
+    )
+    async with made(sandbox_spec={"disk_mb": 8}) as env:
+        output, verdicts = await played(env, program)
+    assert set(verdicts) <= {"error", "ended_worker", "not_run"}
+    assert (output["reward"], output["error"]) == (0.0, None)
+
+
+@pytest.mark.parametrize("level", ["restricted", "none"])
+async def test_it_works_at_the_weaker_levels_too(level: Any):
+    # Root's interpreter may be unreadable for the users that sandboxes become.
+    python = "/usr/bin/python3" if os.getuid() == 0 and level == "restricted" else None
+    if level == "restricted" and (
+        landlock.abi() < landlock.MIN_ABI or not os.path.exists(python or "/")
+    ):
+        pytest.skip("this machine cannot have the level 'restricted'")
+    backend = (
+        LocalBackend(LocalConfig(level="restricted")) if level != "none" else UnsafeLocalBackend()
+    )
+    spec = {"isolation_min": level, "python": python}
+    async with backend, made(SQUARES[:2], backend=backend, sandbox_spec=spec) as env:
+        _, right = await played(env, RIGHT)
+        _, wrong = await played(env, "import os\nos.kill(os.getppid(), 9)")
+    assert right == ["passed"] * 2
+    assert wrong[0] == "ended_worker"
 
 
 async def test_nothing_is_left_when_a_run_is_cancelled(env: CodeEnv):
