@@ -150,7 +150,8 @@ async def run_evaluation(
     """Evaluate, and save as the configuration says.
 
     `environment` and `results_path` may be given by a caller that made them with `prepare_environment` and
-    `run_folder_for`. `on_log_file` is accepted for v0's sake: there is no log file, because there is no server.
+    `run_folder_for`. `on_log_file` is accepted for v0's sake and not called. With `num_workers` a number, rollouts
+    run in that many processes of their own for the time of this evaluation, unless `disable_env_server`.
     Failed rollouts are results; what ends the whole run (wrong credentials, a full disk) raises.
     """
     options = options or RunOptions()
@@ -158,6 +159,34 @@ async def run_evaluation(
         environment = prepare_environment(config).environment
     if results_path is None:
         results_path = run_folder_for(config, environment, options)
+    callbacks = {"on_start": on_start, "on_progress": on_progress, "on_log": on_log}
+    if worker_count(config):
+        await environment.start_server(
+            num_workers=worker_count(config),
+            extra_env_kwargs=config.extra_env_kwargs,
+            log_level="WARNING",
+            env_id=config.env_id,
+        )
+    try:
+        return await _evaluated(config, environment, results_path, options, **callbacks)
+    finally:
+        await environment.stop_server()
+
+
+def worker_count(config: EvalConfig) -> int:
+    """Processes to run an evaluation in; 0 for this one."""
+    return (
+        0 if config.disable_env_server or config.num_workers == "auto" else int(config.num_workers)
+    )
+
+
+async def _evaluated(
+    config: EvalConfig,
+    environment: Environment,
+    results_path: Path | None,
+    options: RunOptions,
+    **callbacks: Any,
+) -> GenerateOutputs:
     return await environment.evaluate(
         resolve_client(config.client_config),
         config.model,
@@ -182,10 +211,8 @@ async def run_evaluation(
         shuffle_seed=options.shuffle_seed,
         push_to_hf_hub=config.save_to_hf_hub,
         hf_hub_dataset_name=config.hf_hub_dataset_name,
-        on_start=on_start,
-        on_progress=on_progress,
-        on_log=on_log,
         stop=options.stop,
+        **callbacks,
     )
 
 

@@ -264,7 +264,7 @@ NumWorkers = Annotated[
     _option(
         "--num-workers",
         "-w",
-        help="Processes for the environment: 'auto' or a number.",
+        help="Processes of its own for the environment; 'auto': none.",
         panel=_SCOPE,
     ),
 ]

@@ -74,8 +74,6 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
             api_key_of(endpoint)  # a missing key is said before anything is loaded
-        if one.config.num_workers not in ("auto", 1):
-            output.warn("--num-workers has no effect: environments run in this process.")
         if one.config.max_cost_usd is not None and choices.prices is None:
             raise typer.BadParameter(
                 "--max-cost needs --prices FILE, which says what the model costs."

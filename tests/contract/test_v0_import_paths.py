@@ -87,6 +87,9 @@ PATHS = {
     "verifiers.utils.save_utils": """GenerateOutputsBuilder extract_usage_tokens load_outputs make_dataset
         make_serializable save_metadata save_new_outputs state_to_output states_to_outputs validate_resume_metadata""",
     "verifiers.utils.tool_utils": "convert_func_to_oai_tool convert_func_to_tool_def is_valid_tool_content_parts",
+    "verifiers.serve": """EnvClient HealthRequest HealthResponse PendingRequest RunGroupRequest RunGroupResponse
+        RunRolloutRequest RunRolloutResponse ServerError ServerState ZMQEnvClient ZMQEnvServer""",
+    "verifiers.utils.serve_utils": "get_free_port make_ipc_address msgpack_encoder",
     "verifiers.utils.usage_utils": "StateUsageTracker compute_context_token_metrics response_usage_tokens",
 }
 
@@ -101,10 +104,6 @@ NOT_YET = {
     "verifiers.envs.experimental.rlm_env": "RLMEnv",
     "verifiers.utils.interception_utils": "",
     "verifiers.utils.tunnel_utils": "extract_tunnel_url_from_line",
-    # environments in processes of their own
-    "verifiers.serve": """HealthRequest HealthResponse PendingRequest RunRolloutRequest RunRolloutResponse ServerState
-        ZMQEnvClient ZMQEnvServer""",
-    "verifiers.utils.serve_utils": "get_free_port",
     # prompt optimisation
     "verifiers.scripts.gepa": "load_gepa_toml_config resolve_gepa_config_args",
     # browsers and other people's environment servers

@@ -222,7 +222,9 @@ class ZMQEnvClient(EnvClient):
         self._tasks: list[asyncio.Task[None]] = []
         self._places: asyncio.Semaphore | None = None
         self._pings_out = 0
-        self._heard = 0.0
+        self._pings_sent = 0
+        self._sent_after: dict[str, int] = {}
+        """Request id → pings sent before it: only a later ping can tell that the server does not have it."""
 
     async def ensure_started(self) -> None:
         """Connect, if that has not been done in this event loop."""
@@ -245,7 +247,6 @@ class ZMQEnvClient(EnvClient):
         self._socket.connect(self.address)
         self._places = asyncio.Semaphore(self.max_in_flight)
         self._pings_out = 0
-        self._heard = time.monotonic()
         self._tasks = [loop.create_task(self.receive_loop()), loop.create_task(self._ping_loop())]
 
     async def send_request(
@@ -285,14 +286,15 @@ class ZMQEnvClient(EnvClient):
                 f"{self.name} did not answer {request.request_type!r} within {timeout:g} s."
             ) from None
         except asyncio.CancelledError:
-            if not future.cancelled() and self._socket is not None:
-                await self.send_cancel(request_id)
+            await self.send_cancel(request_id)
             raise
         finally:
             self.pending.pop(request_id, None)
+            self._sent_after.pop(request_id, None)
         return response_type.model_validate(fields)
 
     async def _send(self, request_id: str, request: BaseRequest) -> None:
+        self._sent_after[request_id] = self._pings_sent
         if isinstance(request, HealthRequest):
             frames = [wire.HEALTH, bytes.fromhex(request_id)]
         else:
@@ -321,7 +323,6 @@ class ZMQEnvClient(EnvClient):
         """Take answers in until cancelled."""
         while True:
             frames = await self._socket.recv_multipart(copy=False)
-            self._heard = time.monotonic()
             self._pings_out = 0
             if self.server_state is not ServerState.HEALTHY:
                 self.on_became_healthy(self.server_state)
@@ -329,7 +330,7 @@ class ZMQEnvClient(EnvClient):
                 await self._finish(frames[1].bytes.hex(), frames[2])
             elif frames[0].bytes == wire.PONG:
                 self.stats = EnvRouterStats.model_validate(unpack(frames[1].buffer))
-                await self._send_again(frames[2].bytes)
+                await self._send_again(int.from_bytes(frames[3].bytes), frames[2].bytes)
 
     async def _finish(self, request_id: str, frame: Any) -> None:
         one = self.pending.get(request_id)
@@ -347,11 +348,13 @@ class ZMQEnvClient(EnvClient):
         if not one.future.done():
             one.future.set_result(fields)
 
-    async def _send_again(self, unknown: bytes) -> None:
+    async def _send_again(self, ping: int, unknown: bytes) -> None:
         for start in range(0, len(unknown), wire.ID_BYTES):
             request_id = unknown[start : start + wire.ID_BYTES].hex()
             one = self.pending.get(request_id)
-            if one is not None and not one.future.done():
+            if one is None or one.future.done():
+                continue
+            if ping > self._sent_after[request_id]:
                 self.resent += 1
                 await self._send(request_id, one.request)
 
@@ -362,7 +365,8 @@ class ZMQEnvClient(EnvClient):
                 for one in self.pending.values()
                 if not isinstance(one.request, HealthRequest)
             )
-            await self._socket.send_multipart([wire.PING, ids])
+            self._pings_sent += 1
+            await self._socket.send_multipart([wire.PING, ids, self._pings_sent.to_bytes(8)])
             self._pings_out += 1
             # Pings, not seconds: a caller that keeps this event loop busy must not lose its server by that.
             if self._pings_out > MISSED_PINGS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -16,8 +17,6 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
-
-import numpy as np
 
 from verifiers.errors import ConfigError
 from verifiers.runs.encoding import jsonable, safe_repr
@@ -72,9 +71,10 @@ def unpack(payload: bytes | memoryview) -> Any:
 
 def msgpack_encoder(obj: Any) -> Any:
     """The `default` of msgpack: a form it knows for values it does not. Raises TypeError when there is none."""
-    if isinstance(obj, np.generic):
+    np = sys.modules.get("numpy")  # half a second to import, and without it there are no arrays
+    if np is not None and isinstance(obj, np.generic):
         return obj.item()
-    if isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
+    if np is not None and isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
         header = _packed([obj.dtype.str, list(obj.shape)])
         return msgpack.ExtType(ARRAY, header + obj.tobytes())
     if isinstance(obj, int):
@@ -129,6 +129,8 @@ def _extension(code: int, data: bytes) -> Any:
     if code == INTEGER:
         return int(data)
     if code == ARRAY:
+        import numpy as np
+
         unpacker = msgpack.Unpacker()
         unpacker.feed(data[:1024])
         dtype, shape = unpacker.unpack()

@@ -149,9 +149,17 @@ class ZMQEnvServer(EnvServer):
     every request is answered exactly once.
     """
 
-    def __init__(self, *args: Any, address: str = DEFAULT_ADDRESS, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        address: str = DEFAULT_ADDRESS,
+        socket_dir: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.address = address
+        self.socket_dir = Path(socket_dir) if socket_dir is not None else None
+        """Folder for the workers' socket, which its owner removes; None for a folder of the server's own."""
         self.server_id = os.urandom(8).hex()
         self._dispatch = Dispatch(
             capacity=self._max_in_flight_per_worker, max_lone_deaths=self._max_lone_deaths
@@ -160,6 +168,7 @@ class ZMQEnvServer(EnvServer):
         """Questions of health on their way → the worker that was asked."""
         self._clients_heard: dict[bytes, float] = {}
         self._failure: str | None = None
+        self._have_all_been_ready = False
         self._stop: asyncio.Event | None = None
         self._told = asyncio.Event()
         self._lag = EventLoopLagMonitor()
@@ -180,11 +189,11 @@ class ZMQEnvServer(EnvServer):
         stop = self._stop = stop_event or asyncio.Event()
         warn_if_open(self.address)
         with ExitStack() as stack:
-            folder = stack.enter_context(socket_folder())
+            folder = self.socket_dir or stack.enter_context(socket_folder())
             context = stack.enter_context(zmq.asyncio.Context())
             self._frontend = stack.enter_context(context.socket(zmq.ROUTER))
             self._backend = stack.enter_context(context.socket(zmq.ROUTER))
-            workers_address = address_in(folder, "workers")
+            workers_address = address_in(folder, f"workers-{self.server_id}")
             for socket, address in (
                 (self._frontend, self.address),
                 (self._backend, workers_address),
@@ -200,7 +209,7 @@ class ZMQEnvServer(EnvServer):
                     raise ServerError(
                         f"The environment server cannot listen at {address}: {error}. Choose another address."
                     ) from error
-            self._supervisor = Supervisor(self._plan(workers_address), self._worker_lost)
+            self._supervisor = Supervisor(self._plan(workers_address, folder), self._worker_lost)
             logger.info(
                 "%s is served at %s by %d workers", self.env_id, self.address, self.num_workers
             )
@@ -254,7 +263,7 @@ class ZMQEnvServer(EnvServer):
         told.cancel()
         return WorkersFailed(self._failure)
 
-    def _plan(self, address: str) -> WorkerPlan:
+    def _plan(self, address: str, folder: Path) -> WorkerPlan:
         return WorkerPlan(
             count=self.num_workers,
             settings={
@@ -265,6 +274,7 @@ class ZMQEnvServer(EnvServer):
                 "json_logging": self.json_logging,
                 "address": address,
                 "silence_s": self.worker_heartbeat_timeout,
+                "socket_folder": None if self.socket_dir is not None else str(folder),
             },
             python=self.python,
             heartbeat_timeout_s=self.worker_heartbeat_timeout,
@@ -295,7 +305,9 @@ class ZMQEnvServer(EnvServer):
             ids = [rest[0][i : i + wire.ID_BYTES] for i in range(0, len(rest[0]), wire.ID_BYTES)]
             unknown = [one for one in ids if Key(client, one) not in self._dispatch]
             stats = pack(self.stats().model_dump())
-            await self._frontend.send_multipart([client, wire.PONG, stats, b"".join(unknown)])
+            await self._frontend.send_multipart(
+                [client, wire.PONG, stats, b"".join(unknown), rest[1]]
+            )
 
     async def _take(self, key: Key, payload: bytes) -> None:
         if self._failure is not None:
@@ -311,12 +323,14 @@ class ZMQEnvServer(EnvServer):
     async def _ask_health(self, key: Key) -> None:
         assert self._supervisor is not None
         ready = self._supervisor.ready
-        if ready and self._failure is None:
+        # At the beginning all of them: otherwise the first batch would go to the worker that happened to be first.
+        self._have_all_been_ready |= len(ready) == self.num_workers
+        if ready and self._have_all_been_ready and self._failure is None:
             worker = min(ready, key=lambda worker: self._dispatch.load(worker.name))
             self._health[key] = worker.name
             await self._send_to(worker.name, wire.HEALTH, key)
             return
-        waiting = f"None of the {self.num_workers} workers of {self.env_id} is ready."
+        waiting = f"{len(ready)} of the {self.num_workers} workers of {self.env_id} are ready."
         answer = {
             **wire.failure(ServerError(self._failure or waiting)),
             "is_final": self._failure is not None,
@@ -371,7 +385,8 @@ class ZMQEnvServer(EnvServer):
         if worker is not None:
             await self._backend.send_multipart([worker.encode(), kind, *key, *payload], copy=False)
 
-    async def _worker_lost(self, name: str, how: str) -> None:
+    async def _worker_lost(self, name: str, how: str) -> int:
+        held = self._dispatch.load(name)
         for key in [key for key, asked in self._health.items() if asked == name]:
             del self._health[key]
             await self._ask_health(key)
@@ -383,6 +398,7 @@ class ZMQEnvServer(EnvServer):
             )
             await self._reply(job.key, pack(wire.failure(error)))
         await self._assign()
+        return held
 
     # ------------------------------------------------------------------------------------------- bookkeeping
 

@@ -122,7 +122,7 @@ class ServerProcess:
         assert process.stdin is not None
         settings = dict(self._settings)
         if self._folder is not None:
-            settings["folder"] = str(self._folder)
+            settings["socket_dir"] = str(self._folder)
         process.stdin.write(settings_line(settings))
         return process
 
@@ -221,12 +221,11 @@ def main() -> None:
     """The child: serve until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = read_settings()
-    folder = settings.pop("folder", None)
     stops: list[Any] = [end_group]
 
     def orphaned() -> None:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if settings.get("socket_dir") is not None:
+            shutil.rmtree(settings["socket_dir"], ignore_errors=True)
         stops[-1]()
 
     when_orphaned(orphaned, grace_s=GRACE_S * 2)

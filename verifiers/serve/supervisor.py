@@ -72,9 +72,10 @@ class WorkerProcess:
 
 
 class Supervisor:
-    """Keeps `plan.count` workers running. `lost(name, how)` is told of every death, before the next start."""
+    """Keeps `plan.count` workers running. `lost(name, how)` is told of every death, before the next
+    start, and gives how many requests the worker had."""
 
-    def __init__(self, plan: WorkerPlan, lost: Callable[[str, str], Awaitable[None]]) -> None:
+    def __init__(self, plan: WorkerPlan, lost: Callable[[str, str], Awaitable[int]]) -> None:
         self._plan = plan
         self._lost = lost
         self.workers: dict[str, WorkerProcess] = {}
@@ -102,12 +103,15 @@ class Supervisor:
                 await self._end(worker)
             how = self._how_it_ended(worker, code)
             logger.warning("Worker %s %s; another is started.", worker.name, how)
-            await self._lost(worker.name, how)
+            held = await self._lost(worker.name, how)
             start_failures = 0 if worker.is_ready else start_failures + 1
             if start_failures and not self.ready:
                 self._give_up_if_hopeless(worker, start_failures, how)
             lived_s = time.monotonic() - worker.started
-            quick_deaths = quick_deaths + 1 if lived_s < QUICK_DEATH_S else 0
+            # With work in hand the work is suspected, and tried a limited number of times; without, nothing else ends
+            # an endless loop of starts.
+            is_quick = lived_s < QUICK_DEATH_S and not held
+            quick_deaths = quick_deaths + 1 if is_quick else 0
             if quick_deaths > 1:
                 await asyncio.sleep(min(LONGEST_PAUSE_S, 0.1 * 2**quick_deaths))
             generation += 1

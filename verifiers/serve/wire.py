@@ -2,8 +2,8 @@
 
 Frames, after the identity that ZeroMQ adds:
 
-    client → server   [RUN, id, request]  [CANCEL, id]  [HEALTH, id]  [PING, ids of all that is waited for]
-    server → client   [DONE, id, response]  [PONG, stats, ids that the server does not know]
+    client → server   [RUN, id, request]  [CANCEL, id]  [HEALTH, id]  [PING, ids of all that is waited for, n]
+    server → client   [DONE, id, response]  [PONG, stats, ids that the server does not know, n]
     worker → server   [READY]  [FAILED, reason]  [BEAT, stats]  [DONE, key, response]
     server → worker   [RUN, key, request]  [CANCEL, key]  [HEALTH, key]
 
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PlainValidator
 
-from verifiers import errors
+import verifiers.errors as errors
 from verifiers.concurrency import EventLoopLagStats
 from verifiers.configs import ClientConfig
 from verifiers.errors import EnvironmentCodeError, Error, InfraError

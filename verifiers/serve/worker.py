@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -198,7 +199,13 @@ def main() -> None:
     # An environment that prints must not write into a stream that means something to somebody.
     os.dup2(2, 1)
     stops: list[Any] = [end_group]
-    when_orphaned(lambda: stops[-1]())
+
+    def orphaned() -> None:
+        if settings["socket_folder"] is not None:  # a server that was killed could not remove it
+            shutil.rmtree(settings["socket_folder"], ignore_errors=True)
+        stops[-1]()
+
+    when_orphaned(orphaned)
     setup_logging(settings["log_level"], json_logging=settings["json_logging"])
     address, name = settings["address"], settings["name"]
     try:

@@ -23,7 +23,7 @@ answering_endpoint = util.module_from_spec(_spec)
 sys.modules.setdefault("answering_endpoint", answering_endpoint)
 _spec.loader.exec_module(answering_endpoint)
 
-ENVIRONMENT = '''
+ENVIRONMENT = """
 import asyncio
 import os
 import re
@@ -50,7 +50,7 @@ def mean_of_group(states):
 
 class Env(vf.SingleTurnEnv):
     async def setup_state(self, state):
-        state["pid"] = os.getpid()
+        state["pid"], state["python"] = os.getpid(), sys.executable
         told = dict(state.get("info") or {})
         if notes := told.get("note"):
             with Path(notes).open("a") as file:
@@ -80,7 +80,7 @@ def load_environment(count: int = 6, group: bool = False, broken: bool = False):
         raise RuntimeError("no data on this machine")
     funcs = [is_right, mean_of_group] if group else [is_right]
     return Env(dataset=rows(count), rubric=vf.Rubric(funcs=funcs))
-'''
+"""
 
 _numbers = count()
 
@@ -122,26 +122,42 @@ async def start(env_id: str) -> AsyncIterator[Callable[..., Any]]:
         await server.stop()
 
 
-def row(number: int = 3, **info: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "prompt": [{"role": "user", "content": f"What is {number} + {number + 1}?"}],
-        "answer": str(2 * number + 1),
-        "example_id": number,
-    }
-    return {**made, "info": info} if info else made
+@pytest.fixture
+def row() -> Callable[..., dict[str, Any]]:
+    """Makes dataset rows; `info` tells the environment what to do."""
+
+    def made(number: int = 3, **info: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "prompt": [{"role": "user", "content": f"What is {number} + {number + 1}?"}],
+            "answer": str(2 * number + 1),
+            "example_id": number,
+        }
+        return {**fields, "info": info} if info else fields
+
+    return made
 
 
-async def until(holds: Callable[[], bool], *, within_s: float = 15.0) -> None:
-    """Wait for something another process does."""
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.01)
+@pytest.fixture
+def until() -> Callable[..., Any]:
+    """Waits for something another process does."""
+
+    async def wait(holds: Callable[[], bool], *, within_s: float = 20.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not holds():  # noqa: ASYNC110 - no event reaches this process
+                await asyncio.sleep(0.01)
+
+    return wait
 
 
-def is_running(pid: int) -> bool:
+@pytest.fixture
+def is_running() -> Callable[[int], bool]:
     """Whether a process is there and not merely waiting to be collected by its parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+
+    def running(pid: int) -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state not in "ZX"
+
+    return running
