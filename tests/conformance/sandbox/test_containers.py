@@ -35,7 +35,9 @@ FAST = {
 def program(folder: Path) -> str:
     """An executable that runs the stand-in with the tests' own interpreter."""
     path = folder / "docker"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {STAND_IN} "$@"\n')
+    path.write_text(
+        f'#!/bin/sh\nSTAND_IN_FOLDER={folder}/names exec {sys.executable} {STAND_IN} "$@"\n'
+    )
     path.chmod(0o755)
     return str(path)
 
