@@ -300,18 +300,19 @@ async def test_filling_the_disk_is_the_programs_own_failure():
     assert (output["reward"], output["error"]) == (0.0, None)
 
 
+# Root's interpreter may be unreadable for the users that sandboxes become.
+PYTHON = "/usr/bin/python3" if os.getuid() == 0 else None
+HAS_RESTRICTED = landlock.abi() >= landlock.MIN_ABI and os.path.exists(PYTHON or "/")
+
+
 @pytest.mark.parametrize("level", ["restricted", "none"])
 async def test_it_works_at_the_weaker_levels_too(level: Any):
-    # Root's interpreter may be unreadable for the users that sandboxes become.
-    python = "/usr/bin/python3" if os.getuid() == 0 and level == "restricted" else None
-    if level == "restricted" and (
-        landlock.abi() < landlock.MIN_ABI or not os.path.exists(python or "/")
-    ):
+    if level == "restricted" and not HAS_RESTRICTED:
         pytest.skip("this machine cannot have the level 'restricted'")
     backend = (
         LocalBackend(LocalConfig(level="restricted")) if level != "none" else UnsafeLocalBackend()
     )
-    spec = {"isolation_min": level, "python": python}
+    spec = {"isolation_min": level, "python": PYTHON if level == "restricted" else None}
     async with backend, made(SQUARES[:2], backend=backend, sandbox_spec=spec) as env:
         _, right = await played(env, RIGHT)
         _, wrong = await played(env, "import os\nos.kill(os.getppid(), 9)")
