@@ -10,9 +10,9 @@ import pytest
 PATHS = {
     "verifiers": """AssistantMessage ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv Info
         InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError
-        MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric
-        RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool
-        ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage UserMessage
+        MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
+        Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser
+        Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage UserMessage
         XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset log_level
         print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
@@ -31,8 +31,6 @@ PATHS = {
     "verifiers.envs.experimental.mcp_env": "MCPEnv",
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
-    "verifiers.envs.python_env": "PythonEnv",
-    "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
     "verifiers.envs.python_env": "PythonEnv PythonWorkerState",
     "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
     "verifiers.envs.singleturn_env": "SingleTurnEnv",
