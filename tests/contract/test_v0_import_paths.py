@@ -13,8 +13,8 @@ PATHS = {
         MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
         Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv
         ThinkParser Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep
-        Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset log_level
-        print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
+        Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset
+        log_level print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
         OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient resolve_client""",
     "verifiers.clients.anthropic_messages_client": "AnthropicMessagesClient",
