@@ -2,10 +2,12 @@
 
 import errno
 import ipaddress
+import logging
 import os
 import platform
 import signal
 import socket
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,18 @@ def _own_directories(
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.chdir(work)
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_they_were() -> Iterator[None]:
+    """What a test sets up of logging (the commands do) does not outlive it."""
+    loggers = [logging.getLogger(name) for name in ("verifiers", "hub_server", "vf_cli")]
+    before = [(one, one.level, one.propagate, one.disabled, list(one.handlers)) for one in loggers]
+    yield
+    for one, level, propagate, disabled, handlers in before:
+        one.setLevel(level)
+        one.propagate, one.disabled = propagate, disabled
+        one.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True)

@@ -218,6 +218,11 @@ _GONE = {
 }
 """Names of the oldest releases that nothing here replaces one for one, and what to use."""
 
+_LATER = frozenset(
+    {"BrowserEnv", "CliAgentEnv", "CLIHarness", "HarborEnv", "Harness", "OpenEnvEnv"}
+    | {"RLMEnv", "RendererClient", "Taskset"}
+)
+
 _SUBMODULES = frozenset(
     [
         "clients",
@@ -250,7 +255,8 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
         )
-    raise AttributeError(f"module 'verifiers' has no attribute {name!r}")
+    later = " The public package had it; this one does not offer it yet." if name in _LATER else ""
+    raise AttributeError(f"module 'verifiers' has no attribute {name!r}.{later}")
 
 
 def __dir__() -> list[str]:

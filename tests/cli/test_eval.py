@@ -267,7 +267,7 @@ def test_a_dry_run_requests_nothing_and_loads_nothing(run, endpoint, make_enviro
         (["my-env", "-e", "nope.toml"], "no endpoint registry at nope.toml"),
         (["my-env", "-b", "http://127.0.0.1/v1", "--max-cost", "1"], "--prices"),
         (["nope.toml"], "no configuration file nope.toml"),
-        (["no/such/id", "-b", "http://127.0.0.1/v1"], "No environment"),
+        (["no/such/id", "-b", "http://127.0.0.1/v1"], "is not an id on a hub"),
         ([], "ENV_OR_CONFIG"),
     ],
 )

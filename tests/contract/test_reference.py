@@ -22,6 +22,7 @@ def test_the_command_reference_is_up_to_date_and_lists_every_option():
     assert page == write_reference.command_page(), "run `make docs`"
     for name in write_reference.COMMANDS:
         assert f"## vf-{name}\n" in page
+    assert "### prime env push\n" in page
 
 
 def test_the_api_reference_has_every_public_name():

@@ -8,6 +8,7 @@ import argparse
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import verifiers
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
+COMMON_PANEL = "Output"
+"""What every command of `prime` has; described once."""
 NOTICE = "<!-- Written by tests/contract/write_reference.py; change the code, then run `make docs`. -->\n"
 
 
@@ -50,24 +53,47 @@ def pages() -> dict[str, str]:
 
 
 def command_page() -> str:
-    """Every `vf-…` command with its arguments and options."""
+    """Every `vf-…` command with its arguments and options, and all of `prime`."""
     parts = ["# Commands", NOTICE, "For everybody. Each command says the same with `--help`.\n"]
     for name in COMMANDS:
         command = typer.main.get_command(import_module(f"vf_cli.{name}").app)
-        parts.append(f"## vf-{name}\n")
-        parts.append(help_text(command.help or ""))
-        panels: dict[str, list[Any]] = {}
-        for parameter in command.params:
-            if not getattr(parameter, "hidden", False):
-                panels.setdefault(panel_of(parameter), []).append(parameter)
-        for panel, parameters in panels.items():
-            parts.append(f"**{panel}**\n")
-            parts.append("| | |\n|---|---|")
-            parts += [
-                f"| {names_of(parameter)} | {described(parameter)} |" for parameter in parameters
-            ]
-            parts.append("")
+        parts += described_command("##", f"vf-{name}", command)
+    root = typer.main.get_command(import_module("vf_cli.prime.main").app)
+    parts += described_command("##", "prime", root)
+    everywhere = [p for p in root.commands["whoami"].params if panel_of(p) == COMMON_PANEL]
+    parts.append("Every command below also has:\n")
+    parts += parameter_table(everywhere)
+    for path, command in leaves(root, "prime"):
+        parts += described_command("###", path, command, left_out=COMMON_PANEL)
     return "\n".join(parts)
+
+
+def leaves(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The commands of a group and of the groups in it, by their full names."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def described_command(mark: str, name: str, command: Any, left_out: str | None = None) -> list[str]:
+    """Heading, help and tables of one command; the panel `left_out` is described elsewhere."""
+    parts = [f"{mark} {name}\n", help_text(command.help or "")]
+    panels: dict[str, list[Any]] = {}
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False) and panel_of(parameter) != left_out:
+            panels.setdefault(panel_of(parameter), []).append(parameter)
+    for panel, parameters in panels.items():
+        parts.append(f"**{panel}**\n")
+        parts += parameter_table(parameters)
+    return parts
+
+
+def parameter_table(parameters: list[Any]) -> list[str]:
+    """One row a parameter."""
+    rows = [f"| {names_of(parameter)} | {described(parameter)} |" for parameter in parameters]
+    return ["| | |\n|---|---|", *rows, ""]
 
 
 def help_text(text: str) -> str:

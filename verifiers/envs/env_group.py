@@ -24,7 +24,7 @@ _ROUTING = ("info", "task")
 
 
 class EnvGroupRubric(Rubric):
-    """Scores each rollout with the rubric of its own environment; metrics of the others read 0.0."""
+    """Scores each rollout with the rubric of its own environment."""
 
     def __init__(self, env_map: Mapping[str, Environment]) -> None:
         super().__init__()
@@ -58,7 +58,6 @@ class EnvGroupRubric(Rubric):
 
     async def score(self, states: Sequence[State]) -> list[Score]:
         """Scores by the rubrics of the states' own environments, in the order of the states."""
-        names = self._get_reward_func_names()
         scores: list[Score | None] = [None] * len(states)
         for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
@@ -66,8 +65,7 @@ class EnvGroupRubric(Rubric):
             async with _as_its_own(env, own) as inner:
                 found = await scores_of(env.rubric, inner)
             for index, score in zip(indices, found, strict=True):
-                metrics = {**dict.fromkeys(names, 0.0), **score.metrics}
-                scores[index] = score._replace(metrics=metrics)
+                scores[index] = score
         return [score for score in scores if score is not None]
 
     async def advantages(self, states: list[State]) -> list[float]:
