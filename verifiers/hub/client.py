@@ -22,7 +22,9 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urljoin
 
 import httpx
+from pydantic import ValidationError
 
+from verifiers.errors import ConfigError
 from verifiers.hub.config import HubSettings, origin
 from verifiers.hub.errors import (
     HubConflict,
@@ -34,6 +36,7 @@ from verifiers.hub.errors import (
     HubUnauthorized,
     HubUnavailable,
 )
+from verifiers.hub.wire import Request
 
 logger = logging.getLogger(__name__)
 
@@ -318,6 +321,20 @@ def environment_path(owner: str, name: str, reference: str | None = None) -> str
     """The path of an environment, or of one of its versions (a number, a content hash or `latest`)."""
     path = f"/environmentshub/{quote(owner, safe='')}/{quote(name, safe='')}"
     return path if reference is None else f"{path}/@{quote(reference, safe='')}"
+
+
+def body_of(model: type[Request], **values: Any) -> dict[str, Any]:
+    """A request body as the wire has it, without members that are None; ConfigError when a value does not fit."""
+    given = {key: value for key, value in values.items() if value is not None}
+    try:
+        checked = model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"{place} cannot be {str(first['input'])[:100]!r}: {first['msg']}."
+        ) from error
+    return checked.model_dump(mode="json", exclude_none=True, exclude_unset=True)
 
 
 def data_of(answer: Mapping[str, Any]) -> Any:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.errors import ConfigError
-from verifiers.hub.client import HubClient, OnProgress, data_of, member
+from verifiers.hub.client import HubClient, OnProgress, body_of, data_of, member
 from verifiers.hub.errors import HubError, HubNotFound
 from verifiers.hub.installation import details_of
 from verifiers.hub.origin import known_hub_id
+from verifiers.hub.wire import EvaluationPatch, EvaluationRequest
 from verifiers.packages.install import is_hub_env, parse_hub_id
 from verifiers.runs.encoding import encode_line
 from verifiers.runs.folders import RESULTS_FILE, is_run_folder
@@ -170,10 +171,11 @@ async def _open(
         reference["version_id"] = str(details["version_id"])
     plain = environment.partition("@")[0]
     described = {
-        "name": options.name or f"{plain.rpartition('/')[2]}-{metadata['model']}",
+        "name": (options.name or f"{plain.rpartition('/')[2]}-{metadata['model']}")[:300],
         "model_name": str(metadata["model"]),
         "dataset": plain.rpartition("/")[2],
         "framework": "verifiers",
+        "tags": [],
         "metadata": {
             key: value
             for key, value in metadata.items()
@@ -183,24 +185,19 @@ async def _open(
         },
     }
     if options.evaluation_id is not None:
-        await hub.get(f"/evaluations/{options.evaluation_id}")
-        await hub.request(
-            "PUT", f"/evaluations/{options.evaluation_id}", body={**described, "tags": []}
-        )
+        path = f"/evaluations/{options.evaluation_id}"
+        await hub.get(path)
+        await hub.request("PUT", path, body=body_of(EvaluationPatch, **described))
         return options.evaluation_id
-    team = hub.settings.team_id
-    answer = await hub.post(
-        "/evaluations/",
-        {
-            **described,
-            "environments": [reference],
-            "tags": [],
-            "is_public": options.is_public,
-            **({"run_id": options.run_id} if options.run_id else {}),
-            **({"team_id": team} if team else {}),
-        },
-        is_repeatable=False,
+    body = body_of(
+        EvaluationRequest,
+        **described,
+        environments=[reference],
+        is_public=options.is_public,
+        run_id=options.run_id,
+        team_id=hub.settings.team_id,
     )
+    answer = await hub.post("/evaluations/", body, is_repeatable=False)
     return str(member(answer, "evaluation_id"))
 
 

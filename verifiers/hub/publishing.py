@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from verifiers.errors import ConfigError
-from verifiers.hub.client import HubClient, data_of, environment_path, member
+from verifiers.hub.client import HubClient, body_of, data_of, environment_path, member
 from verifiers.hub.errors import HubConflict, HubRefused
 from verifiers.hub.origin import write_origin
 from verifiers.hub.source_archive import SourceArchive, pack
+from verifiers.hub.wire import ArtifactRequest, EnvironmentPatch, ResolveRequest
 from verifiers.loading import read_pyproject
 from verifiers.packages.build import Built, build_environment
 
@@ -135,16 +136,15 @@ def _pack(folder: Path, scratch: Path) -> _Packed:
 
 
 async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"name": name}
-    if wanted.visibility:
-        body["visibility"] = wanted.visibility
+    whose: dict[str, str] = {}
     team = hub.settings.team_id
     if wanted.owner:
-        body["owner_slug"] = wanted.owner
+        whose["owner_slug"] = wanted.owner
     elif wanted.team:
-        body["team_slug"] = wanted.team
+        whose["team_slug"] = wanted.team
     elif team:
-        body["team_id" if TEAM_ID.fullmatch(team) else "team_slug"] = team
+        whose["team_id" if TEAM_ID.fullmatch(team) else "team_slug"] = team
+    body = body_of(ResolveRequest, name=name, visibility=wanted.visibility, **whose)
     environment = data_of(await hub.post("/environmentshub/resolve", body))
     member(environment, "id")
     environment.setdefault("created", False)
@@ -153,7 +153,8 @@ async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
         # Before the upload: a version that is meant to be private is never public, not for a moment.
         owner = str(member(member(environment, "owner"), "name"))
         path = environment_path(owner, name)
-        await hub.request("PATCH", path, body={"visibility": wanted.visibility})
+        body = body_of(EnvironmentPatch, visibility=wanted.visibility)
+        await hub.request("PATCH", path, body=body)
         environment["visibility"] = wanted.visibility
     return environment
 
@@ -173,20 +174,25 @@ async def _publish(
     common = {
         "content_hash": source.content_hash,
         "semantic_version": project.version,
-        **({"runtime_hint": runtime} if runtime else {}),
+        "runtime_hint": runtime,
     }
     metadata = _metadata(wanted.folder, packed.built)
+
+    def announcement(original_filename: str, **file: Any) -> dict[str, Any]:
+        body = body_of(ArtifactRequest, **common, **file)
+        # More than our hub reads: others of this protocol show it.
+        return {**body, "metadata": {**metadata, "original_filename": original_filename}}
+
     try:
         announced = data_of(
             await hub.post(
                 f"{base}/wheels",
-                {
-                    **common,
-                    "filename": wheel.path.name,
-                    "sha256": wheel.sha256,
-                    "size": wheel.size_bytes,
-                    "metadata": {**metadata, "original_filename": wheel.path.name},
-                },
+                announcement(
+                    wheel.path.name,
+                    filename=wheel.path.name,
+                    sha256=wheel.sha256,
+                    size=wheel.size_bytes,
+                ),
             )
         )
         if announced.get("upload_url"):  # null: the hub has these bytes already
@@ -196,12 +202,11 @@ async def _publish(
         announced = data_of(
             await hub.post(
                 f"{base}/versions",
-                {
-                    **common,
-                    "filename": f"{plain}-{source.content_hash[:8]}.tar.gz",
-                    "sha256": source.sha256,
-                    "metadata": {**metadata, "original_filename": f"{plain}.tar.gz"},
-                },
+                announcement(
+                    f"{plain}.tar.gz",
+                    filename=f"{plain}-{source.content_hash[:8]}.tar.gz",
+                    sha256=source.sha256,
+                ),
             )
         )
         await _send(hub, member(announced, "upload_url"), source.path, watcher)

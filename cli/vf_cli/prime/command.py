@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from verifiers.packages.install import HubEnvironment
 
 Result = TypeVar("Result")
+LONGEST_WHOLE_CELL = 60
 FORMATS = ("table", "json", "pretty")
 
 
@@ -261,10 +262,13 @@ def show_table(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(cell) for cell in row))
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    for place, column in enumerate(columns):
+        # Names and numbers stay whole; only long text gives way on a narrow terminal.
+        is_short = max(len(row[place]) for row in cells) <= LONGEST_WHOLE_CELL
+        table.add_column(column, overflow="fold", no_wrap=is_short and column != "description")
+    for row in cells:
+        table.add_row(*row)
     output.show(table)
 
 

@@ -145,13 +145,14 @@ def yank(
     undo: Annotated[bool, typer.Option("--undo", help="Put the version back.")] = False,
 ) -> int:
     """Take a version out of normal resolution: who names it exactly still gets it, everybody else another one."""
-    from verifiers.hub.client import data_of, environment_path
+    from verifiers.hub.client import body_of, data_of, environment_path
+    from verifiers.hub.wire import YankRequest
 
     wanted = environment_of(env_id)
     if wanted.version is None:
         raise typer.BadParameter("Name the version: owner/name@version.")
     path = environment_path(wanted.owner, wanted.name, wanted.version) + "/yank"
-    body = {"yanked": not undo, "reason": reason}
+    body = body_of(YankRequest, yanked=not undo, reason=reason)
     row = data_of(with_hub(lambda hub: hub.post(path, body), needs_key=True))
     full = f"{wanted.owner}/{wanted.name} {row.get('version')}"
     show_facts(

@@ -9,9 +9,9 @@ import typer
 from vf_cli import output
 from vf_cli.main import run
 from vf_cli.prime import account, config, env, env_publish, env_values, evaluations
-from vf_cli.prime.command import choose, command, forget_choices, group
+from vf_cli.prime.command import HELP_NAMES, choose, command, forget_choices
 
-app = group("Environments, evaluations and your account on a hub that you or your team host.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings=HELP_NAMES)
 app.add_typer(env.app, name="env")
 app.add_typer(evaluations.app, name="eval")
 app.add_typer(config.app, name="config")
