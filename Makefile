@@ -44,7 +44,7 @@ lint: $(READY)  ## ruff, and the generated reference is up to date
 	$(BIN)/ruff check .
 	$(BIN)/python tests/contract/write_reference.py --check
 
-types: $(READY)  ## the type checker
+types: $(TRAINING)  ## the type checker
 	$(BIN)/basedpyright --level error
 	$(BIN)/basedpyright --level error -p pyrightconfig.strict.json
 

@@ -209,7 +209,7 @@ def pad(samples: Sequence[TokenSample], *, pad_id: int = 0, multiple_of: int = 1
 
 def tensors_of(batch: MicroBatch | PaddedBatch, device: Any = None) -> dict[str, Any]:
     """The streams as torch tensors by name; ids are int64 as embeddings want them, `cu_seqlens` int32 as kernels do."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     streams = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "sample_numbers"}
     wide = {"input_ids", "position_ids", "sequence_ids"}
@@ -226,7 +226,7 @@ def token_logprobs(logits: Any, input_ids: Any, temperatures: Any = None) -> Any
     sequence gets a meaningless value; no sample trains on it. `temperatures` `[..., N]` are those of the tokens, so
     that the result compares with what the sampler said. The gradient flows to the logits.
     """
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     predicting = logits[..., :-1, :].float()
     if temperatures is not None:
