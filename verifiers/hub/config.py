@@ -66,6 +66,10 @@ class HubSettings(NamedTuple):
     context: str
     """Name of the context the settings come from."""
 
+    def __repr__(self) -> str:
+        """Without the key: settings end up in logs and in messages of tests."""
+        return f"HubSettings({self.base_url!r}, key {masked(self.api_key) or 'none'}, {self.context!r})"
+
     @property
     def is_encrypted(self) -> bool:
         """Whether nobody on the way can read the key: https, or this machine."""

@@ -346,8 +346,19 @@ def install_from_repo(env_name: str, branch: str = "main", repo: str | None = No
 
 
 def install_from_hub(env_id: str, source: EnvironmentSource | None = None) -> bool:
-    """Whether it could be installed from a hub; the log says why not."""
-    return _succeeds(env_id, source=source)
+    """Whether it could be installed from a hub, the configured one by default; the log says why not."""
+    if source is not None:
+        return _succeeds(env_id, source=source)
+    from verifiers.hub.config import hub_settings
+    from verifiers.hub.installation import HubSource
+
+    try:
+        settings = hub_settings()
+    except Error as error:
+        logger.error("%s", error)
+        return False
+    with HubSource(settings) as configured:
+        return _succeeds(env_id, source=configured)
 
 
 def _succeeds(env: str, **options: object) -> bool:
