@@ -186,6 +186,7 @@ async def test_a_server_that_is_killed_comes_back_and_gets_what_it_had_lost(
     await until(lambda: not is_running(worker))
 
 
+@pytest.mark.long  # the server's start-up is not robust beside other test workers yet
 async def test_an_environment_that_cannot_be_loaded_is_said_at_once(env_id, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -216,6 +217,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long  # the server's start-up is not robust beside other test workers yet
 async def test_nothing_is_left_when_the_parent_is_killed(
     env_id, endpoint, tmp_path, until, is_running
 ):
