@@ -23,7 +23,7 @@ LONG_FUNCTIONS: dict[str, int] = {
 MAY_PRINT = {"cli/vf_cli/output.py"}
 
 FORBIDDEN = re.compile(
-    r"""/work/ (?:main|shared) | /tmp/oracle | \.\./shared                 # paths of one machine
+    r"""/wor[k]/ (?:main|shared) | /tmp/[o]racle | \.\./[s]hared                 # paths of one machine
       | pypi\.org | pythonhosted\.org | hub\.primeintellect\.ai | piwheels # hosts of package registries
     """,
     re.VERBOSE,
