@@ -7,7 +7,7 @@ back; nobody calls `commit`. On SQLite there is one writer at a time, which take
 
 import secrets
 import string
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +24,8 @@ from hub_server.sqlite_cursor import OneHopConnection
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for the one before it."""
+CHANGED_OWNERS = "changed_owners"
+"""Key of a session's `info`: the owners whose pages its transaction changes."""
 
 
 _ALPHABET = string.ascii_lowercase + string.digits
@@ -81,6 +83,8 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.on_commit: Callable[[set[str]], None] = lambda _owners: None
+        """Called after a commit with the owners whose pages it changed."""
         self.is_sqlite = url.startswith("sqlite")
         if self.is_sqlite:
             self._readers = _sqlite_engine(url, begin="BEGIN", pool_size=4)
@@ -113,6 +117,8 @@ class Database:
                 # The connection, hence the lock, before the block reads anything.
                 await session.connection()
             yield session
+        if changed := session.info.get(CHANGED_OWNERS):
+            self.on_commit(changed)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Principal
 from hub_server.changes.models import AuditEntry, Change
-from hub_server.database import Database
+from hub_server.database import CHANGED_OWNERS, Database
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ async def record_change(
 
     On PostgreSQL a lock held to the commit makes serials visible in their own order.
     """
+    session.info.setdefault(CHANGED_OWNERS, set()).add(owner)
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(text(f"SELECT pg_advisory_xact_lock({_ORDER_LOCK})"))
         await session.execute(
@@ -163,6 +164,8 @@ class PostgresWatcher:
         self._owners: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self.is_reliable = False
+        # A notification comes after the answer to the client; this worker's own changes must show at once.
+        database.on_commit = self._owners.update
 
     async def start(self) -> None:
         """Begin to listen; a lost connection is opened again."""
@@ -174,7 +177,8 @@ class PostgresWatcher:
 
     def changed_owners(self) -> set[str]:
         """What was heard since the last call; `*` when a connection was lost in between."""
-        owners, self._owners = self._owners, set()
+        owners = set(self._owners)
+        self._owners.clear()
         return owners
 
     async def _listen(self, ready: Callable[[], None]) -> None:

@@ -361,3 +361,12 @@ async def test_spellings_of_one_name_are_one_environment(hub, wheel, name):
     await alice.upload(wheel())
     answer = (await alice.http.post(f"{API}/resolve", json={"name": name})).json()["data"]
     assert (answer["created"], answer["name"]) == (False, "demo-env")
+
+
+async def test_a_worker_sees_its_own_change_before_the_database_says_so(hub, wheel, monkeypatch):
+    alice = await hub.person("alice")
+    await alice.upload(wheel())
+    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 200
+    monkeypatch.setattr("hub_server.changes.service.CHANNEL", "nobody_listens")
+    assert (await alice.http.delete(f"{API}/alice/demo-env")).status_code == 200
+    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 404

@@ -7,6 +7,7 @@ reach into C code; ending the process always works.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -103,7 +104,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            stream.close()
+            with contextlib.suppress(OSError):  # what a question under way left unsent
+                stream.close()
 
 
 class MathChecker:
