@@ -16,8 +16,8 @@ from verifiers.clients.connect import is_loopback
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SOCKET_FOLDER = 90
-"""The kernel takes paths of 107 bytes; sockets of longer folders go to /tmp."""
+LONGEST_SOCKET_FOLDER = 80
+"""Bytes. Kernels take paths of 103 (macOS) or 107 (Linux), and names get up to 22; longer folders move to /tmp."""
 
 
 def get_free_port() -> int:
@@ -35,7 +35,7 @@ def make_ipc_address(session_id: str, name: str) -> str:
 def new_socket_folder() -> Path:
     """A new folder only this user can enter."""
     folder = Path(tempfile.mkdtemp(prefix="vf-"))
-    if len(str(folder)) > LONGEST_SOCKET_FOLDER:
+    if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="vf-", dir="/tmp"))
     return folder

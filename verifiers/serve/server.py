@@ -193,7 +193,7 @@ class ZMQEnvServer(EnvServer):
             context = stack.enter_context(zmq.asyncio.Context())
             self._frontend = stack.enter_context(context.socket(zmq.ROUTER))
             self._backend = stack.enter_context(context.socket(zmq.ROUTER))
-            workers_address = address_in(folder, f"workers-{self.server_id}")
+            workers_address = address_in(folder, f"workers-{self.server_id[:8]}")
             for socket, address in (
                 (self._frontend, self.address),
                 (self._backend, workers_address),

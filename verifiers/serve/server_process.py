@@ -240,7 +240,7 @@ def main() -> None:
     try:
         asyncio.run(serve())
     except ServerError as error:
-        logger.error("%s", error)
+        logger.critical("%s", error)  # the parent refers to it, whatever the log level
         os._exit(1)
 
 

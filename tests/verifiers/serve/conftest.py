@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import util
 from itertools import count
@@ -83,6 +84,13 @@ def load_environment(count: int = 6, group: bool = False, broken: bool = False):
 """
 
 _numbers = count()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder for temporary files whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -186,16 +186,16 @@ async def test_a_server_that_is_killed_comes_back_and_gets_what_it_had_lost(
     await until(lambda: not is_running(worker))
 
 
-@pytest.mark.long  # the server's start-up is not robust beside other test workers yet
-async def test_an_environment_that_cannot_be_loaded_is_said_at_once(env_id, tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+async def test_an_environment_that_cannot_be_loaded_is_said_at_once(
+    env_id, short_folder, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(short_folder))
     server = ServerProcess(env_id, {"broken": True}, num_workers=2, log_level="CRITICAL")
 
     with pytest.raises(ServerError, match="no data on this machine"):
         await server.start()
 
-    assert (server.pid, list(tmp_path.glob("vf-*"))) == (None, [])
+    assert (server.pid, list(short_folder.iterdir())) == (None, [])
 
 
 PARENT = """
@@ -217,14 +217,11 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.long  # the server's start-up is not robust beside other test workers yet
 async def test_nothing_is_left_when_the_parent_is_killed(
-    env_id, endpoint, tmp_path, until, is_running
+    env_id, endpoint, tmp_path, short_folder, until, is_running
 ):
     child = tmp_path / "child"
-    sockets = tmp_path / "tmp"
-    sockets.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(sockets)}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(short_folder)}
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, env_id, endpoint.url, str(child)),
         stdout=asyncio.subprocess.PIPE,
@@ -234,12 +231,13 @@ async def test_nothing_is_left_when_the_parent_is_killed(
     pids = json.loads(await asyncio.wait_for(parent.stdout.readline(), 30))
     pids.append(int(child.read_text()))
     assert all(map(is_running, pids))
+    assert list(short_folder.glob("vf-*"))
 
     parent.kill()
     await parent.wait()
 
     await until(lambda: not any(map(is_running, pids)))
-    await until(lambda: not list(sockets.glob("vf-*")))
+    await until(lambda: not list(short_folder.glob("vf-*")))
 
 
 async def test_v0s_way_a_server_in_a_process_and_a_client_by_address(
