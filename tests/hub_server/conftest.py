@@ -33,15 +33,22 @@ from hub_server.migrations import upgrade
 from hub_server.settings import Settings
 
 ALL_ACTIONS = [action.value for action in Action]
-BOTH_GROUNDS_ALWAYS = {"test_publish_and_index.py", "test_lifecycle.py"}
-"""Files whose tests run on PostgreSQL and S3 in the fast suite too; the others' do in the long one."""
+BOTH_GROUNDS_ALWAYS = {
+    "test_publish_and_index.py",
+    "test_lifecycle.py",
+    "test_uv_installs_from_an_owners_and_an_environments_index",
+    "test_pip_installs_the_newest_version",
+    "test_uv_publishes_and_says_what_the_hub_refuses",
+}
+"""Files and tests that run on PostgreSQL and S3 in the fast suite too; the others do in the long one."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         here = item.path.parent == Path(__file__).parent
-        if here and "postgresql" in item.name and item.path.name not in BOTH_GROUNDS_ALWAYS:
+        known_as = {item.path.name, getattr(item, "originalname", item.name)}
+        if here and "postgresql" in item.name and not known_as & BOTH_GROUNDS_ALWAYS:
             item.add_marker(pytest.mark.long)
 
 
@@ -530,10 +537,10 @@ def stop_hub(hub: LiveHub) -> None:
         hub.process.wait()
 
 
-@pytest.fixture(scope="module")
-def live_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
-    """A served hub with the administrator `alice`."""
-    hub = start_hub(tmp_path_factory.mktemp("live") / "hub-data")
+@contextlib.contextmanager
+def served_hub(data_dir: Path, **settings: Any) -> Iterator[LiveHub]:
+    """A served hub with the administrator `alice`, for the block."""
+    hub = start_hub(data_dir, **settings)
     try:
         answer = httpx.post(
             f"{hub.url}/api/v1/setup",
@@ -543,6 +550,28 @@ def live_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
         yield hub
     finally:
         stop_hub(hub)
+
+
+@pytest.fixture(scope="module")
+def live_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
+    """A served hub on SQLite and a folder."""
+    with served_hub(tmp_path_factory.mktemp("live") / "hub-data") as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module", params=["sqlite+folder", "postgresql+s3"])
+def live_hub_on_each_ground(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveHub]:
+    """A served hub on each of the two kinds of ground; on S3, files come and go by signed addresses."""
+    settings: dict[str, Any] = {}
+    if request.param == "postgresql+s3":
+        postgres = request.getfixturevalue("postgres")
+        with ThreadPoolExecutor(1) as thread:
+            database_url = thread.submit(lambda: asyncio.run(postgres.new_database())).result()
+        settings = {"database_url": database_url, **request.getfixturevalue("s3").new_bucket()}
+    with served_hub(tmp_path_factory.mktemp("live") / "hub-data", **settings) as hub:
+        yield hub
 
 
 @pytest.fixture

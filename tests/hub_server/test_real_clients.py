@@ -88,13 +88,14 @@ def with_credentials(hub, path):
 
 
 @pytest.fixture(scope="module")
-def stocked_hub(live_hub, wheel):
+def stocked_hub(live_hub_on_each_ground, wheel):
     """A hub with a public and a private environment."""
-    publish(live_hub, wheel())
-    publish(live_hub, wheel(version="0.2.0"))
+    hub = live_hub_on_each_ground
+    publish(hub, wheel())
+    publish(hub, wheel(version="0.2.0"))
     hidden = wheel(name="hidden-env", files={"hidden_env.py": b"X = 1\n"})
-    publish(live_hub, hidden, visibility="private")
-    return live_hub
+    publish(hub, hidden, visibility="private")
+    return hub
 
 
 # --- uv and pip -------------------------------------------------------------------------------
@@ -359,6 +360,42 @@ def test_poetry_adds_a_dependency_from_the_hub(stocked_hub, installed, call, tmp
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
+def test_poetry_publishes_and_installs_a_private_environment(
+    stocked_hub, installed, call, tmp_path
+):
+    poetry = installed("poetry") / "poetry"
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "poetry-env"\nversion = "0.1.0"\nrequires-python = ">=3.11"\n'
+        '[tool.poetry]\npackages = [{ include = "poetry_env.py" }]\n'
+        '[build-system]\nrequires = ["poetry-core"]\nbuild-backend = "poetry.core.masonry.api"\n'
+    )
+    (project / "poetry_env.py").write_text("X = 1\n")
+    (project / "poetry.toml").write_text(
+        f'[repositories.hub]\nurl = "{stocked_hub.url}/alice/legacy/?visibility=private"\n'
+    )
+    login = {"POETRY_HTTP_BASIC_HUB_USERNAME": "__token__"}
+    login["POETRY_HTTP_BASIC_HUB_PASSWORD"] = stocked_hub.token
+    call(poetry, "build", cwd=project, **login)
+    call(poetry, "publish", "--no-interaction", "-r", "hub", cwd=project, **login)
+    call(poetry, "publish", "--no-interaction", "-r", "hub", cwd=project, **login)  # the same again
+    user = tmp_path / "user"
+    user.mkdir()
+    (user / "pyproject.toml").write_text(
+        '[project]\nname = "p"\nversion = "0"\nrequires-python = ">=3.11,<4"\n'
+        "[tool.poetry]\npackage-mode = false\n"
+        f'[[tool.poetry.source]]\nname = "hub"\nurl = "{stocked_hub.url}/alice/poetry-env/simple/"\n'
+        'priority = "explicit"\n'
+    )
+    login["POETRY_VIRTUALENVS_IN_PROJECT"] = "true"
+    call(poetry, "add", "--no-interaction", "--source", "hub", "poetry-env", cwd=user, **login)
+    assert list((user / ".venv").rglob("poetry_env.py"))
+    assert stocked_hub.token not in (user / "poetry.lock").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["20.3.4", "22.3.1", "25.3", "26.3"])
 def test_other_generations_of_pip_install(stocked_hub, installed, call, tmp_path, version):
     python = installed(f"pip=={version}", "setuptools<80") / "python"
@@ -477,3 +514,61 @@ def test_the_public_prime_command_works_unmodified(
 def _content_hash(hub, name):
     rows = httpx.get(f"{hub.url}/api/v1/environmentshub/alice/{name}/versions").json()
     return rows["data"]["versions"][0]["content_hash"]
+
+
+EVALS_SCRIPT = """
+import sys
+from prime_evals import APIClient, EvalsClient
+from prime_evals.core import APIError
+
+evals = EvalsClient(APIClient())
+environment, count = sys.argv[1], int(sys.argv[2])
+made = evals.create_evaluation(
+    "by the library alone",
+    environments=[{"slug": environment}],
+    model_name="m",
+    dataset="d",
+    tags=["nightly"],
+    metadata={"num_examples": count},
+)
+key = made["evaluation_id"]
+rows = [{"example_id": i, "rollout_number": 0, "reward": 1.0, "prompt": "p" * 40_000} for i in range(count)]
+evals.push_samples(key, rows)
+evals.push_samples(key, rows)  # as after a connection that broke before the answer
+evals.update_evaluation(key, description="changed")
+evals.finalize_evaluation(key, metrics={"reward": 1.0})
+evals.finalize_evaluation(key, metrics={"reward": 1.0})
+read = evals.get_evaluation(key)
+assert read["status"] == "COMPLETED", read
+assert (read["total_samples"], read["tags"], read["description"]) == (count, ["nightly"], "changed")
+assert read["metrics"] == {"reward": 1.0}, read
+found, page = [], 1
+while (answer := evals.get_samples(key, page=page, limit=300))["samples"]:
+    found += answer["samples"]
+    page += 1
+assert sorted(row["example_id"] for row in found) == list(range(count))
+[listed] = evals.list_evaluations(env_name=environment)["evaluations"]
+assert listed["environment_names"] == [environment]
+try:
+    evals.get_evaluation("missing")
+except APIError as error:
+    assert "not found" in str(error), error
+else:
+    raise AssertionError("a missing evaluation was found")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["0.1.6", "0.2.4"])
+def test_the_evaluations_library_works_without_the_command(
+    stocked_hub, installed, call, tmp_path, wheel, version
+):
+    """Newer ones send 41 MB as parallel batches, 0.1.6 everything in one request."""
+    name = f"evals-{version.replace('.', '-')}"
+    publish(stocked_hub, wheel(name=name, files={f"{name.replace('-', '_')}.py": b""}))
+    python = installed(f"prime-evals=={version}") / "python"
+    (tmp_path / "evals.py").write_text(EVALS_SCRIPT)
+    count = 1000 if version != "0.1.6" else 400
+    settings = {"PRIME_API_BASE_URL": stocked_hub.url, "PRIME_API_KEY": stocked_hub.token}
+    call(python, "evals.py", f"alice/{name}", count, **settings)
