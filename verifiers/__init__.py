@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from verifiers.decorators import stop as stop
     from verifiers.decorators import teardown as teardown
     from verifiers.decorators import update as update
+    from verifiers.envs.cli_agent_env import CliAgentEnv as CliAgentEnv
     from verifiers.envs.code_env import CodeEnv as CodeEnv
     from verifiers.envs.env_group import EnvGroup as EnvGroup
     from verifiers.envs.environment import Environment as Environment
+    from verifiers.envs.harbor.env import HarborEnv as HarborEnv
     from verifiers.envs.integrations.gym_env import GymEnv as GymEnv
     from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv as ReasoningGymEnv
     from verifiers.envs.integrations.textarena_env import TextArenaEnv as TextArenaEnv
@@ -194,6 +196,8 @@ _EXPORTS: dict[str, str] = {
         "verifiers.envs.sandbox_env": "SandboxEnv",
         "verifiers.envs.python_env": "PythonEnv",
         "verifiers.envs.code_env": "CodeEnv",
+        "verifiers.envs.cli_agent_env": "CliAgentEnv",
+        "verifiers.envs.harbor.env": "HarborEnv",
         "verifiers.tools.mcp": "MCPTool MCPToolConfig",
         "verifiers.envs.integrations.gym_env": "GymEnv",
         "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",
@@ -219,8 +223,7 @@ _GONE = {
 """Names of the oldest releases that nothing here replaces one for one, and what to use."""
 
 _LATER = frozenset(
-    {"BrowserEnv", "CliAgentEnv", "CLIHarness", "HarborEnv", "Harness", "OpenEnvEnv"}
-    | {"RLMEnv", "RendererClient", "Taskset"}
+    {"BrowserEnv", "CLIHarness", "Harness", "OpenEnvEnv"} | {"RLMEnv", "RendererClient", "Taskset"}
 )
 
 _SUBMODULES = frozenset(

@@ -11,7 +11,7 @@ LAYERS = {
     0: "types errors decorators records timing state configs keys concurrency",
     1: "messages packages.archive",
     2: "parsers tasks clients tools sandboxes tokens packages.manifest",
-    3: "rubrics rollouts runs",
+    3: "rubrics rollouts runs interception",
     4: "envs",
     5: "loading packages serve training viewer hub testing evaluation evaluations endpoint logs example_datasets",
     6: "utils scripts __init__",

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 PATHS = {
-    "verifiers": """AssistantMessage ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv Info
+    "verifiers": """AssistantMessage CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv HarborEnv Info
         InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError
         MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
         Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv
@@ -27,8 +27,14 @@ PATHS = {
     "verifiers.decorators": "cleanup reward stop teardown",
     "verifiers.envs.env_group": "EnvGroup EnvGroupRubric",
     "verifiers.envs.environment": "Environment resolve_client",
+    "verifiers.envs.experimental.cli_agent_env": "AgentError CliAgentEnv CliAgentMonitorRubric",
     "verifiers.envs.experimental.gym_env": "EpisodicSumRubric GymEnv",
+    "verifiers.envs.experimental.harbor_env": """HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer
+        mcp_agent_url mcp_url_port parse_mcp_servers""",
     "verifiers.envs.experimental.mcp_env": "MCPEnv",
+    "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
+        SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
+        is_retryable_sandbox_read_error""",
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
     "verifiers.envs.python_env": "PythonEnv PythonWorkerState",
@@ -71,6 +77,8 @@ PATHS = {
     "verifiers.utils.error_utils": "ErrorChain error_data get_vf_error_chain",
     "verifiers.utils.eval_utils": """load_endpoints load_toml_config make_dataset print_results
         run_evaluation""",
+    "verifiers.utils.interception_utils": """InterceptionServer StreamInterrupted create_empty_completion
+        deliver_response protocol_from_path serialize_intercept_response serialize_tool_defs synthesize_stream""",
     "verifiers.utils.install_utils": """check_hub_env_installed is_hub_env is_installed normalize_package_name
         parse_env_id""",
     "verifiers.utils.logging_utils": "log_level print_prompt_completions_sample quiet_verifiers setup_logging",
@@ -88,20 +96,13 @@ PATHS = {
     "verifiers.serve": """EnvClient HealthRequest HealthResponse PendingRequest RunGroupRequest RunGroupResponse
         RunRolloutRequest RunRolloutResponse ServerError ServerState ZMQEnvClient ZMQEnvServer""",
     "verifiers.utils.serve_utils": "get_free_port make_ipc_address msgpack_encoder",
+    "verifiers.utils.tunnel_utils": "extract_tunnel_url_from_line",
     "verifiers.utils.usage_utils": "StateUsageTracker compute_context_token_metrics response_usage_tokens",
 }
 
 NOT_YET = {
-    # sandboxes
-    "verifiers": "CliAgentEnv HarborEnv OpenEnvEnv",
-    "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
-        SandboxSetupError SandboxTimeouts is_retryable_sandbox_api_error is_retryable_sandbox_read_error""",
-    # agents that are programs of their own
-    "verifiers.envs.experimental.cli_agent_env": "CliAgentEnv",
-    "verifiers.envs.experimental.harbor_env": "HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer",
+    "verifiers": "OpenEnvEnv",
     "verifiers.envs.experimental.rlm_env": "RLMEnv",
-    "verifiers.utils.interception_utils": "",
-    "verifiers.utils.tunnel_utils": "extract_tunnel_url_from_line",
     # prompt optimisation
     "verifiers.scripts.gepa": "load_gepa_toml_config resolve_gepa_config_args",
     # browsers and other people's environment servers

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from verifiers.envs.background_jobs import JobResult, RunningJob
 from verifiers.envs.sandbox_request import CreateSandboxRequest, spec_of
 from verifiers.errors import Error, SandboxError
 from verifiers.sandboxes import (
@@ -86,7 +87,7 @@ class _Box:
     beginning: asyncio.Task[None] | None = None
     """Runs the start command, if there is one."""
     session: asyncio.Task[PythonSession] | None = None
-    jobs: dict[str, asyncio.Task[CommandResponse]] = field(default_factory=dict)
+    jobs: dict[str, tuple[RunningJob, asyncio.Task[JobResult]]] = field(default_factory=dict)
 
 
 class SandboxClient:
@@ -209,21 +210,40 @@ class SandboxClient:
     ) -> BackgroundJob:
         """Start a command that runs while the rollout goes on, as long as the sandbox lives."""
         box = self._box(sandbox_id)
+        await self._begun(box)
         job_id = uuid.uuid4().hex[:12]
-        longest_s = box.spec.ttl_s or 7 * 24 * 3600.0
-        running = self.execute_command(sandbox_id, command, working_dir, env, longest_s, user)
-        box.jobs[job_id] = _in_background(running, f"background job {job_id}")
+        job = RunningJob()
+        user = None if user == "root" else user
+        work = job.run(box.sandbox, command, working_dir, env, user)
+        box.jobs[job_id] = job, _in_background(work, f"background job {job_id}")
         return BackgroundJob(job_id, sandbox_id)
 
     async def get_background_job(
         self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
     ) -> BackgroundJobStatus:
         """How a background job is doing. Raises KeyError for an unknown one."""
-        task = self._box(sandbox_id).jobs[job.job_id]
+        _, task = self._box(sandbox_id).jobs[job.job_id]
         if not task.done():
             return BackgroundJobStatus(job.job_id, False)
-        done = task.result()
-        return BackgroundJobStatus(job.job_id, True, done.exit_code, done.stdout, done.stderr)
+        return BackgroundJobStatus(job.job_id, True, *task.result())
+
+    async def wait_for_background_job(
+        self, sandbox_id: str, job: BackgroundJob
+    ) -> BackgroundJobStatus:
+        """Ours, not v0's: wait for its end instead of asking again and again."""
+        _, task = self._box(sandbox_id).jobs[job.job_id]
+        return BackgroundJobStatus(job.job_id, True, *await asyncio.shield(task))
+
+    async def end_background_job(self, sandbox_id: str, job: BackgroundJob) -> BackgroundJobStatus:
+        """Ours, not v0's: kill it with all it has started, unless it has ended; the answer has what it printed."""
+        running, task = self._box(sandbox_id).jobs[job.job_id]
+        was_running = not task.done()
+        if was_running:
+            task.cancel()
+            await asyncio.wait([task])
+        if task.cancelled() or task.exception() is not None:
+            return BackgroundJobStatus(job.job_id, False, None, running.stdout, running.stderr)
+        return BackgroundJobStatus(job.job_id, True, *task.result())
 
     async def upload_file(
         self, sandbox_id: str, file_path: str, local_file_path: str | Path, *_: Any, **__: Any
@@ -309,7 +329,8 @@ def _in_background(work: Any, name: str) -> asyncio.Task[Any]:
 
 
 async def _end(box: _Box) -> None:
-    tasks = [task for task in (box.beginning, box.session, *box.jobs.values()) if task is not None]
+    jobs = (task for _, task in box.jobs.values())
+    tasks = [task for task in (box.beginning, box.session, *jobs) if task is not None]
     try:
         await box.sandbox.terminate()
     finally:

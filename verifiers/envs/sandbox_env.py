@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import random
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 from verifiers.decorators import cleanup, teardown
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import CommandTimeoutError, SandboxClient, timeout_errors
+from verifiers.envs.sandbox_life import SandboxLife
 from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.stateful_tool_env import StatefulToolEnv
-from verifiers.errors import AuthorError, Error, InfraError, SandboxError, ToolCallError
+from verifiers.errors import Error, InfraError, SandboxError, ToolCallError
 from verifiers.rollouts.scope import close_scope, scope_of
 from verifiers.rubrics.rubric import Rubric
-from verifiers.rubrics.rubric_group import RubricGroup
-from verifiers.rubrics.sandbox_rubric import (
-    ARGUMENT,
-    ScoringSandbox,
-    asks_for_sandbox,
-    fail_rollout,
-)
-from verifiers.sandboxes import (
-    IsolationUnavailable,
-    SandboxBackend,
-    SandboxCreationError,
-    SandboxDead,
-    SandboxImageError,
-    SandboxSpec,
-)
+from verifiers.sandboxes import SandboxBackend, SandboxCreationError, SandboxDead, SandboxSpec
 from verifiers.sandboxes.open import BackendName
 from verifiers.state import State
 from verifiers.types import Messages, ToolCall, ToolMessage
-
-Arguments = ParamSpec("Arguments")
-Value = TypeVar("Value")
-
-_PERMANENT = (AuthorError, IsolationUnavailable, SandboxImageError, SandboxDead, *timeout_errors())
-"""What trying again cannot help."""
 
 
 class SandboxState(TypedDict):
@@ -81,7 +58,7 @@ class SandboxMonitorRubric(Rubric):
         return sum(times) / len(times) if times else 0.0
 
 
-class SandboxEnv(StatefulToolEnv):
+class SandboxEnv(SandboxLife, StatefulToolEnv):
     """Gives each rollout a sandbox, which comes up while the model writes its first answer and ends with the rollout.
 
     v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_request` says how). What they
@@ -127,7 +104,7 @@ class SandboxEnv(StatefulToolEnv):
         )
         self.timeout_per_command_seconds = timeout_per_command_seconds
         self.keep_sandbox_for_scoring = keep_sandbox_for_scoring
-        self._attempts = (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter)
+        self._begin_life((max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter))
         template = SandboxSpec.model_validate(sandbox_spec or {}).model_copy(
             update={"command_timeout_s": float(timeout_per_command_seconds)}
         )
@@ -146,8 +123,6 @@ class SandboxEnv(StatefulToolEnv):
             advanced_configs=advanced_configs,
             labels=labels or [],
         )
-        self.active_sandboxes: set[str] = set()
-        self._offering: weakref.WeakSet[Rubric] = weakref.WeakSet()
         self.add_rubric(SandboxMonitorRubric())
         self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
 
@@ -269,27 +244,6 @@ class SandboxEnv(StatefulToolEnv):
         sandbox_state["ready_wait_time"] += time.perf_counter() - started
         sandbox_state["ready"] = True
 
-    def with_retry(
-        self, function: Callable[Arguments, Awaitable[Value]]
-    ) -> Callable[Arguments, Awaitable[Value]]:
-        """The function, called again up to `max_retries` times in all while it raises what may pass."""
-        max_retries, base_delay_s, factor, longest_s, jitter_s = self._attempts
-
-        @functools.wraps(function)
-        async def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
-            for attempt in range(max_retries - 1):
-                try:
-                    return await function(*args, **kwargs)
-                except _PERMANENT:
-                    raise
-                except Exception as error:  # noqa: BLE001 - v0 repeats whatever a provider's client raises
-                    self.logger.debug("attempt %d failed: %r", attempt + 1, error)
-                delay_s = min(longest_s, base_delay_s * factor**attempt)
-                await asyncio.sleep(delay_s + random.uniform(0.0, jitter_s))
-            return await function(*args, **kwargs)
-
-        return call
-
     # ----------------------------------------------------------------------------------------------------- end
 
     @cleanup
@@ -304,55 +258,6 @@ class SandboxEnv(StatefulToolEnv):
         if sandbox_id is not None and not self._is_kept_for_scoring(state):
             await self._delete(sandbox_id)
 
-    async def _leave(self, state: State, sandbox_id: str) -> None:
-        """The rollout ends: whatever hooks did or left undone, the sandbox goes, or waits to be scored."""
-        if sandbox_id not in self.active_sandboxes:
-            return
-        if not self._is_kept_for_scoring(state):
-            await self._delete(sandbox_id)
-            return
-        for rubric in _rubrics_of(self.rubric):
-            if any(map(asks_for_sandbox, rubric.reward_calls())):
-                self._offer_sandbox(rubric)
-        # A second scope, closed when the rollout has been scored; a rollout that nobody scores is dropped, and its
-        # sandbox with it.
-        scope = scope_of(state)
-        scope.on_exit(self._delete, sandbox_id)
-        if isinstance(self.sandbox_client, SandboxClient):
-            weakref.finalize(scope, self.sandbox_client.sandbox(sandbox_id).kill_sync)
-
-    def _is_kept_for_scoring(self, state: State) -> bool:
-        if state.error is not None or state.stop_condition == "cancelled":
-            return False
-        return self.score_rollouts and (
-            self.keep_sandbox_for_scoring or any(map(asks_for_sandbox, self.rubric.reward_calls()))
-        )
-
-    def _offer_sandbox(self, rubric: Rubric) -> None:
-        if rubric not in self._offering:
-            self._offering.add(rubric)
-            rubric.add_score_object_provider(self._score_objects)
-
-    def _score_objects(self, state: State) -> dict[str, Any]:
-        sandbox_id = state.get("sandbox_id")
-        if sandbox_id not in self.active_sandboxes:
-            return {}  # another environment's rollout, scored by the same rubric
-        sandbox = self.sandbox_client.sandbox(sandbox_id)
-        return {ARGUMENT: ScoringSandbox(sandbox, functools.partial(fail_rollout, state))}
-
-    async def _delete(self, sandbox_id: str) -> None:
-        try:
-            await self.with_retry(self.sandbox_client.delete)(sandbox_id)
-        except Exception as error:  # noqa: BLE001 - the rollout's result stands; teardown tries again
-            self.logger.warning("Sandbox %s could not be deleted: %r", sandbox_id, error)
-            return
-        self.active_sandboxes.discard(sandbox_id)
-
-    async def bulk_delete_sandboxes(self, global_ids: list[str]) -> None:
-        """End several sandboxes at once."""
-        await self.sandbox_client.bulk_delete(list(global_ids))
-        self.active_sandboxes.difference_update(global_ids)
-
     @teardown(priority=10)
     async def teardown_sandboxes(self) -> None:
         """End every sandbox that is left."""
@@ -366,12 +271,6 @@ class SandboxEnv(StatefulToolEnv):
             await self.sandbox_client.aclose()
         else:
             await call_hook(self.sandbox_client.teardown)
-
-
-def _rubrics_of(rubric: Rubric) -> list[Rubric]:
-    if not isinstance(rubric, RubricGroup):
-        return [rubric]
-    return [inner for one in rubric.rubrics for inner in _rubrics_of(one)]
 
 
 __all__ = [

@@ -57,6 +57,7 @@ def parcel(spec: SandboxSpec, *, workdir: str, limit_memory: bool, limit_process
     """
     settings = {
         "workdir": workdir,
+        "folders": list(spec.folders),
         "env": spec.env,
         "preload": list(spec.preload),
         "memory_bytes": spec.memory_mb << 20,

@@ -174,6 +174,10 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         f"--pull={config.pull}",
         "--read-only",
         f"--tmpfs={spec.workdir}:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=0755,{owner}",
+        *(
+            f"--tmpfs={folder}:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=0755,{owner}"
+            for folder in spec.folders
+        ),
         f"--tmpfs=/tmp:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=1777",
         f"--user={USER_ID}:{USER_ID}",
         "--cap-drop=ALL",

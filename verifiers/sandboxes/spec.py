@@ -16,6 +16,7 @@ ISOLATION_ORDER: tuple[IsolationLevel, ...] = ("none", "restricted", "container"
 _DOMAIN = re.compile(
     r"(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 )
+_FOLDER = re.compile(r"(/[^/\0:,]+)+")
 
 
 def is_at_least(level: IsolationLevel, wanted: IsolationLevel) -> bool:
@@ -92,6 +93,9 @@ class SandboxSpec(BaseModel):
     workdir: str = "/box"
     """Where commands start and relative paths begin, where the back end can choose (`SandboxInfo.workdir`
     has the real one)."""
+    folders: tuple[str, ...] = ()
+    """Further directories that can be written, empty at first, as absolute paths: what programs expect that name them,
+    such as "/app" and "/logs". They share `disk_mb` with the work directory."""
     ttl_s: float | None = Field(default=None, gt=0)
     """Longest life in seconds, however busy; None lives until it is terminated or this process ends."""
     command_timeout_s: float = Field(default=30.0, gt=0)
@@ -115,3 +119,13 @@ class SandboxSpec(BaseModel):
         if not workdir.startswith("/") or "\0" in workdir:
             raise ValueError(f"workdir must be an absolute path, got {workdir!r}")
         return workdir
+
+    @field_validator("folders")
+    @classmethod
+    def _absolute_folders(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        for folder in folders:
+            if not _FOLDER.fullmatch(folder) or {".", ".."} & set(folder.split("/")):
+                raise ValueError(
+                    f"{folder!r} is no folder to add. Write an absolute path without '.', '..' or ':', such as '/app'."
+                )
+        return tuple(dict.fromkeys(folders))

@@ -71,6 +71,10 @@ class UnsafeLocalBackend:
             raise SandboxImageError(
                 f"Without isolation there is image 'host' only, got {spec.image!r}."
             )
+        if spec.folders:
+            raise SandboxCapabilityMissing(
+                f"Without isolation {', '.join(spec.folders)} would be folders of this machine itself."
+            )
         if not isinstance(spec.network, str):
             raise SandboxCapabilityMissing("Without isolation the network cannot be filtered.")
 

@@ -54,14 +54,15 @@ class PipeStream:
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Serve until the host hangs up. `settings`: workdir, env, preload, memory_bytes, limit_memory,
+    """Serve until the host hangs up. `settings`: workdir, folders, env, preload, memory_bytes, limit_memory,
     max_processes (None: something else limits them)."""
     stream = PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1):  # nothing that runs here may disturb the stream
         os.dup2(null, number)
     workdir = settings["workdir"]
-    os.makedirs(workdir, exist_ok=True)
+    for folder in (workdir, *settings.get("folders", ())):
+        os.makedirs(folder, exist_ok=True)
     os.chdir(workdir)
     for module in settings["preload"]:
         importlib.import_module(module)

@@ -27,6 +27,11 @@ from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8
+_TAKEN = frozenset(
+    ["bin", "box", "dev", "etc", "home", "lib", "lib32", "lib64"]
+    + ["proc", "run", "rw", "sbin", "sys", "tmp", "usr", "var"]
+)
+"""Names at the top of the view that sandboxes have."""
 _FIRST_HOST_UID = 0x7000_0000
 """User ids of sandboxes under root: above everything that container tools hand out (systemd's list ends here)."""
 _HOST_UIDS = 0x0FFF_FFFF
@@ -138,6 +143,12 @@ class LocalBackend:
             raise SandboxImageError(
                 f"workdir must be /box, /tmp or a directory below, got {spec.workdir!r}."
             )
+        for folder in spec.folders:
+            if folder.split("/")[1] in _TAKEN:
+                raise SandboxImageError(
+                    f"folders={folder!r} is in the way of the system's own. Choose one outside "
+                    f"{', '.join(f'/{name}' for name in sorted(_TAKEN))}."
+                )
 
     # --- zygotes
 
@@ -158,6 +169,7 @@ class LocalBackend:
             config.run_as,
             config.use_cgroups,
             trial_uid=self.host_uid(0),
+            folders=spec.folders,
         )
 
     async def zygote_for(self, spec: SandboxSpec) -> ZygoteProcess:

@@ -182,6 +182,10 @@ class RestrictedMachine:
             )
         if self._spec.network != "none":
             raise IsolationUnavailable(f"{why} The level 'restricted' has network='none' only.")
+        if self._spec.folders:
+            raise IsolationUnavailable(
+                f"{why} The level 'restricted' cannot add the folders {', '.join(self._spec.folders)}."
+            )
         flags = ["-I", "-B"] if self._place.with_packages else ["-I", "-B", "-S"]
         uid = self._place.host_uid if os.getuid() == 0 else None
         if uid is not None and (closed := closed_to_others(self._place.python)) is not None:

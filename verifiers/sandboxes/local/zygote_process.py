@@ -49,6 +49,7 @@ class ZygoteKind(NamedTuple):
     run_as: int | None
     use_cgroups: bool
     trial_uid: int
+    folders: tuple[str, ...]
 
 
 class Exit(NamedTuple):
@@ -96,6 +97,7 @@ class ZygoteProcess:
             "use_cgroups": self.kind.use_cgroups,
             "host_pid": os.getpid(),
             "trial_uid": self.kind.trial_uid,
+            "folders": list(self.kind.folders),
         }
         self._send(settings, [])
         try:

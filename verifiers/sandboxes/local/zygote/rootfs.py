@@ -62,6 +62,8 @@ class Template(NamedTuple):
     path_variable: str
     rebind: tuple[tuple[str, str], ...]
     """(hidden place, real place) of directories that a sandbox's own file systems would cover."""
+    folders: tuple[str, ...]
+    """Directories that a sandbox can write besides the usual ones."""
 
 
 def interpreter_prefixes(extra: tuple[str, ...]) -> list[str]:
@@ -96,7 +98,7 @@ def host_packages_to_hide(visible: list[str]) -> list[str]:
     return sorted({path for path in hidden if os.path.realpath(path) not in imported})
 
 
-def build_template() -> Template:
+def build_template(folders: tuple[str, ...] = ()) -> Template:
     """Replace this process's root by the read-only view. Needs CAP_SYS_ADMIN over the mount namespace."""
     prefixes = interpreter_prefixes(())
     hidden = host_packages_to_hide(prefixes)
@@ -115,11 +117,13 @@ def build_template() -> Template:
     rebind = []
     for prefix in prefixes:
         _bind(prefix)
-        if any(_is_within(prefix, own) for own in WRITABLE):
+        if any(_is_within(prefix, own) for own in (*WRITABLE, *folders)):
             place = f"{_AGAIN}/{len(rebind)}"
             _bind(prefix, place)
             rebind.append((place, prefix))
     _hide(hidden)
+    for folder in folders:
+        os.makedirs(folder, 0o755, exist_ok=True)
     _make_devices()
     for path, text in _WRITTEN_FILES.items():
         with open(path, "w") as file:
@@ -130,7 +134,7 @@ def build_template() -> Template:
     linux.unmount("/old")
     os.rmdir("/old")
     mount("none", "/", None, MS_REMOUNT | MS_BIND | _READ_ONLY)
-    return Template(path_variable, tuple(rebind))
+    return Template(path_variable, tuple(rebind), folders)
 
 
 def _bind_system() -> None:
@@ -208,6 +212,10 @@ def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: s
         folder = "/rw/" + place.rpartition("/")[2]
         os.mkdir(folder)
         os.chmod(folder, mode)
+        mount(folder, place, None, MS_BIND)
+    for index, place in enumerate(template.folders):
+        folder = f"/rw/{index}"
+        os.mkdir(folder, 0o755)
         mount(folder, place, None, MS_BIND)
     for hidden_place, place in template.rebind:
         os.makedirs(place, 0o755)

@@ -39,6 +39,8 @@ class Settings(NamedTuple):
     host_pid: int
     trial_uid: int
     """User id on the host of the sandbox that is made for trial."""
+    folders: list[str]
+    """Further directories that each sandbox can write."""
 
 
 class Zygote:
@@ -70,7 +72,9 @@ class Zygote:
         confine.step("new mount namespace", linux.unshare, namespaces)
         if not self._is_root:
             confine.step("map the own user", confine.write_id_maps, os.getpid(), uid, uid, gid)
-        self._template = confine.step("read-only view of the host", rootfs.build_template)
+        self._template = confine.step(
+            "read-only view of the host", rootfs.build_template, tuple(self._settings.folders)
+        )
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             modules = ", ".join(self._settings.preload)

@@ -1,0 +1,493 @@
+"""`CliAgentEnv`: the model is driven by a program of its own, which runs in a sandbox and believes it calls an API.
+
+    state ── sandbox ── agent ── POST /v1/chat/completions ─► doorway ─► interception server
+                          ▲                                                     │  get_prompt_messages
+                          └────────────── answer ◄── get_model_response ◄───────┘
+
+Each of its requests is one turn of the rollout: the prompt is what it sent, whatever API it speaks, and the answer is
+the model's. The rollout ends when the program does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from verifiers.decorators import cleanup, stop, teardown
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.multiturn_env import MultiTurnEnv
+from verifiers.envs.sandbox_client import SandboxClient
+from verifiers.envs.sandbox_mixin import (
+    SandboxMixin,
+    SandboxMonitorRubric,
+    SandboxTimeouts,
+    note_death,
+)
+from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
+from verifiers.errors import InfraError, TunnelError
+from verifiers.interception.answers import empty_response
+from verifiers.interception.doorway import Doorway
+from verifiers.interception.per_loop import LoopServers
+from verifiers.interception.server import (
+    Intercept,
+    InterceptionServer,
+    deliver_response,
+    synthesize_stream,
+)
+from verifiers.messages import normalize_messages
+from verifiers.rollouts.scope import scope_of
+from verifiers.rubrics.rubric import Rubric
+from verifiers.sandboxes import SandboxBackend, SandboxSpec
+from verifiers.sandboxes.open import BackendName
+from verifiers.state import State
+from verifiers.tools.schema import normalize_tool
+from verifiers.types import Messages, Response, Tool
+
+DOORWAY_PORT = 8765
+"""Inside every sandbox, unless `interception_port` says otherwise."""
+_MESSAGE_CHARACTERS = 2000
+"""Of an agent's last words, in the error that reports its end."""
+_API_TIMEOUT_S = "3600"
+
+
+class AgentError(InfraError):
+    """The agent's process failed."""
+
+
+class CliAgentMonitorRubric(Rubric):
+    """Metrics of how the agent ended, with weight 0."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_metric(self.agent_timeout)
+        self.add_metric(self.agent_error)
+
+    async def agent_timeout(self, state: State) -> float:
+        """Whether the rollout's time limit ended it."""
+        return float(bool(state.timed_out))
+
+    async def agent_error(self, state: State) -> float:
+        """Whether it ended by itself with another code than 0."""
+        return float(state.get("agent_exit_code") not in (None, 0))
+
+
+class CliAgentEnv(SandboxMixin, MultiTurnEnv):
+    """Runs `run_command` in a sandbox for each rollout and answers its model calls.
+
+    The agent finds the API in `OPENAI_BASE_URL` and `OPENAI_API_KEY` (`ANTHROPIC_…` alike) and the model's name in
+    `OPENAI_MODEL`; what it asks for as sampling arguments is not heeded, those of the run are. Its sandbox needs no
+    network: a port on its loopback (`interception_port`, 8765 by default) leads here and nowhere else. With
+    `interception_url`, a URL of yours that leads to `interception_port` of this machine, the agent is given that URL.
+
+    Authors override `build_env_vars`, `get_docker_image`, `get_sandbox_resources`, `post_sandbox_setup` (upload the
+    agent) and `post_rollout` (keep what scoring needs). `backend` and `sandbox_spec` are as in `SandboxEnv`.
+    """
+
+    PROTECTED_ENV_VARS: ClassVar[frozenset[str]] = frozenset(
+        [
+            "ANTHROPIC_API_KEY",
+            "ANTHROPIC_BASE_URL",
+            "HTTPX_TIMEOUT",
+            "OPENAI_API_KEY",
+            "OPENAI_BASE_URL",
+            "OPENAI_MODEL",
+            "OPENAI_REQUEST_TIMEOUT",
+            "OPENAI_TIMEOUT",
+        ]
+    )
+    """Variables that `environment_vars` cannot set."""
+
+    def __init__(
+        self,
+        run_command: str,
+        interception_port: int | None = None,
+        interception_url: str | None = None,
+        max_turns: int = -1,
+        poll_interval: float = 5.0,
+        docker_image: str = "python:3.11-slim",
+        start_command: str = "tail -f /dev/null",
+        cpu_cores: float = 1,
+        memory_gb: float = 2,
+        disk_size_gb: float = 5,
+        gpu_count: int = 0,
+        environment_vars: dict[str, str] | None = None,
+        team_id: str | None = None,
+        advanced_configs: AdvancedConfigs | None = None,
+        labels: list[str] | None = None,
+        max_retries: int = 5,
+        base_delay: float = 0.5,
+        backoff_factor: float = 2.0,
+        max_backoff_seconds: float = 30.0,
+        jitter: float = 0.001,
+        sandbox_client_max_workers: int = 50,
+        sandbox_client_max_connections: int = 1000,
+        sandbox_client_max_keepalive_connections: int = 200,
+        sandbox_wait_for_creation_max_attempts: int = 120,
+        sandbox_creations_per_minute: float | None = 128,
+        timeouts: SandboxTimeouts = SandboxTimeouts(),  # noqa: B008 - frozen
+        keep_sandbox_for_scoring: bool = False,
+        *,
+        backend: SandboxBackend | BackendName = "local",
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(max_turns=max_turns, **kwargs)
+        self.init_sandbox_client(
+            max_retries,
+            base_delay,
+            backoff_factor,
+            max_backoff_seconds,
+            jitter,
+            sandbox_wait_for_creation_max_attempts=sandbox_wait_for_creation_max_attempts,
+            timeouts=timeouts,
+            backend=backend,
+            sandbox_spec=sandbox_spec,
+        )
+        self.run_command = run_command
+        self.poll_interval = poll_interval
+        self.keep_sandbox_for_scoring = keep_sandbox_for_scoring
+        self.docker_image = docker_image
+        self.start_command = start_command
+        self.cpu_cores = cpu_cores
+        self.memory_gb = memory_gb
+        self.disk_size_gb = disk_size_gb
+        self.gpu_count = gpu_count
+        self.environment_vars = environment_vars
+        self.team_id = team_id
+        self.advanced_configs = advanced_configs
+        self.labels = labels
+        self.init_interception(interception_port, interception_url)
+        self.add_rubric(SandboxMonitorRubric())
+        self.add_rubric(CliAgentMonitorRubric())
+
+    def init_interception(
+        self, interception_port: int | None = None, interception_url: str | None = None
+    ) -> None:
+        """Say how agents reach the interception server. Nothing is started."""
+        self.interception_port = interception_port
+        self.interception_url = interception_url
+        self._servers = LoopServers(interception_port or 0)
+
+    def _require_interception_server(self) -> InterceptionServer:
+        """The server of the running event loop."""
+        return self._servers.here()
+
+    # ------------------------------------------------------------------------------------ what authors override
+
+    async def get_docker_image(self, state: State) -> str:
+        """The image for this rollout's sandbox."""
+        return self.docker_image
+
+    def get_sandbox_resources(self, state: State) -> dict[str, Any]:
+        """The size of this rollout's sandbox."""
+        return {
+            "cpu_cores": self.cpu_cores,
+            "memory_gb": self.memory_gb,
+            "disk_size_gb": self.disk_size_gb,
+            "gpu_count": self.gpu_count,
+            "timeout_minutes": self.compute_sandbox_timeout_minutes(),
+        }
+
+    async def build_env_vars(self, state: State) -> dict[str, str]:
+        """The environment variables of everything that runs in the sandbox; call `super` and add to it."""
+        base_url = state["interception_base_url"]
+        env = {
+            **(self.environment_vars or {}),
+            "OPENAI_BASE_URL": base_url,
+            "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+            "OPENAI_API_KEY": self._servers.secret,
+            "ANTHROPIC_API_KEY": self._servers.secret,
+            "OPENAI_TIMEOUT": _API_TIMEOUT_S,
+            "OPENAI_REQUEST_TIMEOUT": _API_TIMEOUT_S,
+            "HTTPX_TIMEOUT": _API_TIMEOUT_S,
+        }
+        if model := state.get("model"):
+            env["OPENAI_MODEL"] = model
+        return env
+
+    def normalize_intercepted_tools(self, intercept_tools: object) -> list[Tool] | None:
+        """The tools of a request, given in OpenAI's chat format. Raises TypeError for what is no list of tools."""
+        if not isinstance(intercept_tools, list):
+            raise TypeError(f"Intercepted tools must be a list, not {intercept_tools!r:.100}.")
+        for tool in intercept_tools:
+            if not isinstance(tool, Mapping):
+                raise TypeError(
+                    f"An intercepted tool must be a vf.Tool or a dict, not {tool!r:.100}."
+                )
+        return [normalize_tool(tool) for tool in intercept_tools]
+
+    async def normalize_intercepted_messages(self, intercepted_messages: object) -> Messages:
+        """The messages of a request, given in OpenAI's chat format."""
+        return normalize_messages(intercepted_messages, field_name="intercepted messages")
+
+    async def normalize_response(self, response: Response) -> Response:
+        """The answer as it is kept in the trajectory; the agent is given it as it came."""
+        return response
+
+    async def post_rollout(self, state: State) -> None:
+        """Runs when the agent has ended and its sandbox is still there: to keep what scoring needs in the state.
+
+        What it raises fails the rollout.
+        """
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        """Nothing: the agent says what comes next."""
+        return []
+
+    # ------------------------------------------------------------------------------------------------- beginning
+
+    async def get_tunnel_url(self) -> str:
+        """The URL under which sandboxes reach this machine's interception server, if they do not use the doorway.
+
+        Overridden, it is called for each rollout, with the server listening on `interception_port`.
+        """
+        if self.interception_url is None:
+            raise TunnelError(
+                "There is no tunnel, and none is needed: agents reach this program through their sandbox. "
+                "Pass interception_url if they should use a way of yours."
+            )
+        return self.interception_url
+
+    async def setup_state(self, state: State) -> State:
+        """Open a way for the agent's model calls, make its sandbox, start it."""
+        server = self._require_interception_server()
+        rollout_id = f"rollout_{uuid.uuid4().hex[:16]}"
+        state["rollout_id"] = rollout_id
+        state["agent_completed"] = False
+        if self._uses_doorway:
+            origin = f"http://127.0.0.1:{self._port_inside()}"
+        else:
+            await server.start()
+            self.interception_port = server.port
+            origin = (await call_hook(self.get_tunnel_url)).rstrip("/")
+        state["interception_base_url"] = f"{origin}/rollout/{rollout_id}/v1"
+        state["request_id_queue"] = server.register_rollout(rollout_id, state)
+        scope_of(state).on_exit(server.unregister_rollout, rollout_id)
+        request = CreateSandboxRequest(
+            name=rollout_id,
+            docker_image=await call_hook(self.get_docker_image, state),
+            start_command=self.start_command,
+            environment_vars=await call_hook(self.build_env_vars, state),
+            team_id=self.team_id,
+            advanced_configs=self.advanced_configs,
+            labels=self.labels or [],
+            **self.get_sandbox_resources(state),
+        )
+        await self.create_sandbox(state, request)
+        await call_hook(self.start_agent, state)
+        return await super().setup_state(state) or state
+
+    @property
+    def _uses_doorway(self) -> bool:
+        is_asked = type(self).get_tunnel_url is not CliAgentEnv.get_tunnel_url
+        is_ours = isinstance(self.sandbox_client, SandboxClient)
+        return self.interception_url is None and not is_asked and is_ours
+
+    def _port_inside(self) -> int:
+        if self.interception_port:
+            return self.interception_port
+        if self.sandbox_client.backends.name != "unsafe-local":
+            return DOORWAY_PORT
+        with socket.socket() as probe:  # these sandboxes share this machine's ports
+            probe.bind(("127.0.0.1", 0))
+            return probe.getsockname()[1]
+
+    async def _before_sandbox_setup(self, state: State) -> None:
+        if not self._uses_doorway:
+            return
+        connect = self._require_interception_server().open_connection
+        port = int(state["interception_base_url"].split(":")[2].split("/")[0])
+        doorway = Doorway(self.sandbox_client.sandbox(state["sandbox_id"]), connect, port)
+        scope_of(state).on_exit(doorway.aclose)
+        await doorway.open()
+
+    async def start_agent(self, state: State) -> None:
+        """Start `run_command`; its end ends the rollout."""
+        sandbox_id = state["sandbox_id"]
+        job = await self.sandbox_client.start_background_job(sandbox_id, self.run_command)
+        state["agent_start_time"] = time.time()
+        state["background_job"] = job
+        waiting = asyncio.get_running_loop().create_task(
+            self.wait_for_completion(state), name=f"wait for the agent in {sandbox_id}"
+        )
+        state["completion_wait_task"] = waiting
+        scope_of(state).on_exit(_end_task, waiting)
+
+    # ------------------------------------------------------------------------------------------------- its end
+
+    async def wait_for_completion(self, state: State) -> None:
+        """Wait until the agent has ended; what was wrong with it is then the state's `error`."""
+        try:
+            await self.poll_job_completion(state, state["sandbox_id"], state["background_job"])
+        except Exception as error:  # noqa: BLE001 - the rollout hears of it from its state
+            note_death(state, error)
+            if state.error is None:
+                state.error = error
+        finally:
+            state["agent_completed"] = True
+
+    async def poll_job_completion(self, state: State, sandbox_id: str, background_job: Any) -> None:
+        """Wait until the agent's command has ended and keep its exit code and what it printed."""
+        client = self.sandbox_client
+        if isinstance(client, SandboxClient):
+            status: Any = await client.wait_for_background_job(sandbox_id, background_job)
+        else:
+            limit_s = self.timeouts.poll
+            status = await client.get_background_job(sandbox_id, background_job, timeout=limit_s)
+            while not status.completed:
+                await asyncio.sleep(self.poll_interval)
+                status = await client.get_background_job(
+                    sandbox_id, background_job, timeout=limit_s
+                )
+        _keep_job(state, status)
+        if status.exit_code:
+            turns = len(state.trajectory)
+            when = f"after {turns} turn(s)" if turns else "before any LLM call"
+            last_words = (status.stderr or status.stdout or "").strip()[-_MESSAGE_CHARACTERS:]
+            raise make_agent_error(
+                state, f"Agent crashed {when} (exit_code={status.exit_code}): {last_words}"
+            )
+
+    async def check_agent_completed(self, state: State) -> bool:
+        """Whether the agent has ended."""
+        return bool(state.get("agent_completed"))
+
+    @stop
+    async def agent_completed(self, state: State) -> bool:
+        """The agent has ended."""
+        return await self.check_agent_completed(state)
+
+    # --------------------------------------------------------------------------------------------------- turns
+
+    async def _poll_next_request(self, state: State) -> str | None:
+        """The id of the agent's next request; None when the agent has ended."""
+        queue: asyncio.Queue[str] = state["request_id_queue"]
+        waiting: asyncio.Task[None] = state["completion_wait_task"]
+        asked = asyncio.ensure_future(queue.get())
+        try:
+            await asyncio.wait([asked, waiting], return_when="FIRST_COMPLETED")
+            return asked.result() if asked.done() else None
+        finally:
+            asked.cancel()
+
+    async def get_prompt_messages(self, state: State) -> Messages:
+        """What the agent asks next; nothing when it has ended."""
+        while (request_id := await self._poll_next_request(state)) is not None:
+            intercept = self._require_interception_server().intercepts.get(request_id)
+            if intercept is None or intercept["response_future"].done():
+                continue  # the agent has hung up
+            state["current_request_id"] = request_id
+            try:
+                return await call_hook(self.normalize_intercepted_messages, intercept["messages"])
+            except Exception as error:
+                await self._answer(intercept, None, error)
+                raise
+        return []
+
+    async def get_model_response(
+        self, state: Any, prompt: Any, client: Any = None, *args: Any, **kwargs: Any
+    ) -> Response:
+        """Have the model answer, and give its answer to the agent."""
+        if not isinstance(state, State):
+            return await super().get_model_response(state, prompt, client, *args, **kwargs)
+        request_id = state.get("current_request_id")
+        if request_id is None:
+            return empty_response(state.model)
+        state["current_request_id"] = None
+        intercept = self._require_interception_server().intercepts.get(request_id)
+        try:
+            if intercept is not None and len(args) < 2 and "tool_defs" not in kwargs:
+                tools = self.normalize_intercepted_tools(intercept["tools"]) or []
+                state.tool_defs = tools or state.tool_defs
+                kwargs["tool_defs"] = tools
+            response = await super().get_model_response(state, prompt, client, *args, **kwargs)
+        except Exception as error:
+            await self._answer(intercept, None, error)
+            raise
+        await self._answer(intercept, response, None)
+        return await call_hook(self.normalize_response, response)
+
+    async def _answer(
+        self, intercept: Intercept | None, response: Response | None, error: Exception | None
+    ) -> None:
+        if intercept is None:
+            return  # the agent has hung up
+        if intercept["stream"]:
+            await synthesize_stream(intercept, response, error)
+        else:
+            deliver_response(intercept, response, error)
+
+    async def add_model_response(
+        self, state: State, prompt_messages: Messages, response: Response
+    ) -> None:
+        """Keep the turn. The agent's first prompt becomes the rollout's: it is what the model saw."""
+        if not prompt_messages:
+            return
+        if not state.trajectory:
+            state.prompt = prompt_messages
+        await super().add_model_response(state, prompt_messages, response)
+
+    # --------------------------------------------------------------------------------------------------- end
+
+    @cleanup(priority=2)
+    async def cleanup_interception_context(self, state: State) -> None:
+        """End the agent, so that it cannot touch what is looked at next, and answer it no more."""
+        waiting = state.pop("completion_wait_task", None)
+        if waiting is not None:
+            await _end_task(waiting)
+        job = state.pop("background_job", None)
+        sandbox_id = state.get("sandbox_id")
+        client = self.sandbox_client
+        if job is not None and isinstance(client, SandboxClient) and client.knows(sandbox_id):
+            status = await client.end_background_job(sandbox_id, job)
+            if "agent_exit_code" not in state:
+                _keep_job(state, status)
+        state.pop("request_id_queue", None)
+        state.pop("current_request_id", None)
+        if "rollout_id" in state:
+            self._require_interception_server().unregister_rollout(state["rollout_id"])
+
+    @cleanup
+    async def destroy_sandbox(self, state: State) -> None:
+        """Run `post_rollout`, then end the sandbox, unless scoring needs it."""
+        sandbox_id = state.get("sandbox_id")
+        try:
+            if sandbox_id is not None:
+                await call_hook(self.post_rollout, state)
+        except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
+            if state.error is None:
+                self._note_error(state, error)
+        if sandbox_id is not None and not self._is_kept_for_scoring(state):
+            await self._delete(sandbox_id)
+
+    @teardown
+    async def teardown_resources(self) -> None:
+        """Close the interception server."""
+        await self._servers.aclose()
+
+
+async def _end_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _keep_job(state: State, status: Any) -> None:
+    state["agent_exit_code"] = status.exit_code
+    state["agent_stdout"] = status.stdout
+    state["agent_stderr"] = status.stderr
+
+
+def make_agent_error(state: State, message: str) -> AgentError:
+    """The error of an agent, with what is needed to find its sandbox and its task."""
+    facts = {name: state.get(name) for name in ("sandbox_id", "rollout_id", "example_id")}
+    info = state["input"].get("info")
+    if isinstance(info, Mapping) and info.get("instance_id") is not None:
+        facts["instance_id"] = info["instance_id"]
+    return AgentError(f"{message} ({', '.join(f'{key}={value}' for key, value in facts.items())})")
+
+
+__all__ = ["AgentError", "CliAgentEnv", "CliAgentMonitorRubric", "make_agent_error"]

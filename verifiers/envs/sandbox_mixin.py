@@ -1,0 +1,354 @@
+"""`SandboxMixin`: an environment of any kind whose rollouts have sandboxes.
+
+    class Mine(SandboxMixin, vf.MultiTurnEnv):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.init_sandbox_client()
+
+        async def setup_state(self, state):
+            await self.create_sandbox(state, CreateSandboxRequest(name="mine"))
+            return await super().setup_state(state)
+
+A sandbox ends with its rollout, whatever becomes of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import posixpath
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verifiers.decorators import teardown
+from verifiers.envs.hooks import call_hook
+from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
+from verifiers.envs.sandbox_env import SandboxNotReadyError
+from verifiers.envs.sandbox_life import SandboxLife
+from verifiers.errors import ConfigError, Error, SandboxError
+from verifiers.rollouts.scope import close_scope, scope_of
+from verifiers.rubrics.rubric import Rubric
+from verifiers.sandboxes import (
+    SandboxBackend,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxRateLimited,
+    SandboxSpec,
+    SandboxUnresponsive,
+)
+from verifiers.sandboxes.open import BackendName
+from verifiers.state import State
+
+_SDK_DEATHS = {"SandboxOOMError": "oom", "SandboxTimeoutError": "ttl"}
+"""What the errors of the provider's own client mean, by their class names."""
+_TRANSIENT_TEXTS = ("HTTP 502", "HTTP 503", "ConnectError")
+
+
+class SandboxSetupError(SandboxError):
+    """What has to be done in a sandbox before the rollout begins failed."""
+
+
+@dataclass(frozen=True)
+class SandboxTimeouts:
+    """Longest single steps around a sandbox, in seconds. What the rollout itself may take is another matter."""
+
+    read_file: int = 10
+    extract: int = 60
+    """Unpacking uploaded files."""
+    poll: int = 60
+    """One look at a background job; only clients that have to be asked are."""
+    mkdir: int = 10
+
+
+class ThreadedAsyncSandboxClient(SandboxClient):
+    """v0's name of the sandbox client. Nothing here needs threads, and the three sizes are accepted and unused."""
+
+    def __init__(
+        self,
+        max_workers: int = 100,
+        max_connections: int = 100,
+        max_keepalive_connections: int = 50,
+        *,
+        backend: SandboxBackend | BackendName = "local",
+        template: SandboxSpec | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(backend, template)
+
+
+class SandboxMonitorRubric(Rubric):
+    """Metrics of what befell the sandbox, with weight 0."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_metric(self.sandbox_oom)
+        self.add_metric(self.sandbox_timeout)
+        self.add_cleanup_handler(self.end_scoring)
+
+    async def end_scoring(self, state: State) -> None:
+        """Let a sandbox go that was kept for scoring."""
+        await close_scope(state)
+
+    async def sandbox_oom(self, state: State) -> float:
+        """Whether it ran out of memory."""
+        return float(bool(state.get("sandbox_oom")))
+
+    async def sandbox_timeout(self, state: State) -> float:
+        """Whether it outlived its time."""
+        return float(bool(state.get("sandbox_timeout")))
+
+
+class SandboxMixin(SandboxLife):
+    """Creates, fills and ends sandboxes. Call `init_sandbox_client` at the end of `__init__`."""
+
+    SANDBOX_MAX_TIMEOUT_MINUTES = 1440
+    SANDBOX_SCORING_BUFFER_MINUTES = 60
+    sandbox_timeout_minutes: int | None = None
+    """Longest life of a sandbox; None derives it from the rollout's time limit."""
+    timeout_seconds: float | None
+    timeouts: SandboxTimeouts
+    keep_sandbox_for_scoring: bool = False
+
+    def init_sandbox_client(
+        self,
+        max_retries: int = 5,
+        base_delay: float = 0.5,
+        backoff_factor: float = 2.0,
+        max_backoff_seconds: float = 30.0,
+        jitter: float = 0.001,
+        sandbox_client_max_workers: int = 50,
+        sandbox_client_max_connections: int = 1000,
+        sandbox_client_max_keepalive_connections: int = 200,
+        sandbox_wait_for_creation_max_attempts: int = 120,
+        sandbox_creations_per_minute: float | None = 128,
+        timeouts: SandboxTimeouts = SandboxTimeouts(),
+        *,
+        backend: SandboxBackend | BackendName = "local",
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make `sandbox_client`. Nothing is started.
+
+        The sizes of connections, attempts to wait and creations a minute are a remote provider's; there is nothing to
+        limit on this machine, and a provider's back end keeps its own limits. `backend` and `sandbox_spec` are as in
+        `SandboxEnv`.
+        """
+        self._begin_life((max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter))
+        self.sandbox_wait_for_creation_max_attempts = sandbox_wait_for_creation_max_attempts
+        self.timeouts = timeouts
+        template = SandboxSpec.model_validate(sandbox_spec or {})
+        self.sandbox_client = ThreadedAsyncSandboxClient(backend=backend, template=template)
+
+    def compute_sandbox_timeout_minutes(self) -> int:
+        """Longest life of a sandbox: `sandbox_timeout_minutes`, or the rollout's time limit and an hour for scoring."""
+        if self.sandbox_timeout_minutes is not None:
+            return self.sandbox_timeout_minutes
+        if self.timeout_seconds is None:
+            return self.SANDBOX_MAX_TIMEOUT_MINUTES
+        minutes = math.ceil(self.timeout_seconds / 60) + self.SANDBOX_SCORING_BUFFER_MINUTES
+        return min(minutes, self.SANDBOX_MAX_TIMEOUT_MINUTES)
+
+    # ---------------------------------------------------------------------------------------------- life
+
+    def register_sandbox(self, sandbox_id: str) -> None:
+        """Have it ended with the environment at the latest."""
+        self.active_sandboxes.add(sandbox_id)
+
+    def deregister_sandbox(self, sandbox_id: str) -> None:
+        """Leave it to somebody else to end it."""
+        self.active_sandboxes.discard(sandbox_id)
+
+    async def create_sandbox(self, state: Any, request: Any) -> str:
+        """A sandbox for this rollout, up and set up; its id, which is in `state["sandbox_id"]` too.
+
+        Raises SandboxCreationError, SandboxNotReadyError, SandboxSetupError.
+        """
+        try:
+            sandbox = await self.with_retry(self.sandbox_client.create)(request)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxCreationError(f"Failed to create sandbox: {error}") from error
+        sandbox_id: str = sandbox.id
+        self.register_sandbox(sandbox_id)
+        state["sandbox_id"] = sandbox_id
+        if isinstance(state, State):
+            scope_of(state).on_exit(self._leave, state, sandbox_id)
+        try:
+            attempts = self.sandbox_wait_for_creation_max_attempts
+            await self.sandbox_client.wait_for_creation(sandbox_id, max_attempts=attempts)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxNotReadyError(
+                f"Sandbox {sandbox_id} failed to become ready: {error}"
+            ) from error
+        await self._before_sandbox_setup(state)
+        try:
+            await call_hook(self.post_sandbox_setup, state)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxSetupError(f"Sandbox {sandbox_id} setup failed: {error}") from error
+        return sandbox_id
+
+    async def _before_sandbox_setup(self, state: Any) -> None:
+        """What this library does in a sandbox before `post_sandbox_setup`."""
+
+    async def post_sandbox_setup(self, state: Any) -> None:
+        """For authors: upload files, run commands. The sandbox is up."""
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        """End one. That it cannot be ended is logged, and tried again at the end of the environment."""
+        await self._delete(sandbox_id)
+
+    # ----------------------------------------------------------------------------------------------- use
+
+    async def run_background_job(
+        self,
+        state: Any,
+        command: str,
+        timeout: int,
+        working_dir: str | None = None,
+        poll_interval: int = 3,
+    ) -> Any:
+        """Run a long command to its end: an object with `exit_code`, `stdout`, `stderr`.
+
+        Raises the client's CommandTimeoutError after `timeout` seconds. Of a sandbox that ran out of memory or outlived
+        its time, the state then says so (`sandbox_oom`, `sandbox_timeout`).
+        """
+        try:
+            return await self.sandbox_client.run_background_job(
+                sandbox_id=state["sandbox_id"],
+                command=command,
+                timeout=timeout,
+                working_dir=working_dir,
+                poll_interval=poll_interval,
+            )
+        except Exception as error:
+            if note_death(state, error) and not isinstance(error, SandboxError):
+                raise SandboxError(f"The sandbox was lost during a job: {error}") from error
+            raise
+
+    async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
+        """Copy a file of this machine into the sandbox; with our own client a directory, too."""
+        await self.with_retry(self.sandbox_client.upload_file)(sandbox_id, remote_path, local_path)
+
+    async def upload_content(self, sandbox_id: str, content: str, remote_path: str) -> None:
+        """Write a text file in the sandbox."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "content"
+            await asyncio.to_thread(path.write_text, content, "utf-8")
+            await self.upload_file(sandbox_id, remote_path, str(path))
+
+    async def read_file(
+        self, sandbox_id: str, remote_path: str, timeout: int | None = None
+    ) -> str | None:
+        """Text of a file in the sandbox; None if it cannot be read, which is logged."""
+        limit_s = self.timeouts.read_file if timeout is None else timeout
+        try:
+            found = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
+        except Exception as error:  # noqa: BLE001 - v0 gives None for whatever went wrong
+            self.logger.warning("Failed to read %s from %s: %r", remote_path, sandbox_id, error)
+            return None
+        return found.content
+
+    async def upload_bundle(self, sandbox_id: str, file_map: dict[str, str], dest_dir: str) -> None:
+        """Write several text files, relative path → content, below a directory of the sandbox."""
+        with tempfile.TemporaryDirectory() as folder:
+            await asyncio.to_thread(_write_files, Path(folder), file_map)
+            if isinstance(self.sandbox_client, SandboxClient):
+                await self.upload_file(sandbox_id, dest_dir, folder)
+                return
+            for name in file_map:  # a provider's client uploads files only
+                remote = posixpath.join(dest_dir, name)
+                await self.upload_file(sandbox_id, remote, str(Path(folder) / name))
+
+    # ------------------------------------------------------------------------------------------------- end
+
+    def teardown_sandboxes(self) -> None:
+        """Kill every sandbox that is left, at once."""
+        if isinstance(self.sandbox_client, SandboxClient):
+            for sandbox_id in list(self.active_sandboxes):
+                if self.sandbox_client.knows(sandbox_id):
+                    self.sandbox_client.sandbox(sandbox_id).kill_sync()
+                self.deregister_sandbox(sandbox_id)
+
+    def teardown_sandbox_client(self) -> None:
+        """Close the client."""
+        self.sandbox_client.teardown()
+
+    @teardown(priority=-10)
+    async def teardown_mixin_sandboxes(self) -> None:
+        """End every sandbox that is left."""
+        if not isinstance(self.sandbox_client, SandboxClient) and self.active_sandboxes:
+            await self.bulk_delete_sandboxes(sorted(self.active_sandboxes))
+        await call_hook(self.teardown_sandboxes)
+
+    @teardown(priority=-20)
+    async def teardown_mixin_sandbox_client(self) -> None:
+        """Close the client and what it has started."""
+        await call_hook(self.teardown_sandbox_client)
+        if isinstance(self.sandbox_client, SandboxClient):
+            await self.sandbox_client.aclose()
+
+
+def _write_files(folder: Path, file_map: Mapping[str, str]) -> None:
+    for name, content in file_map.items():
+        path = folder / name
+        if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"A bundle has relative paths inside it only; got {name!r}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, "utf-8")
+
+
+def note_death(state: Any, error: BaseException) -> bool:
+    """Say in the state if a sandbox ran out of memory or outlived its time; whether this error means either."""
+    reason = (
+        error.reason if isinstance(error, SandboxDead) else _SDK_DEATHS.get(type(error).__name__)
+    )
+    if reason not in ("oom", "ttl"):
+        return False
+    state["sandbox_oom" if reason == "oom" else "sandbox_timeout"] = True
+    return True
+
+
+def is_retryable_sandbox_api_error(exception: BaseException) -> bool:
+    """Whether a provider's answer says that asking again soon may help."""
+    if isinstance(exception, SandboxRateLimited):
+        return True
+    sdk_error = getattr(sys.modules.get("prime_sandboxes"), "APIError", None)
+    if sdk_error is None or not isinstance(exception, sdk_error):
+        return False
+    return any(text in str(exception) for text in _TRANSIENT_TEXTS)
+
+
+def is_retryable_sandbox_read_error(exception: BaseException) -> bool:
+    """Whether a file operation or command that failed may work the next time: it ran out of time, or the provider was
+    not to be reached.
+    """
+    if isinstance(exception, (SandboxUnresponsive, *timeout_errors())):
+        return True
+    sdk, http = sys.modules.get("prime_sandboxes"), sys.modules.get("httpx")
+    names = ("UploadTimeoutError", "DownloadTimeoutError")
+    classes = [getattr(sdk, name, None) for name in names] + [getattr(http, "ReadTimeout", None)]
+    if any(each is not None and isinstance(exception, each) for each in classes):
+        return True
+    return is_retryable_sandbox_api_error(exception)
+
+
+__all__ = [
+    "SandboxCreationError",
+    "SandboxMixin",
+    "SandboxMonitorRubric",
+    "SandboxNotReadyError",
+    "SandboxSetupError",
+    "SandboxTimeouts",
+    "ThreadedAsyncSandboxClient",
+    "is_retryable_sandbox_api_error",
+    "is_retryable_sandbox_read_error",
+    "note_death",
+]

@@ -1,0 +1,316 @@
+"""`InterceptionServer`: answers the model calls of agents with what their rollouts say.
+
+    server = InterceptionServer(port=0)
+    await server.start()                          # or no `start`: then only `open_connection` leads to it
+    queue = server.register_rollout("rollout_1", state)
+    request_id = await queue.get()                # an agent has asked
+    intercept = server.intercepts[request_id]     # what it asked
+    deliver_response(intercept, response)         # `synthesize_stream` if it asked for a stream
+
+A request waits until it is answered, however long that takes; a streamed one is sent comments meanwhile, so that
+nobody on the way takes the connection for dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import web
+
+from verifiers.errors import InfraError
+from verifiers.interception import answers, streams
+from verifiers.interception.requests import (
+    PATHS,
+    UnusableRequest,
+    protocol_from_path,
+    read_request,
+)
+from verifiers.types import Response
+
+logger = logging.getLogger(__name__)
+
+KEEPALIVE_INTERVAL_SECONDS = 3.0
+"""Between two comments on a stream that waits for the model."""
+MAX_BODY_BYTES = 48 << 20
+"""Of one request; conversations with images are large."""
+
+Intercept = dict[str, Any]
+"""One request that waits: `request_id`, `rollout_id`, `protocol`, `messages` and `tools` (both in OpenAI's chat
+format), `model`, `stream`, `headers`, `body` as it came, and `response_future` and `chunk_queue`, which
+`deliver_response` and `synthesize_stream` fill."""
+
+
+class InterceptionError(InfraError):
+    """An agent's model call could not be answered."""
+
+
+class StreamInterrupted(InterceptionError):
+    """A streamed answer broke off on its way to the agent, which may take what it has for the whole."""
+
+
+class InterceptionServer:
+    """Serves any number of rollouts, each below a path of its own: `/rollout/ROLLOUT_ID/v1/…`.
+
+    `port` 0 lets the system choose. Who asks must know `secret` (chosen by default), as a bearer token or `x-api-key`.
+    Belongs to the event loop in which it is first used.
+    """
+
+    def __init__(self, port: int, secret: str | None = None, *, host: str = "127.0.0.1") -> None:
+        self.port = port
+        self.host = host
+        self.secret = secret or secrets.token_urlsafe(32)
+        self.active_rollouts: dict[str, dict[str, Any]] = {}
+        """Rollout id → `request_id_queue` and `state`."""
+        self.intercepts: dict[str, Intercept] = {}
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._lock = asyncio.Lock()
+
+    # ---------------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Listen on the port. Does nothing if it does already."""
+        runner = await self._ready()
+        async with self._lock:
+            if self._site is not None:
+                return
+            site = web.TCPSite(runner, self.host, self.port)
+            try:
+                await site.start()
+            except OSError as error:
+                raise InterceptionError(
+                    f"The interception server cannot listen on {self.host}:{self.port}: {error.strerror}. "
+                    "Choose another interception_port; 0 takes a free one."
+                ) from error
+            self._site = site
+            self.port = runner.addresses[0][1]
+
+    async def _ready(self) -> web.AppRunner:
+        async with self._lock:
+            if self._runner is None:
+                app = web.Application(client_max_size=MAX_BODY_BYTES)
+                for path in PATHS:
+                    app.router.add_post(f"/rollout/{{rollout_id}}{path}", self._handle_request)
+                app.router.add_get("/rollout/{rollout_id}/v1/models", self._handle_models)
+                app.router.add_get("/health", self._handle_health)
+                runner = web.AppRunner(
+                    app, access_log=None, handle_signals=False, handler_cancellation=True
+                )
+                await runner.setup()
+                self._runner = runner
+            return self._runner
+
+    async def stop(self) -> None:
+        """Close every connection and stop listening. Idempotent."""
+        for intercept in list(self.intercepts.values()):
+            intercept["response_future"].cancel()
+        async with self._lock:
+            runner, self._runner, self._site = self._runner, None, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def open_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the server that needs no port: for `Doorway`."""
+        runner = await self._ready()
+        assert runner.server is not None
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(runner.server, theirs)
+            return await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------ rollouts
+
+    def register_rollout(
+        self, rollout_id: str, state: MutableMapping[str, Any] | None = None
+    ) -> asyncio.Queue[str]:
+        """Begin to take a rollout's requests. Their ids come out of the queue, in the order of arrival."""
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        self.active_rollouts[rollout_id] = {"request_id_queue": queue, "state": state}
+        return queue
+
+    def unregister_rollout(self, rollout_id: str) -> None:
+        """Take no more of them, and end those that wait."""
+        self.active_rollouts.pop(rollout_id, None)
+        for intercept in list(self.intercepts.values()):
+            if intercept["rollout_id"] == rollout_id and not intercept["response_future"].done():
+                ended = InterceptionError("The rollout has ended.")
+                if intercept["stream"]:
+                    _fail_stream(intercept, ended)
+                else:
+                    deliver_response(intercept, None, ended)
+
+    def _set_rollout_error(self, rollout_id: str, error: BaseException) -> None:
+        """Note an error of a rollout. The first one counts."""
+        state = self.active_rollouts.get(rollout_id, {}).get("state")
+        if state is not None and state.get("error") is None:
+            state["error"] = error
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    async def _handle_health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _handle_models(self, request: web.Request) -> web.Response:
+        rollout = self._rollout_of(request)
+        model = (rollout["state"] or {}).get("model") or ""
+        entry = {"id": model, "object": "model", "created": 0, "owned_by": "verifiers"}
+        return web.json_response({"object": "list", "data": [entry]})
+
+    def _rollout_of(self, request: web.Request) -> dict[str, Any]:
+        if not _knows_secret(request.headers, self.secret):
+            raise _refusal(web.HTTPUnauthorized, "Unauthorized: this server wants its own API key.")
+        rollout = self.active_rollouts.get(request.match_info["rollout_id"])
+        if rollout is None:
+            raise _refusal(web.HTTPNotFound, "Rollout not found: it has ended or never was.")
+        return rollout
+
+    async def _handle_request(self, request: web.Request) -> web.StreamResponse:
+        rollout = self._rollout_of(request)
+        api_format = protocol_from_path(request.path)
+        try:
+            try:
+                body = json.loads(await request.read())
+            except (ValueError, RecursionError) as error:
+                raise UnusableRequest(f"Invalid JSON: {error}") from error
+            asked = read_request(body, api_format)
+        except UnusableRequest as error:
+            logger.warning("An agent's request was refused: %s", error)
+            return web.json_response(answers.error_body(error, api_format), status=400)
+        request_id = f"req_{uuid4().hex[:8]}"
+        intercept: Intercept = {
+            "request_id": request_id,
+            "rollout_id": request.match_info["rollout_id"],
+            "protocol": api_format,
+            "messages": asked.messages,
+            "tools": asked.tools,
+            "model": body.get("model"),
+            "stream": asked.is_streamed,
+            "wants_usage": asked.wants_usage,
+            "headers": {name.lower(): value for name, value in request.headers.items()},
+            "body": body,
+            "chunk_queue": asyncio.Queue() if asked.is_streamed else None,
+            "response_future": asyncio.get_running_loop().create_future(),
+        }
+        self.intercepts[request_id] = intercept
+        rollout["request_id_queue"].put_nowait(request_id)
+        try:
+            if asked.is_streamed:
+                return await self._stream(request, intercept)
+            return await _whole_answer(intercept)
+        finally:
+            # An agent that has hung up is no turn: whoever takes the request from the queue sees it cancelled.
+            intercept["response_future"].cancel()
+            self.intercepts.pop(request_id, None)
+
+    async def _stream(self, request: web.Request, intercept: Intercept) -> web.StreamResponse:
+        queue: asyncio.Queue[Any] = intercept["chunk_queue"]
+        api_format = intercept["protocol"]
+        answer: web.StreamResponse | None = None
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(KEEPALIVE_INTERVAL_SECONDS):
+                        chunk = await queue.get()
+                except TimeoutError:
+                    chunk = b": keepalive\n\n"
+                if isinstance(chunk, BaseException) and answer is None:
+                    return _error_answer(chunk, intercept)
+                if answer is None:
+                    answer = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+                    answer.content_type = "text/event-stream"
+                    await answer.prepare(request)
+                if chunk is None:
+                    await answer.write_eof()
+                    return answer
+                await answer.write(_event_bytes(chunk, api_format))
+                if isinstance(chunk, BaseException):
+                    await answer.write_eof()
+                    return answer
+        except (ConnectionError, asyncio.CancelledError) as error:
+            if intercept["response_future"].done() and not intercept["response_future"].cancelled():
+                broken = StreamInterrupted("The answer to the agent broke off: it has hung up.")
+                self._set_rollout_error(intercept["rollout_id"], broken)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise asyncio.CancelledError from error
+
+
+def _knows_secret(headers: Mapping[str, str], secret: str) -> bool:
+    given = headers.get("Authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+def _refusal(kind: type[web.HTTPException], message: str) -> web.HTTPException:
+    body = {"error": {"message": message, "type": "invalid_request_error"}}
+    return kind(text=json.dumps(body), content_type="application/json")
+
+
+async def _whole_answer(intercept: Intercept) -> web.Response:
+    try:
+        response = await intercept["response_future"]
+    except Exception as error:  # noqa: BLE001 - whatever the rollout failed with, the agent is told
+        return _error_answer(error, intercept)
+    return web.json_response(answers.serialize_intercept_response(response, intercept["protocol"]))
+
+
+def _error_answer(error: BaseException, intercept: Intercept) -> web.Response:
+    body = answers.error_body(error, intercept["protocol"])
+    return web.json_response(body, status=answers.error_status(error))
+
+
+def _event_bytes(chunk: Any, api_format: Any) -> bytes:
+    if isinstance(chunk, bytes):
+        return chunk
+    if isinstance(chunk, BaseException):
+        return streams.error_event(chunk, api_format)
+    return streams.event(answers.jsonable(chunk))
+
+
+# ------------------------------------------------------------------------------------------------- answering
+
+
+def deliver_response(
+    intercept: Intercept, response: Any, error: BaseException | None = None
+) -> None:
+    """Answer a request that is not streamed, or tell the agent of an error. Only the first answer counts."""
+    future: asyncio.Future[Any] = intercept["response_future"]
+    if future.done():
+        return
+    if error is None:
+        future.set_result(response)
+    else:
+        future.set_exception(error)
+        future.exception()  # the agent may have hung up: then nobody looks at it
+
+
+async def synthesize_stream(
+    intercept: Intercept, response: Response | None, error: BaseException | None = None
+) -> None:
+    """Answer a streamed request with the events of a whole response, or tell the agent of an error."""
+    if error is not None or response is None:
+        _fail_stream(intercept, error or InterceptionError("There is no response."))
+        return
+    deliver_response(intercept, response)
+    queue: asyncio.Queue[Any] = intercept["chunk_queue"]
+    for each in streams.events_of(response, intercept["protocol"], intercept["wants_usage"]):
+        queue.put_nowait(each)
+    queue.put_nowait(None)
+
+
+def _fail_stream(intercept: Intercept, error: BaseException) -> None:
+    deliver_response(intercept, None, error)
+    intercept["chunk_queue"].put_nowait(error)
