@@ -224,7 +224,10 @@ async def issue_token(
     expires_at: datetime | None = None,
     kind: str = "api",
 ) -> NewToken:
-    """A new token for a person, without asking whether the person may."""
+    """A new token for a person, without asking whether the person may. BadRequest for an unknown action."""
+    unknown = set(actions) - {action.value for action in EVERYTHING}
+    if unknown:
+        raise BadRequest(f"Unknown actions {sorted(unknown)}; known: {sorted(EVERYTHING)}.")
     text = tokens.mint()
     row = Token(
         user_id=user_id,
@@ -244,10 +247,7 @@ async def issue_token(
 async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRequest) -> NewToken:
     """A token that can do no more, in no more places, than the one that asks for it."""
     require_account(caller, Action.ACCOUNT)
-    unknown = set(wanted.actions) - {action.value for action in EVERYTHING}
-    if unknown:
-        raise BadRequest(f"Unknown actions {sorted(unknown)}; known: {sorted(EVERYTHING)}.")
-    excess = set(wanted.actions) - caller.actions
+    excess = set(wanted.actions) & EVERYTHING - caller.actions
     if excess:
         raise Forbidden(f"This token may not hand on {sorted(excess)}, which it does not have.")
     patterns = [pattern.lower().replace("_", "-") for pattern in wanted.environments]
@@ -262,16 +262,31 @@ async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRe
     if (working or 0) >= MAX_TOKENS:
         raise BadRequest(f"You have {working} tokens; revoke some first.")
     lifetime = wanted.expires_in_s
+    ends = utc_now() + timedelta(seconds=lifetime) if lifetime else None
     new = await issue_token(
         session,
         caller.user_id or "",
         name=wanted.name,
         actions=wanted.actions,
         environments=patterns,
-        expires_at=utc_now() + timedelta(seconds=lifetime) if lifetime else None,
+        expires_at=await end_within(session, caller, ends),
     )
     record_audit(session, caller, "token.create", new.row.id, actions=new.row.actions)
     return new
+
+
+async def end_within(
+    session: AsyncSession, caller: Principal, wanted: datetime | None
+) -> datetime | None:
+    """When a token that the caller makes ends: as wanted, but not after the caller's own.
+
+    Otherwise a token that ends could go on for ever through one that it made. A session is no limit: behind it is
+    a password.
+    """
+    own = await session.get(Token, caller.token_id) if caller.token_id else None
+    if own is None or own.expires_at is None or own.kind == "session":
+        return wanted
+    return min(wanted, own.expires_at) if wanted else own.expires_at
 
 
 async def list_tokens(session: AsyncSession, caller: Principal) -> list[Token]:

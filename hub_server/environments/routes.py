@@ -10,6 +10,7 @@ from packaging.version import Version as ParsedVersion
 
 from hub_server.accounts import service as accounts
 from hub_server.accounts.authorisation import Action, Principal
+from hub_server.accounts.service import NewToken
 from hub_server.database import iso, utc_now
 from hub_server.environments import service
 from hub_server.environments.schemas import (
@@ -20,8 +21,7 @@ from hub_server.environments.schemas import (
     pylock,
     version_row,
 )
-from hub_server.environments.service import Found
-from hub_server.errors import BadRequest, NotFound
+from hub_server.errors import BadRequest, Forbidden, NotFound
 from hub_server.forks import service as forks
 from hub_server.hub import Caller, Hub, HubDep, KnownCaller, base_url_of
 from hub_server.publishing.archives import read_member
@@ -31,6 +31,7 @@ from hub_server.storage.service import stage, staging_path
 from verifiers.hub.wire import (
     EnvironmentPatch,
     ForkRequest,
+    InstallTokenRequest,
     LookupRequest,
     ResolveAnswer,
     ResolveRequest,
@@ -61,6 +62,29 @@ async def lookup(hub: HubDep, caller: Caller, body: LookupRequest) -> dict[str, 
     async with hub.database.read() as session:
         found = await service.find_any(session, caller, body)
     return {"data": environment_row(found)}
+
+
+@router.post("/install-token")
+async def install_token(
+    hub: HubDep, caller: KnownCaller, body: InstallTokenRequest
+) -> dict[str, Any]:
+    """One short-lived token that reads several environments and nothing else, to install them together."""
+    async with hub.database.read() as session:
+        found = [
+            await service.find(session, caller, *_owner_and_name(reference))
+            for reference in body.environments
+        ]
+    if Action.READ not in caller.actions:
+        raise Forbidden("This token may not read; it cannot hand that on.")
+    names = sorted({one.environment.full_name for one in found})
+    new = await _install_token(hub, caller, names)
+    ends = iso(new.row.expires_at) if new.row.expires_at else None
+    return {"data": {"token": new.text, "expires_at": ends, "environments": names}}
+
+
+def _owner_and_name(reference: str) -> tuple[str, str]:
+    owner, _, name = reference.rpartition("/")
+    return owner, name
 
 
 @router.get("/")
@@ -202,9 +226,10 @@ async def details(
             version = await service.find_version(session, found.environment, reference)
         files = await service.files_of_version(session, version.id) if version else []
         starred = await search.is_starred(session, caller, found.environment.id)
+    needs_token = found.environment.visibility == "PRIVATE" or not hub.settings.anonymous_read
     token = None
-    if found.environment.visibility == "PRIVATE" and files:
-        token = await _install_token(hub, caller, found)
+    if needs_token and files and Action.READ in caller.actions:
+        token = (await _install_token(hub, caller, [found.environment.full_name])).text
     answer = environment_answer(
         found,
         version,
@@ -216,23 +241,22 @@ async def details(
     return {"data": answer}
 
 
-async def _install_token(hub: Hub, caller: Principal, found: Found) -> str:
-    """A token that can only read this environment, for the addresses that installers are given.
+async def _install_token(hub: Hub, caller: Principal, names: list[str]) -> NewToken:
+    """A token that can only read these environments, for the addresses that installers are given.
 
     They end up in terminals and logs, so it lives an hour and opens nothing else.
     """
     async with hub.database.write() as session:
-        lifetime = timedelta(seconds=hub.settings.install_token_lifetime_s)
-        new = await accounts.issue_token(
+        ends = utc_now() + timedelta(seconds=hub.settings.install_token_lifetime_s)
+        return await accounts.issue_token(
             session,
             caller.user_id or "",
-            name=f"install {found.environment.full_name}"[:128],
+            name=f"install {', '.join(names)}"[:128],
             actions=[Action.READ.value],
-            environments=[found.environment.full_name],
-            expires_at=utc_now() + lifetime,
+            environments=names,
+            expires_at=await accounts.end_within(session, caller, ends),
             kind="install",
         )
-    return new.text
 
 
 @router.patch("/{owner}/{name}")

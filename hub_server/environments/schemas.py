@@ -95,7 +95,7 @@ def environment_answer(
     manifest = version.manifest if version else {}
     package_url = address.of(file_path(found, source)) if source else None
     index_url = address.with_token(_index_path(found)) if tell_index and wheel else None
-    install = install_answer(found, wheel, address) if wheel and version else None
+    install = install_answer(found, version, wheel, address) if wheel and version else None
     return EnvironmentAnswer(
         id=environment.id,
         name=environment.name,
@@ -134,8 +134,8 @@ def environment_answer(
     )
 
 
-def install_answer(found: Found, wheel: File, address: Address) -> InstallAnswer:
-    """How to install the wheel from this hub and from nowhere else."""
+def install_answer(found: Found, version: Version, wheel: File, address: Address) -> InstallAnswer:
+    """How to install the wheel of a version from this hub and from nowhere else."""
     name = found.environment.normalized_name
     wheel_url = f"{address.with_token(file_path(found, wheel))}#sha256={wheel.sha256}"
     index_url = address.of(_index_path(found))
@@ -150,7 +150,7 @@ def install_answer(found: Found, wheel: File, address: Address) -> InstallAnswer
             f'[[tool.uv.index]]\nname = "{index_name}"\nurl = "{index_url}"\nexplicit = true\n\n'
             f'[tool.uv.sources]\n{name} = {{ index = "{index_name}" }}\n'
         ),
-        pylock_url=address.of(f"{base}/@latest/pylock.toml"),
+        pylock_url=address.of(f"{base}/@{quote(version.version)}/pylock.toml"),
     )
 
 

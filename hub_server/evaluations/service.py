@@ -14,7 +14,9 @@ from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
 from hub_server.database import utc_now
 from hub_server.environments.models import Environment, Version
+from hub_server.environments.names import normalized
 from hub_server.environments.service import find_by_id, readable_by
+from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, Conflict, NotFound
 from hub_server.evaluations.models import (
     EvaluatedEnvironment,
@@ -29,11 +31,21 @@ _DETAILS = ("dataset", "framework", "task_type", "description", "tags")
 _ROWS_AT_ONCE = 500
 
 
+class Subject(NamedTuple):
+    """An environment that was evaluated, and at which version; None when nobody said."""
+
+    id: str
+    name: str
+    """`owner/name`."""
+    version_id: str | None
+    version: str | None
+
+
 class Row(NamedTuple):
-    """An evaluation with the full names of its environments."""
+    """An evaluation with the environments that the caller may see."""
 
     evaluation: Evaluation
-    environment_names: list[str]
+    environments: list[Subject]
 
 
 def _readable(caller: Principal) -> ColumnElement[bool]:
@@ -98,16 +110,18 @@ async def create(session: AsyncSession, caller: Principal, wanted: EvaluationReq
 async def _version_id(
     session: AsyncSession, environment: Environment, wanted: str | None
 ) -> str | None:
-    """The version that was evaluated: the one named, else the newest one now."""
+    """The version that was evaluated, or None: the newest one need not be the one that ran."""
+    if wanted is None:
+        return None
     query = select(Version.id).where(
-        Version.environment_id == environment.id, Version.deleted_at.is_(None)
+        Version.environment_id == environment.id,
+        Version.deleted_at.is_(None),
+        Version.id == wanted,
     )
-    if wanted is not None:
-        found = await session.scalar(query.where(Version.id == wanted))
-        if found is None:
-            raise NotFound(f"Version {wanted[:60]} of {environment.full_name} not found.")
-        return found
-    return await session.scalar(query.where(Version.version == environment.latest_version))
+    found = await session.scalar(query)
+    if found is None:
+        raise NotFound(f"Version {wanted[:60]} of {environment.full_name} not found.")
+    return found
 
 
 async def find(session: AsyncSession, caller: Principal, evaluation_id: str) -> Row:
@@ -116,8 +130,8 @@ async def find(session: AsyncSession, caller: Principal, evaluation_id: str) -> 
     evaluation = await session.scalar(query)
     if evaluation is None:
         raise NotFound(f"Evaluation {evaluation_id[:60]} not found.")
-    names = await _names(session, caller, [evaluation.id])
-    return Row(evaluation, names.get(evaluation.id, []))
+    subjects = await _subjects(session, caller, [evaluation.id])
+    return Row(evaluation, subjects.get(evaluation.id, []))
 
 
 async def find_own(session: AsyncSession, caller: Principal, evaluation_id: str) -> Row:
@@ -131,19 +145,47 @@ async def find_own(session: AsyncSession, caller: Principal, evaluation_id: str)
     return row
 
 
-async def _names(
+async def _subjects(
     session: AsyncSession, caller: Principal, evaluation_ids: list[str]
-) -> dict[str, list[str]]:
+) -> dict[str, list[Subject]]:
     query = (
-        select(EvaluatedEnvironment.evaluation_id, Environment.full_name)
+        select(
+            EvaluatedEnvironment.evaluation_id,
+            Environment.id,
+            Environment.full_name,
+            Version.id,
+            Version.version,
+        )
         .join(Environment, Environment.id == EvaluatedEnvironment.environment_id)
+        .outerjoin(Version, Version.id == EvaluatedEnvironment.version_id)
         .where(EvaluatedEnvironment.evaluation_id.in_(evaluation_ids), readable_by(caller))
         .order_by(Environment.full_name)
     )
-    names: dict[str, list[str]] = {}
-    for evaluation_id, name in await session.execute(query):
-        names.setdefault(evaluation_id, []).append(name)
-    return names
+    subjects: dict[str, list[Subject]] = {}
+    for evaluation_id, *subject in await session.execute(query):
+        subjects.setdefault(evaluation_id, []).append(Subject(*subject))
+    return subjects
+
+
+def _is_about(caller: Principal, reference: str) -> ColumnElement[bool]:
+    """The condition of evaluations of `name`, `owner/name` or either with `@version`."""
+    full_name, _, version = reference.partition("@")
+    owner, _, name = full_name.rpartition("/")
+    fits = [Environment.normalized_name == normalized(name)]
+    if owner:
+        fits.append(Environment.full_name.startswith(f"{owner}/", autoescape=True))
+    if version:
+        is_version = and_(
+            Version.id == EvaluatedEnvironment.version_id,
+            Version.canonical_version == canonical(version),
+        )
+        fits.append(exists().where(is_version))
+    return exists().where(
+        EvaluatedEnvironment.evaluation_id == Evaluation.id,
+        EvaluatedEnvironment.environment_id == Environment.id,
+        readable_by(caller),
+        *fits,
+    )
 
 
 async def page(
@@ -159,17 +201,7 @@ async def page(
     """A page of readable evaluations, newest first, and how many there are."""
     conditions = [_readable(caller)]
     if environment_name:
-        owner, _, name = environment_name.rpartition("/")
-        fits = Environment.normalized_name == name.lower().replace("_", "-")
-        if owner:
-            fits = and_(fits, Environment.full_name.startswith(f"{owner}/", autoescape=True))
-        about = exists().where(
-            EvaluatedEnvironment.evaluation_id == Evaluation.id,
-            EvaluatedEnvironment.environment_id == Environment.id,
-            readable_by(caller),
-            fits,
-        )
-        conditions.append(about)
+        conditions.append(_is_about(caller, environment_name))
     if suite_id:
         conditions.append(Evaluation.suite_id == suite_id)
     if team_id:
@@ -183,8 +215,8 @@ async def page(
         .limit(limit)
     )
     evaluations = list(await session.scalars(query))
-    names = await _names(session, caller, [evaluation.id for evaluation in evaluations])
-    rows = [Row(evaluation, names.get(evaluation.id, [])) for evaluation in evaluations]
+    subjects = await _subjects(session, caller, [evaluation.id for evaluation in evaluations])
+    rows = [Row(evaluation, subjects.get(evaluation.id, [])) for evaluation in evaluations]
     return rows, await session.scalar(count) or 0
 
 

@@ -280,6 +280,50 @@ async def test_install_addresses_of_a_private_environment_carry_a_token_for_it_a
     assert got.status_code in (200, 302)
 
 
+async def test_an_install_token_ends_with_the_token_that_asked_for_it(hub, wheel):
+    alice, _ = await two_tenants(hub, wheel)
+    body = {"name": "short", "actions": ["read", "account"], "expires_in_s": 60}
+    short = (await alice.http.post("/api/v1/tokens", json=body)).json()["data"]
+    briefly = await hub.client(short["token"])
+    child = {"name": "child", "actions": ["read"], "expires_in_s": 7200}
+    made = (await briefly.post("/api/v1/tokens", json=child)).json()["data"]
+    assert made["expires_at"] == short["expires_at"]
+    child.pop("expires_in_s")
+    made = (await briefly.post("/api/v1/tokens", json=child)).json()["data"]
+    assert made["expires_at"] == short["expires_at"]
+    # One inside an address cannot renew itself by asking for the address again.
+    names = {"environments": ["alice/secret-env"]}
+    first = (await briefly.post(f"{API}/install-token", json=names)).json()["data"]
+    inside = await hub.client(first["token"])
+    again = (await inside.post(f"{API}/install-token", json=names)).json()["data"]
+    assert again["expires_at"] == first["expires_at"] == short["expires_at"]
+
+
+async def test_one_install_token_reads_the_environments_it_was_asked_for_and_no_other(hub, wheel):
+    alice, bob = await two_tenants(hub, wheel)
+    await alice.upload(wheel(name="second-env"), visibility="private")
+    names = ["alice/secret-env", "alice/Second_Env"]
+    answer = await alice.http.post(f"{API}/install-token", json={"environments": names})
+    data = answer.json()["data"]
+    assert data["environments"] == ["alice/second-env", "alice/secret-env"]
+    inside = await hub.client(data["token"])
+    for name in ("secret-env", "second-env"):
+        assert (await inside.get(f"{API}/alice/{name}/@latest")).status_code == 200
+    for address in (f"{API}/alice/other-env/@latest", f"{API}/alice/missing/@latest"):
+        assert (await inside.get(address)).status_code == 404
+    for caller in (bob.http, inside):
+        for name in ("alice/third-env", "alice", ""):
+            refused = await caller.post(f"{API}/install-token", json={"environments": [name]})
+            assert refused.status_code == 404
+    assert (
+        await bob.http.post(f"{API}/install-token", json={"environments": names})
+    ).status_code == 404
+    assert (await hub.http.post(f"{API}/install-token", json={"environments": names})).is_error
+    writer = await hub.person("alice", actions=["publish"])
+    refused = await writer.http.post(f"{API}/install-token", json={"environments": names})
+    assert refused.status_code == 404
+
+
 def _basic(token):
     return "Basic " + base64.b64encode(f"__token__:{token}".encode()).decode()
 
@@ -292,6 +336,11 @@ async def test_a_hub_can_be_closed_to_everyone_without_an_account(open_small_hub
             assert (await bob.http.get(address)).status_code == 200
             assert (await hub.http.get(address)).status_code == 404
         assert (await hub.http.get(f"{API}/")).json()["data"] == []
+        details = (await bob.http.get(f"{API}/alice/demo-env/@latest")).json()["data"]
+        wheel_url = httpx.URL(details["wheel_url"])
+        assert (await hub.http.get(wheel_url.path)).status_code == 401
+        login = {"Authorization": _basic(wheel_url.password)}
+        assert (await hub.http.get(wheel_url.path, headers=login)).status_code == 200
 
 
 # --- teams ------------------------------------------------------------------------------------

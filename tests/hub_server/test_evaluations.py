@@ -32,6 +32,34 @@ async def test_an_evaluation_from_opening_to_reading(hub, wheel):
     assert page == {"samples": rows[2:4], "total": 5, "page": 2, "limit": 2, "has_more": True}
 
 
+async def test_an_evaluation_says_the_version_that_ran_and_none_when_nobody_said_which(hub, wheel):
+    alice, unknown = await opened(hub, wheel)
+    await alice.upload(wheel(version="0.2.0"))
+    details = (await alice.http.get("/api/v1/environmentshub/alice/demo-env/@0.1.0")).json()["data"]
+    reference = {"id": details["id"], "version_id": details["version_id"]}
+    known = {"name": "run", "environments": [reference]}
+    known = (await alice.http.post(f"{EVALUATIONS}/", json=known)).json()
+    [subject] = known["environments"]
+    assert (subject["name"], subject["version"]) == ("alice/demo-env", "0.1.0")
+    got = (await alice.http.get(f"{EVALUATIONS}/{unknown}")).json()
+    assert got["environments"] == [{**subject, "version": None, "version_id": None}]
+    for about, ids in (
+        ("alice/demo_env", {unknown, known["id"]}),
+        ("demo-env@0.1", {known["id"]}),
+        ("alice/demo-env@0.2.0", set()),
+    ):
+        page = await alice.http.get(f"{EVALUATIONS}/", params={"environment_name": about})
+        assert ({row["id"] for row in page.json()["evaluations"]}, page.json()["total"]) == (
+            ids,
+            len(ids),
+        )
+    wrong = {"name": "run", "environments": [{"id": details["id"], "version_id": "other"}]}
+    assert (await alice.http.post(f"{EVALUATIONS}/", json=wrong)).status_code == 404
+    await alice.http.delete("/api/v1/environmentshub/alice/demo-env/@0.1.0")
+    got = (await alice.http.get(f"{EVALUATIONS}/{known['id']}")).json()
+    assert got["environments"][0]["version"] == "0.1.0", "what ran stays said after it is deleted"
+
+
 async def test_batches_may_come_in_parallel_and_twice(hub, wheel):
     alice, evaluation_id = await opened(hub, wheel)
     batches = [{"samples": [{"reward": 1.0, "text": "same"}] * 10 + [{"n": n}]} for n in range(6)]

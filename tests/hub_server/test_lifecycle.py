@@ -260,6 +260,11 @@ async def test_the_lock_file_pins_address_size_and_hash(small_hub, wheel):
     assert (package["name"], package["version"]) == ("demo-env", "0.1.0")
     got = await small_hub.http.get(package["wheels"][0]["url"])
     assert len(got.content) == package["wheels"][0]["size"]
+    await alice.upload(wheel(version="0.2.0"))
+    for version in ("0.1.0", "0.2.0"):
+        details = (await alice.http.get(f"{API}/alice/demo-env/@{version}")).json()["data"]
+        lock = await small_hub.http.get(details["install"]["pylock_url"])
+        assert tomllib.loads(lock.text)["packages"][0]["version"] == version
 
 
 async def test_lookup_answers_old_and_new_forms(hub, wheel):

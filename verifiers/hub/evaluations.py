@@ -165,10 +165,7 @@ async def _open(
     hub: HubClient, metadata: Mapping[str, Any], environment: str, options: RunPush
 ) -> str:
     """The id of the evaluation that takes the samples."""
-    details = await _details(hub, environment, metadata)
-    reference = {"id": str(member(details, "id"))}
-    if details.get("version_id"):
-        reference["version_id"] = str(details["version_id"])
+    reference = await _reference(hub, environment, metadata)
     plain = environment.partition("@")[0]
     described = {
         "name": (options.name or f"{plain.rpartition('/')[2]}-{metadata['model']}")[:300],
@@ -201,20 +198,29 @@ async def _open(
     return str(member(answer, "evaluation_id"))
 
 
-async def _details(hub: HubClient, environment: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The published environment in the version that was evaluated, if the hub has that."""
+async def _reference(
+    hub: HubClient, environment: str, metadata: Mapping[str, Any]
+) -> dict[str, str]:
+    """The published environment, with the version that ran if that is known and on the hub."""
     wanted = parse_hub_id(environment)
     ran = (metadata.get("version_info") or {}).get("env_version")
-    if wanted.version is None and ran:
+    version = wanted.version or (str(ran) if ran else None)
+    if version is not None:
         try:
-            return await details_of(hub, wanted._replace(version=str(ran)))
+            details = await details_of(hub, wanted._replace(version=version))
+            reference = {"id": str(member(details, "id"))}
+            if details.get("version_id"):
+                reference["version_id"] = str(details["version_id"])
+            return reference
         except HubNotFound:
+            if wanted.version is not None:
+                raise
             logger.warning(
-                "The hub has no version %s of %s, which the run is of; it is filed under the newest one.",
+                "The hub has no version %s of %s, which the run is of; the evaluation names no version.",
                 ran,
                 environment,
             )
-    return await details_of(hub, wanted)
+    return {"id": await lookup_id(hub, environment)}
 
 
 class _Batch(NamedTuple):

@@ -11,15 +11,24 @@ import netrc
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from verifiers.errors import EnvironmentNotFound
-from verifiers.hub.client import HubClient, RetryPolicy, data_of, environment_path
+from verifiers.hub.client import (
+    HubClient,
+    RetryPolicy,
+    body_of,
+    data_of,
+    environment_path,
+    member,
+)
 from verifiers.hub.config import HubSettings, origin
 from verifiers.hub.errors import HubMisbehaved, HubNotFound
+from verifiers.hub.wire import InstallTokenRequest
 from verifiers.packages.install import HubEnvironment, PublishedWheel
 
 _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
@@ -45,6 +54,21 @@ class HubSource:
         Blocking; must not be called from a running event loop.
         """
         return asyncio.run(self._wheel(environment))
+
+    def access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
+        """Variables with which an installer may read all of these at once. Raises HubError.
+
+        Blocking; must not be called from a running event loop.
+        """
+        return asyncio.run(self._access(environments))
+
+    async def _access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
+        async with HubClient(self.settings, self.retries) as hub:
+            names = [f"{wanted.owner}/{wanted.name}" for wanted in environments]
+            body = body_of(InstallTokenRequest, environments=names)
+            answer = data_of(await hub.post("/environmentshub/install-token", body))
+        host = urlsplit(self.settings.base_url).hostname or ""
+        return {"NETRC": str(self._netrc(host, "__token__", str(member(answer, "token"))))}
 
     async def _wheel(self, environment: HubEnvironment) -> PublishedWheel:
         async with HubClient(self.settings, self.retries) as hub:
@@ -93,7 +117,7 @@ class HubSource:
         )
 
     def _netrc(self, host: str, login: str, token: str) -> Path:
-        """A netrc file with this token, and the person's own entries for other hosts."""
+        """A new netrc file with this token, and the person's own entries for other hosts."""
         folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="prime-")))
         file = folder / "netrc"
         lines = [_entry(host, login, "", token)]

@@ -36,6 +36,12 @@ class ResolveRequest(Request):
         return value.upper() if value else None
 
 
+class InstallTokenRequest(Request):
+    """Environments (`owner/name`) that are to be installed together."""
+
+    environments: list[str] = Field(min_length=1, max_length=100)
+
+
 class LookupRequest(Request):
     """Find an environment by id, or by name and any owner."""
 

@@ -35,11 +35,12 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
         )
     variables: dict[str, str] = {}
     for wheel in wheels:
-        if wheel.variables.keys() & variables.keys():
-            raise ConfigError(
-                "Only one private environment can be locked at a time; make a lock for each."
-            )
-        variables.update(wheel.variables)
+        for name, value in wheel.variables.items():
+            if variables.setdefault(name, value) != value:
+                raise ConfigError(
+                    f"{wheel.name} and another environment need different values of {name} to be read; lock them with "
+                    "a permission for both."
+                )
     requirements = [
         line for wheel in wheels for line in (wheel.requirement, *wheel.url_dependencies)
     ]

@@ -234,8 +234,13 @@ def _lock(
 ) -> Path:
     from verifiers.packages.lock import write_lock
 
-    if source is not None and len(wheels) < len(published):  # --no-upgrade kept some
+    assert source is not None, "only environments of a hub are locked"
+    if len(wheels) < len(published):  # --no-upgrade kept some
         wheels = [source.wheel(wanted) for wanted in published.values()]
+    if sum(bool(wheel.variables) for wheel in wheels) > 1:
+        # Each wheel came with a permission for itself, and installers take only one for a host.
+        access = source.access(list(published.values()))
+        wheels = [wheel._replace(variables=access) for wheel in wheels]
     write_lock(wheels, file, installer)
     return file
 

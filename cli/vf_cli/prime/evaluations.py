@@ -177,13 +177,17 @@ def list_evaluations(
     env: Annotated[
         str | None,
         typer.Option(
-            "--env", "--env-name", "-e", help="Only of this environment: name or owner/name."
+            "--env",
+            "--env-name",
+            "-e",
+            help="Only of this environment: name, owner/name or owner/name@version.",
         ),
     ] = None,
 ) -> int:
     """List evaluations that you may see, newest first.
 
-    JSON: .evaluations[] = {evaluation_id, environment_names[], model_name, status, metadata, metrics}, .total
+    JSON: .evaluations[] = {evaluation_id, environments[] = {name, version}, model_name, status, metadata, metrics},
+    .total
     """
     from verifiers.hub.client import member
 
@@ -194,7 +198,7 @@ def list_evaluations(
     rows = [
         [
             row.get("evaluation_id") or row.get("id"),
-            row.get("environment_names") or "-",
+            _subjects(row) or "-",
             row.get("model_name"),
             row.get("status"),
             _short((row.get("metrics") or {}).get("reward")),
@@ -223,7 +227,7 @@ def get(eval_id: EvalId) -> int:
         ("name", found.get("name")),
         ("status", found.get("status")),
         ("error", found.get("error_message")),
-        ("environment", found.get("environment_names")),
+        ("environment", _subjects(found)),
         ("model", found.get("model_name")),
         ("rollouts", found.get("total_samples")),
         ("public", found.get("is_public")),
@@ -263,6 +267,17 @@ def samples(
         found, ["example", "rollout", "reward", "ended by", "error"], rows, empty="No rollouts."
     )
     return 0
+
+
+def _subjects(evaluation: dict[str, Any]) -> list[str]:
+    """`owner/name@version` of what was evaluated, as far as the hub knows it."""
+    known = evaluation.get("environments")
+    if not isinstance(known, list):
+        return evaluation.get("environment_names") or []
+    return [
+        f"{one['name']}@{one['version']}" if one.get("version") else str(one["name"])
+        for one in known
+    ]
 
 
 def _short(value: Any) -> Any:

@@ -46,26 +46,29 @@ def write_run(folder: Path, *, rows: int = 4, env_id: str = "some-env", **metada
     return folder
 
 
+@pytest.mark.timeout(
+    300
+)  # three processes that import everything, on machines that do other things
 def test_a_run_of_a_hub_environment_installs_it_when_told_and_is_pushed(
     published, target, start_in, endpoint, prime
 ):
     model = ("-m", "any", "-b", endpoint.url, "-n", "3", "-r", "2")
     entry = "vf_cli.main:eval_main"
     unsure = start_in(target.python, entry, published, *model)
-    _, err = unsure.communicate(timeout=50)
+    _, err = unsure.communicate(timeout=90)
     assert (unsure.returncode, "Not installed" in err, "--yes" in err) == (2, True, True)
     run = start_in(target.python, entry, f"{published}@0.1.0", *model, "--yes", "--push", "--json")
-    out, err = run.communicate(timeout=55)
+    out, err = run.communicate(timeout=90)
     assert run.returncode == 0, err
     [report] = json.loads(out)["evaluations"]
     assert report["pushed"]["samples"] == 6
     evaluation = prime("eval", "get", report["pushed"]["evaluation_id"]).json
     assert evaluation["status"] == "COMPLETED"
-    assert evaluation["environment_names"] == [published]
+    assert [(e["name"], e["version"]) for e in evaluation["environments"]] == [(published, "0.1.0")]
     assert evaluation["metrics"]["reward"] == 1.0
     assert evaluation["is_public"] is False
     other = start_in(target.python, entry, f"{published}@0.2.0", *model)
-    _, err = other.communicate(timeout=50)
+    _, err = other.communicate(timeout=90)
     assert (other.returncode, "0.1.0 is there" in err) == (2, True)
 
 
@@ -123,6 +126,7 @@ def test_saved_runs_are_pushed_listed_and_read(prime, published):
     assert pushed.json["samples"] == 5
     got = prime("eval", "get", evaluation_id).json
     assert (got["name"], got["is_public"], got["metrics"]["is_right"]) == ("mine", True, 0.5)
+    assert f"{published}@0.1.0" in prime("eval", "get", evaluation_id, "-o", "table").out
     [listed] = prime("eval", "list", "--env", published, "--json").json["evaluations"]
     assert listed["evaluation_id"] == evaluation_id
     page = prime("eval", "samples", evaluation_id, "--num", "2", "--page", "3").json
@@ -130,6 +134,7 @@ def test_saved_runs_are_pushed_listed_and_read(prime, published):
     table = prime("eval", "samples", evaluation_id, "-o", "table").out
     assert len(table.splitlines()) == 7
     assert evaluation_id in prime("eval", "list", "--plain").out
+    assert evaluation_id in prime("eval", "list", "--env", f"{published}@0.1.0", "--plain").out
     again = prime("eval", "push", run, "--env", published, "--eval", evaluation_id)
     assert again.code == 0, again.err
     assert prime("eval", "get", evaluation_id).json["total_samples"] == 5
@@ -219,3 +224,15 @@ def test_the_numbers_of_a_run_keep_their_names():
         "avg_x": float("nan"),
     }
     assert metrics_of(metadata) == {"reward": 0.5, "a": 1.0, "error": 0.0}
+
+
+@pytest.mark.parametrize("ran", [None, "9.9.9"])
+def test_a_run_of_an_unknown_version_is_filed_under_no_version(prime, published, ran):
+    said = {"version_info": {"env_version": ran}} if ran else {}
+    run = write_run(Path("run"), **said)
+    pushed = prime("eval", "push", run, "--env", published, "--json")
+    assert (pushed.code, "9.9.9" in pushed.err) == (0, ran is not None)
+    [subject] = prime("eval", "get", pushed.json["evaluation_id"]).json["environments"]
+    assert (subject["name"], subject["version"]) == (published, None)
+    named = prime("eval", "push", run, "--env", f"{published}@8.8.8")
+    assert (named.code, "8.8.8" in named.err) == (1, True)
