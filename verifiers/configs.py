@@ -19,6 +19,10 @@ ClientType = Literal[
 ]
 CLIENT_TYPES: tuple[str, ...] = get_args(ClientType)
 
+OnChanged = Literal["stop", "rerun", "keep"]
+"""What becomes of saved rollouts whose row of the dataset has changed since: refuse to go on, run them again, or take
+them as they are."""
+
 DEFAULT_API_KEY_VAR = "OPENAI_API_KEY"
 DEFAULT_API_BASE_URL = "https://api.openai.com/v1"
 
@@ -57,9 +61,9 @@ class EndpointClientConfig(Config):
     max_connections: int = Field(28000, ge=1)
     """Most connections open at once."""
     max_keepalive_connections: int = Field(28000, ge=0)
-    """Most idle connections kept for reuse."""
+    """0 closes every connection after its answer. Any other number: idle ones are kept for 4 seconds, however many."""
     max_retries: int = Field(10, ge=0)
-    """Attempts after the first, for 408, 409, 429, 5xx and connection errors."""
+    """Attempts after the first, for 408, 409, 429, 5xx and connection errors, over all endpoints."""
     extra_headers: dict[str, str] = Field(default_factory=dict)
     """Headers sent with every request."""
 
@@ -139,6 +143,7 @@ class EvalConfig(Config):
     state_columns: list[str] | None = None
     save_results: bool = False
     resume_path: Path | None = None
+    on_changed: OnChanged = "stop"
     save_to_hf_hub: bool = False
     hf_hub_dataset_name: str | None = None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verifiers.clients import resolve_client
 from verifiers.configs import EvalConfig, EvalRunConfig
+from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
 from verifiers.loading import Loaded, load, load_folder
 from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
@@ -43,6 +44,8 @@ class RunOptions(NamedTuple):
     prices: PriceTable | None = None
     stop: asyncio.Event | None = None
     """When set, nothing more is started; what is finished is kept and returned."""
+    on_retry: Callable[[], None] | None = None
+    """Called when a rollout is about to be played again; rollouts of worker processes are not reported."""
 
 
 def prepare_environment(config: EvalConfig) -> Loaded:
@@ -105,11 +108,17 @@ def run_folder_for(
             config.rollouts_per_example,
             config.env_dir_path,
             config.output_dir,
+            settings={
+                "env_args": environment.env_args,
+                "sampling_args": merged_sampling_args(
+                    environment.sampling_args, config.sampling_args
+                ),
+            },
         )
         if found is not None:
             return found
         logger.warning(
-            "There is no incomplete run of %s with %s to resume; a new one begins.",
+            "There is no incomplete run of %s with %s and these settings to resume; a new one begins.",
             env_id,
             config.model,
         )
@@ -200,6 +209,7 @@ async def _evaluated(
         state_columns=config.state_columns,
         independent_scoring=config.independent_scoring,
         max_retries=config.max_retries,
+        on_changed=config.on_changed,
         retry_failed=config.resume_path is not None or options.resume_latest,
         rollout_timeout_s=config.rollout_timeout_s,
         scoring_timeout_s=config.scoring_timeout_s,
@@ -212,6 +222,7 @@ async def _evaluated(
         push_to_hf_hub=config.save_to_hf_hub,
         hf_hub_dataset_name=config.hf_hub_dataset_name,
         stop=options.stop,
+        on_retry=options.on_retry,
         **callbacks,
     )
 

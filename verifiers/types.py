@@ -391,6 +391,17 @@ class GenerateMetadata(TypedDict, total=False):
     path_to_save: Path
     tools: list[Tool] | None
 
+    # What 0.1.14 did not write. A number that cannot be computed (an error of one example) is None.
+    avg_reward_error_free: float | None
+    reward_stderr: float | None
+    reward_ci95: list[float] | None
+    num_errors: int
+    num_reward_errors: int
+    num_truncated: int
+    cost: Any
+    provenance: dict[str, Any] | None
+    interrupted: bool
+
 
 class GenerateOutputs(dict[str, Any]):
     """`outputs` (one `RolloutOutput` a rollout) and `metadata`.

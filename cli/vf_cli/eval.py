@@ -57,6 +57,7 @@ def evaluate(  # one parameter an option
     save_results: o.SaveResults = False,
     output_dir: o.OutputDir = None,
     resume: o.Resume = None,
+    on_changed: o.OnChanged = None,
     state_columns: o.StateColumns = None,
     save_to_hf_hub: o.SaveToHfHub = False,
     hf_hub_dataset_name: o.HfHubDatasetName = None,
@@ -102,7 +103,7 @@ _SETTINGS = [
     "temperature", "sampling_args", "num_examples", "rollouts_per_example",
     "max_concurrent", "max_concurrent_generation", "max_concurrent_scoring", "independent_scoring",
     "timeout", "scoring_timeout", "max_retries", "max_total_tokens", "max_cost",
-    "num_workers", "disable_env_server", "save_results", "output_dir",
+    "num_workers", "disable_env_server", "save_results", "output_dir", "on_changed",
     "save_to_hf_hub", "hf_hub_dataset_name", "verbose", "disable_tui",
 ]
 # fmt: on
@@ -110,7 +111,12 @@ _SETTINGS = [
 
 def settings_said(said: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, as settings of an evaluation; options left out are not in it."""
-    settings = {name: said[name] for name in _SETTINGS if said[name] not in (None, False)}
+    settings = {
+        # By identity: 0 equals False, and was asked for.
+        name: said[name]
+        for name in _SETTINGS
+        if said[name] is not None and said[name] is not False
+    }
     for name, option in _JSON_OPTIONS.items():
         if name in settings:
             settings[name] = json_object(settings[name], option)

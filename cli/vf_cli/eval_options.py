@@ -294,6 +294,16 @@ Resume = Annotated[
         panel=_RESULTS,
     ),
 ]
+OnChanged = Annotated[
+    str | None,
+    _option(
+        "--on-changed",
+        metavar="stop|rerun|keep",
+        help="When rows of the dataset changed since the run to resume was saved: stop, run those again, or keep what "
+        "was saved. (default: stop)",
+        panel=_RESULTS,
+    ),
+]
 StateColumns = Annotated[
     str | None,
     _option(

@@ -282,7 +282,7 @@ async def _run(
                 on_log=output.note,
                 environment=loaded.environment,
                 results_path=folder,
-                options=options._replace(stop=stop),
+                options=options._replace(stop=stop, on_retry=progress.retried),
             )
         finally:
             await loaded.environment.aclose()

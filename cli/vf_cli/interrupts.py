@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 async def interruptible(
     work: Callable[[asyncio.Event], Awaitable[Result]], on_first: Callable[[], None]
 ) -> Result:
-    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`, the second cancels the work, a third
-    ends the process where it is.
+    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`, the second cancels the work (and breaks
+    off code that holds up the loop), a third ends the process where it is.
 
     Raises KeyboardInterrupt when the work was cancelled by a signal.
     """
@@ -34,6 +34,10 @@ async def interruptible(
             loop.call_soon_threadsafe(finish)
         elif signals == 2:
             loop.call_soon_threadsafe(running.cancel)
+            if not stop.is_set() and asyncio.current_task(loop) is not None:
+                # The loop has not come round since the first: code of a task that never gives way is holding it up,
+                # and this handler runs in its midst.
+                raise asyncio.CancelledError
         else:
             os._exit(130)
 

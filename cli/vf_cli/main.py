@@ -74,6 +74,7 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
         Error,
         MissingKeyError,
     )
+    from verifiers.runs.saved import RunNotFound
 
     while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
         error = error.exceptions[0]
@@ -88,7 +89,8 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
         if not is_verbose:
             output.note("This was not expected. Run again with -v to see where it happened.")
     is_usage = isinstance(
-        error, ConfigError | EnvironmentNotFound | MissingKeyError | AuthenticationError
+        error,
+        ConfigError | EnvironmentNotFound | MissingKeyError | AuthenticationError | RunNotFound,
     )
     return EXIT_USAGE if is_usage else EXIT_FAILED
 

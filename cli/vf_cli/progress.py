@@ -47,6 +47,8 @@ class Progress:
         self.saved_before = 0
         """Rollouts that a resumed run had already."""
         self.errors: Counter[str] = Counter()
+        self.retries = 0
+        """Rollouts played again after a failure of the machinery."""
         self._reward, self._next_reward_s = "", float("-inf")
         self.summary = RunningSummary()
         self._clock = clock
@@ -74,6 +76,10 @@ class Progress:
         self._marks.append((now, self.output_tokens))
         while len(self._marks) > 2 and self._marks[1][0] < now - SPEED_WINDOW_S:
             self._marks.pop(0)
+
+    def retried(self) -> None:
+        """One more rollout is played again."""
+        self.retries += 1
 
     def _count(self, finished: Sequence[Mapping[str, Any]]) -> None:
         self.summary.add(finished)
@@ -123,6 +129,8 @@ class Progress:
             facts.append(("tokens/s", f"{self.tokens_per_s:,.0f}"))
         if self.silent_s > SILENCE_S and self.done < self.total:
             facts.append(("nothing finished for", duration(self.silent_s)))
+        if self.retries:
+            facts.append(("retries", f"{self.retries:,}"))
         if self.errors:
             facts.append(("errors", errors_text(self.errors)))
         return facts

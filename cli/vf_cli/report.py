@@ -313,5 +313,11 @@ def as_json(finished: Finished) -> dict[str, Any]:
 
 
 def config_json(config: EvalConfig) -> dict[str, Any]:
-    """A resolved evaluation as JSON values; it holds names of key variables, never keys."""
-    return config.model_dump(mode="json")
+    """A resolved evaluation as JSON values; it holds names of key variables, never keys, nor secret headers."""
+    from verifiers.runs.provenance import without_secrets
+
+    found = config.model_dump(mode="json")
+    client = found["client_config"]
+    for endpoint in (client, *client["endpoint_configs"]):
+        endpoint["extra_headers"] = without_secrets(endpoint["extra_headers"])
+    return found

@@ -185,8 +185,66 @@ def load_environment():
 def test_resume_of_a_folder_that_is_no_run_is_refused(run, endpoint, make_environment):
     done = run("eval", make_environment(), "-b", endpoint.url, "--resume", "nowhere")
 
-    assert done.code in (1, 2)
+    assert done.code == 2
     assert "nowhere is no saved run" in done.err
+
+
+def test_rows_that_changed_stop_a_resumed_run_unless_it_is_said_what_to_do(
+    run, endpoint, make_environment
+):
+    source = "import verifiers as vf\nfrom pathlib import Path\n\ndef load_environment():\n"
+    source += (
+        "    rows = [{'question': line} for line in Path('rows.txt').read_text().splitlines()]\n"
+    )
+    source += "    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric())\n"
+    common = ("eval", make_environment(source), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1)
+    common = (*common, "-s", "--json")
+    Path("rows.txt").write_text("What is 1?\nWhat is 2?\n")
+    folder = run(*common).json["evaluations"][0]["saved_to"]
+    Path("rows.txt").write_text("How much is 1?\nHow much is 2?\n")
+
+    stopped = run(*common, "--resume", folder)
+    kept = run(*common, "--resume", folder, "--on-changed", "keep")
+    asked_before = len(endpoint.requests)
+    rerun = run(*common, "--resume", folder, "--on-changed", "rerun")
+
+    assert stopped.code == 2
+    assert "--on-changed rerun" in stopped.err
+    assert "--on-changed keep" in stopped.err
+    assert (kept.code, asked_before) == (0, 2)
+    assert (rerun.code, len(endpoint.requests)) == (0, 4)
+    assert all("How much" in one["prompt"][0]["content"] for one in results_of(folder))
+
+
+def test_resume_without_a_path_works_in_every_evaluation_of_a_sweep(
+    run, endpoint, make_environment
+):
+    Path("sweep.toml").write_text(
+        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nrollouts_per_example = 1\nsave_results = true\n'
+        f'[[ablation]]\nenv_id = "{make_environment()}"\n[ablation.sweep.env_args]\ndifficulty = ["easy", "hard"]\n'
+    )
+    first = run("eval", "sweep.toml", "-n", 2, "--json").json["evaluations"]
+
+    again = run("eval", "sweep.toml", "-n", 3, "--resume", "--json")
+
+    assert again.code == 0, again.err
+    folders = [one["saved_to"] for one in again.json["evaluations"]]
+    assert folders == [one["saved_to"] for one in first]
+    assert len(set(folders)) == 2
+    assert [len(results_of(folder)) for folder in folders] == [3, 3]
+    assert len(endpoint.requests) == 6
+
+
+def test_a_header_from_a_key_the_state_does_not_have_is_an_error(run, endpoint, make_environment):
+    done = run(
+        *("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1),
+        *("--header-from-state", "X-Answer: anwser"),
+    )
+
+    assert done.code == 2
+    assert "state['anwser']" in done.err
+    assert "Did you mean 'answer'?" in done.err
+    assert endpoint.requests == []
 
 
 def test_a_seed_takes_other_examples_and_the_same_ones_again(run, endpoint, make_environment):
@@ -261,6 +319,16 @@ def test_a_dry_run_requests_nothing_and_loads_nothing(run, endpoint, make_enviro
         (["my-env", "-S", "3", "-b", "http://x/v1"], "-S must be a JSON object"),
         (["my-env", "-n", "three"], "--num-examples"),
         (["my-env", "-r", "0"], "-r"),
+        (
+            ["my-env", "-b", "http://x/v1", "-n", "0"],
+            "num_examples: must be at least 1, or -1 for all; got 0",
+        ),
+        (
+            ["my-env", "-b", "http://x/v1", "-c", "0"],
+            "max_concurrent: must be at least 1, or -1 for all; got 0",
+        ),
+        (["my-env", "-c", "-3"], "max_concurrent: must be at least 1, or -1 for all; got -3"),
+        (["my-env", "-s", "--on-changed", "ignore"], "'stop', 'rerun' or 'keep'"),
         (["my-env", "-p", "opnai"], "none of prime, openrouter"),
         (["my-env", "-b", "http://127.0.0.1/v1", "--header", "X"], "'Name: value'"),
         (["my-env", "-f", "-d"], "exclude each other"),
@@ -322,6 +390,33 @@ def test_a_refused_key_stops_the_run_and_names_the_variable(
     assert done.code == 2
     assert "MY_KEY" in done.err
     assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("status", [401, 400, 500])
+@pytest.mark.parametrize("verbose", [[], ["-v"]])
+def test_a_key_that_the_endpoint_repeats_is_shown_and_saved_nowhere(
+    run, endpoint_that, make_environment, monkeypatch, status, verbose
+):
+    secret = "sk-this-must-not-be-seen-4711"
+    endpoint = endpoint_that(
+        refuse_every=1, status=status, message=f"Bad key {secret} (Bearer {secret})"
+    )
+    monkeypatch.setenv("MY_KEY", secret)
+    monkeypatch.setattr("verifiers.clients.endpoints.wait_s", lambda *_: 0.0)
+    header = "tok-nor-this-9182"
+
+    done = run(
+        *("eval", make_environment(), "-b", endpoint.url, "-k", "MY_KEY", "-n", 2, "-r", 1, "-s"),
+        *("--header", f"X-Api-Key: {header}", "--json", *verbose),
+    )
+
+    assert done.code in (1, 2)
+    assert endpoint.headers[0]["authorization"] == f"Bearer {secret}"
+    written = [path.read_text() for path in Path("environments").rglob("*.json*")]
+    assert written
+    for text in (done.out, done.err, *written):
+        assert secret not in text
+        assert header not in text
 
 
 def test_an_endpoint_nobody_listens_at_is_said_at_once(run, make_environment):

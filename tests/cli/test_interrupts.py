@@ -202,3 +202,31 @@ def test_a_reader_that_goes_away_is_no_error_message(start_process, endpoint, ma
 
     assert "Traceback" not in err
     assert "BrokenPipe" not in err
+
+
+def test_two_interrupts_stop_a_run_whose_tool_never_returns(
+    start_process, endpoint, make_environment
+):
+    spins = "import verifiers as vf\n\nclass Spins(vf.MultiTurnEnv):\n"
+    spins += "    def env_response(self, messages, state, **kwargs):\n        print('spinning', flush=True)\n"
+    spins += "        while True:\n            pass\n\ndef load_environment():\n"
+    spins += "    return Spins(dataset=[{'question': 'q'}], rubric=vf.Rubric())\n"
+    process = start_process("eval", make_environment(spins), "-b", endpoint.url, "-n", 1, "-r", 1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "spinning\n"
+
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: not pending(process.pid, signal.SIGINT))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def pending(pid: int, number: int) -> bool:
+    """Whether the kernel still holds the signal back from the process."""
+    masks = re.findall(
+        r"^(?:SigPnd|ShdPnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M
+    )
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)

@@ -96,6 +96,15 @@ def test_errors_are_counted_by_type_and_silence_is_said(progress, clock):
     assert facts["nothing finished for"] == "31 s"
 
 
+def test_rollouts_that_are_played_again_are_counted(progress):
+    assert "retries" not in dict(progress.facts())
+
+    progress.retried()
+    progress.retried()
+
+    assert dict(progress.facts())["retries"] == "2"
+
+
 def test_plain_lines_come_every_ten_seconds_and_at_the_end(progress, clock):
     lines: list[str] = []
     plain = PlainProgress(progress, lines.append, clock)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from verifiers.clients.sdk_errors import as_model_error
 from verifiers.configs import ClientConfig
-from verifiers.errors import Error
+from verifiers.errors import ConfigError, Error
 
 if TYPE_CHECKING:
     from verifiers.types import Messages, Response, SamplingArgs, Tool
@@ -26,6 +27,16 @@ ClientT = TypeVar("ClientT")
 MessagesT = TypeVar("MessagesT")
 ResponseT = TypeVar("ResponseT")
 ToolT = TypeVar("ToolT")
+
+
+def _no_such_key(header: str, key: str, state: Mapping[str, Any]) -> ConfigError:
+    near = get_close_matches(key, [str(known) for known in state], n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ConfigError(
+        f"The header {header!r} is to carry the rollout's state[{key!r}] (--header-from-state, "
+        f"extra_headers_from_state), and there is no such key when the model is asked.{hint} "
+        "A column of the dataset will do, or a key that setup_state sets."
+    )
 
 
 class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
@@ -96,11 +107,13 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         config = self._config
         if config is None or state is None or not config.extra_headers_from_state:
             return None
-        headers = {
-            name: str(value)
-            for name, key in config.extra_headers_from_state.items()
-            if (value := state.get(key)) is not None
-        }
+        headers: dict[str, str] = {}
+        for name, key in config.extra_headers_from_state.items():
+            value = state.get(key)
+            if value is not None:
+                headers[name] = str(value)
+            elif key not in state and key != "example_id":
+                raise _no_such_key(name, key, state)
         return headers or None
 
     async def get_response(
@@ -131,7 +144,19 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             )
             await self.raise_from_native_response(native)
             return await self.from_native_response(native)
-        except Error:
+        except Error as error:
+            if (without_keys := self._without_keys(error)) is not error:
+                raise without_keys from None
             raise
         except Exception as error:
-            raise as_model_error(error, type(self).__name__) from error
+            found = as_model_error(error, type(self).__name__)
+            if (without_keys := self._without_keys(found)) is not found:
+                raise without_keys from None  # the SDK's own message repeats the key too
+            raise found from error
+
+    def _without_keys(self, error: Error) -> Error:
+        """The error, or one without the key, which some endpoints repeat in what they answer."""
+        key = getattr(self._client, "api_key", None)
+        if isinstance(key, str) and len(key) > 4 and key in str(error):
+            return type(error)(str(error).replace(key, "[key]"))
+        return error

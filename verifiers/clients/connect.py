@@ -184,6 +184,7 @@ def channel_of_config(
     headers: Mapping[str, str] | None = None,
 ) -> Channel:
     """The endpoints of a configuration, ready for requests; reads no key yet."""
+    shared = transport_of(config)
     endpoints = [
         Endpoint(
             one.api_base_url,
@@ -195,15 +196,27 @@ def channel_of_config(
             adaptive=AdaptiveLimit(most=one.max_connections)
             if config.adaptive_concurrency
             else None,
+            transport=None if _limits_of(one) == _limits_of(config) else transport_of(one),
         )
         for one in resolve_client_configs(config)
     ]
-    transport = Transport(
-        timeout_s=config.timeout,
-        connect_timeout_s=config.connect_timeout,
-        max_connections=config.max_connections,
+    return Channel(endpoints, shared, max_retries=config.max_retries, first=config.client_idx)
+
+
+def transport_of(config: EndpointClientConfig) -> Transport:
+    """Connections with the time limits and sizes of a configuration."""
+    timeout_s, connect_timeout_s, max_connections, keeps_connections = _limits_of(config)
+    return Transport(
+        timeout_s=timeout_s,
+        connect_timeout_s=connect_timeout_s,
+        max_connections=max_connections,
+        keeps_connections=keeps_connections,
     )
-    return Channel(endpoints, transport, max_retries=config.max_retries, first=config.client_idx)
+
+
+def _limits_of(config: EndpointClientConfig) -> tuple[float, float, int, bool]:
+    keeps_connections = config.max_keepalive_connections > 0
+    return config.timeout, config.connect_timeout, config.max_connections, keeps_connections
 
 
 def _key_reader(config: EndpointClientConfig) -> Callable[[], str]:

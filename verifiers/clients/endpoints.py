@@ -54,6 +54,10 @@ MOST_REMEMBERED_ROLLOUTS = 65_536
 """Rollouts whose endpoint is remembered; each keeps to one, where its earlier turns are in the prefix cache."""
 
 
+_SECRET_HEADER_WORDS = ("authorization", "key", "token", "secret", "cookie", "password")
+"""A header with one of these in its name holds a secret."""
+
+
 class Endpoint:
     """One base URL with its key, headers, health and adaptive limit."""
 
@@ -68,7 +72,10 @@ class Endpoint:
         query: Mapping[str, str] | None = None,
         proxy: str | None = None,
         adaptive: AdaptiveLimit | None = None,
+        transport: Transport | None = None,
     ) -> None:
+        """`transport`: its own, with other time limits than the channel's."""
+        self.transport = transport
         self.base_url = URL(base_url.rstrip("/") + "/")
         self.key_var = key_var
         self.proxy = URL(proxy) if proxy else None
@@ -82,6 +89,11 @@ class Endpoint:
             "User-Agent": "verifiers",  # some gateways refuse requests without one
             **(headers or {}),
         }
+        self._secret_headers = [
+            value.removeprefix("Bearer ")
+            for name, value in (headers or {}).items()
+            if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+        ]
         self._seen_key: str | None = None
         self._headers: dict[str, str] = {}
         self._urls: dict[str, URL] = {}
@@ -112,12 +124,11 @@ class Endpoint:
         return self._headers
 
     def without_key(self, text: str) -> str:
-        """A text of the endpoint's without our key, which some endpoints repeat in their errors."""
-        return (
-            text.replace(self._seen_key, "[key]")
-            if self._seen_key and len(self._seen_key) > 4
-            else text
-        )
+        """A text of the endpoint's without our key and secret headers, which some endpoints repeat in their errors."""
+        for secret in (self._seen_key, *self._secret_headers):
+            if secret and len(secret) > 4:
+                text = text.replace(secret, "[key]")
+        return text
 
     def is_cooling(self, now_s: float) -> bool:
         """Whether it failed a moment ago and should be spared."""
@@ -221,7 +232,7 @@ class Channel:
             asked_s, counted_before = None, counted
             try:
                 if endpoint.gate is None:
-                    reply = await self.transport.post(
+                    reply = await (endpoint.transport or self.transport).post(
                         endpoint.url(path),
                         body,
                         sent_headers,
@@ -288,7 +299,7 @@ class Channel:
         is_forgiven = False
         asked_s: float | None = None
         try:
-            reply = await self.transport.post(
+            reply = await (endpoint.transport or self.transport).post(
                 endpoint.url(path), body, headers, proxy=endpoint.proxy, timeout_s=timeout_s
             )
             status = reply.status
@@ -332,8 +343,15 @@ class Channel:
         return chosen
 
     async def aclose(self) -> None:
+    def without_keys(self, text: str) -> str:
+        """A text without the keys and secret headers of any endpoint."""
+        for endpoint in self.endpoints:
+            text = endpoint.without_key(text)
+        return text
+
         """Close the connections of the running event loop."""
-        await self.transport.aclose()
+        for transport in {self.transport, *(e.transport for e in self.endpoints if e.transport)}:
+            await transport.aclose()
 
 
 def encoded(payload: Mapping[str, Any]) -> bytes:

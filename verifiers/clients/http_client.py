@@ -147,15 +147,25 @@ class HttpClient(Client[Any, Any, Any, Any]):
         try:
             self.check_payload(payload)
             return self.response_of(payload)
-        except Error:
+        except Error as error:
+            if (without_keys := self._without_keys(error)) is not error:
+                raise without_keys from None
             raise
         except Exception as error:
             raise InvalidModelResponseError(
-                f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {payload!r:.200}"
+                f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {text:.200}"
+            text = self._channel.without_keys(repr(payload))
             ) from error
 
     def _ask(
         self,
+    def _without_keys(self, error: Error) -> Error:
+        error = super()._without_keys(error)
+        if self._channel is None:
+            return error
+        text = self._channel.without_keys(str(error))
+        return error if text == str(error) else type(error)(text)
+
         prompt: Any,
         model: str,
         sampling_args: Mapping[str, Any] | None,

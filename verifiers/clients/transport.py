@@ -109,7 +109,9 @@ class Transport:
         timeout_s: float | None = 3600.0,
         connect_timeout_s: float | None = 60.0,
         max_connections: int = 28000,
+        keeps_connections: bool = True,
     ) -> None:
+        self._keeps_connections = keeps_connections
         # One object for all requests: aiohttp only reads it.
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._max_connections = max_connections
@@ -147,6 +149,11 @@ class Transport:
             raise ConnectFailed(
                 f"No connection to {address(url)} within {self._timeout.sock_connect} s"
             ) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            # Its `os_error` is not set in aiohttp before 3.11.
+            raise ConnectFailed(
+                f"Cannot connect to {address(url)}: {error.certificate_error}"
+            ) from error
         except aiohttp.ClientConnectorError as error:  # refused, unknown host, TLS, proxy
             raise ConnectFailed(f"Cannot connect to {address(url)}: {error.os_error}") from error
         except (aiohttp.ClientHttpProxyError, aiohttp.InvalidURL) as error:
@@ -179,7 +186,8 @@ class Transport:
             session = aiohttp.ClientSession(
                 connector=_Connector(
                     limit=connection_limit(self._max_connections),
-                    keepalive_timeout=KEEPALIVE_S,
+                    keepalive_timeout=KEEPALIVE_S if self._keeps_connections else None,
+                    force_close=not self._keeps_connections,
                     resolver=aiohttp.ThreadedResolver(),
                     ttl_dns_cache=60,
                     ssl=_tls_context(),

@@ -9,7 +9,8 @@ from copy import deepcopy
 from typing import Any, TypeVar
 
 from verifiers.clients import resolve_client
-from verifiers.envs.environment import Environment
+from verifiers.envs.environment import DEFAULT_SAMPLING_ARGS, Environment
+from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError, DatasetError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import scores_of
@@ -186,10 +187,22 @@ class EnvGroup(Environment):
         """Play one rollout in the environment the row belongs to."""
         env = self.env_map[routed_name(input, self.env_map)]
         own = inner_row(dict(input)) if isinstance(env, EnvGroup) else input
+        if env.sampling_args != DEFAULT_SAMPLING_ARGS:
+            sampling_args = self._with_those_of(env, sampling_args)
         state = await env.rollout(own, resolve_client(client), model, sampling_args)
         if own is not input:
             state.update({key: deepcopy(input[key]) for key in _ROUTING if key in input})
         return state
+
+    def _with_those_of(self, env: Environment, sampling_args: SamplingArgs | None) -> SamplingArgs:
+        """What the caller asks for, over the environment's own, over the group's."""
+        asked = {
+            key: value
+            for key, value in (sampling_args or {}).items()
+            if key not in self.sampling_args or self.sampling_args[key] != value
+        }
+        own = merged_sampling_args(self.sampling_args, env.sampling_args)
+        return merged_sampling_args(own, asked)
 
     async def _update_before_scoring(self, states: list[State]) -> None:
         """Run the `@vf.update` handlers of the environment that each rollout belongs to."""

@@ -253,7 +253,9 @@ def _schedule(
             return await env.rollout(task.row, client, model, sampling_args)
 
         if options.max_retries:
-            state = await with_retries(once, lambda state: state.error, options.max_retries)
+            state = await with_retries(
+                once, lambda state: state.error, options.max_retries, on_retry=options.on_retry
+            )
         else:
             state = await once()
         if isinstance(state.error, AuthenticationError | ConfigError):

@@ -15,6 +15,7 @@ from verifiers.envs import stops
 from verifiers.envs.environment import Environment
 from verifiers.envs.generation import clean_up
 from verifiers.envs.hooks import call_hook
+from verifiers.envs.time_limit import ends_in_time
 from verifiers.envs.turns import completion_messages, step_tokens
 from verifiers.errors import EnvironmentCodeError, Error, OverlongPromptError
 from verifiers.messages import normalize_messages
@@ -167,13 +168,7 @@ class MultiTurnEnv(Environment):
         return min(limits) if limits else None
 
     async def _play_within(self, state: State, limit_s: float) -> None:
-        limit = asyncio.timeout(limit_s)
-        try:
-            async with limit:
-                await self._play(state)
-        except TimeoutError:
-            if not limit.expired():
-                raise
+        if not await ends_in_time(self._play(state), limit_s, str(state.get("example_id"))):
             self.mark_timed_out(state)
             self._end_generation(state)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from verifiers.configs import OnChanged
 from verifiers.errors import ConfigError
 from verifiers.rollouts.limits import RolloutLimits
 from verifiers.runs.prices import PriceTable
@@ -65,13 +66,18 @@ class GenerateOptions:
     """What tokens cost; needed for a cost limit and for costs in the summary."""
     strict: bool = False
     """Stop the run at the first reward function that raises."""
+    on_changed: OnChanged = "stop"
+    """When a run is continued and rows of the dataset have changed since: `stop`, `rerun` what was made from them, or
+    `keep` it."""
     accept_changed_rows: bool = False
-    """Continue a run although rows of the dataset have changed; the changed rows are run again."""
+    """The same as `on_changed="rerun"`."""
     retry_failed: bool = False
     """When a run is continued, run again what the machinery had failed."""
     on_start: StartCallback | None = None
     on_progress: Sequence[ProgressCallback] = ()
     on_log: LogCallback | None = None
+    on_retry: Callable[[], None] | None = None
+    """Called when a rollout of this process is about to be played again (`max_retries`)."""
     stop: asyncio.Event | None = field(default=None, compare=False)
     """When set, nothing more is started and running rollouts are cancelled; what is finished is kept."""
     num_examples: int | None = None
@@ -101,6 +107,10 @@ class GenerateOptions:
         if given.get("rollouts_per_example", 1) < 1:
             raise ConfigError(
                 f"rollouts_per_example must be at least 1; got {given['rollouts_per_example']}."
+            )
+        if given.get("on_changed", "stop") not in get_args(OnChanged):
+            raise ConfigError(
+                f"on_changed must be one of {', '.join(get_args(OnChanged))}; got {given['on_changed']!r}."
             )
         if given.get("shuffle_seed") is not None and not given.get("shuffle"):
             warnings.warn("shuffle_seed has no effect without shuffle=True.", stacklevel=3)

@@ -148,7 +148,7 @@ class RunRecord:
             saved,
             whole_groups=self._whole_groups,
             is_retryable=failed_by_infrastructure if self._options.retry_failed else None,
-            on_changed="rerun" if self._options.accept_changed_rows else "refuse",
+            on_changed="rerun" if self._options.accept_changed_rows else self._options.on_changed,
         )
 
     async def add(self, new: list[RolloutOutput]) -> None:
@@ -170,7 +170,7 @@ class RunRecord:
 
     def finish(self, *, interrupted: bool) -> GenerateOutputs:
         """The results, in the order of the inputs; the metadata of a saved run is written."""
-        metadata: Any = self.metadata()
+        metadata = self.metadata()
         if interrupted:
             metadata["interrupted"] = True
         if self._store is not None:

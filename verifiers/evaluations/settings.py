@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from verifiers.clients.connect import PROVIDERS, is_private
-from verifiers.configs import ClientConfig, ClientType, Config, EvalConfig
+from verifiers.configs import ClientConfig, ClientType, Config, EvalConfig, OnChanged
 from verifiers.errors import ConfigError
 from verifiers.evaluations.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
 from verifiers.types import Endpoint
@@ -67,7 +67,7 @@ class EvalSettings(Config):
     """Rollouts in progress at most; -1 means no limit."""
     max_concurrent_generation: int | None = None
     """The older name of `max_concurrent`."""
-    max_concurrent_scoring: int | None = None
+    max_concurrent_scoring: int | None = Field(None, ge=1)
     max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0)
     sampling_args: dict[str, Any] | None = None
@@ -93,6 +93,8 @@ class EvalSettings(Config):
     """Continue the newest run of the same evaluation that is not complete."""
     resume_path: Path | None = None
     """Continue the run in this folder."""
+    on_changed: OnChanged | None = None
+    """What to do when a run is continued and rows of the dataset have changed since."""
     save_to_hf_hub: bool | None = None
     hf_hub_dataset_name: str | None = None
     verbose: bool | None = None
@@ -125,6 +127,14 @@ class EvalSettings(Config):
         """Name the providers there are."""
         if value is not None and value not in PROVIDERS:
             raise ValueError(f"{value!r} is none of {', '.join(PROVIDERS)}")
+        return value
+
+    @field_validator("num_examples", "max_concurrent", "max_concurrent_generation")
+    @classmethod
+    def nothing_is_not_all(cls, value: int | None) -> int | None:
+        """0 meant "all" in 0.1.14, which is not what anybody expects of it."""
+        if value is not None and value < 1 and value != -1:
+            raise ValueError(f"must be at least 1, or -1 for all; got {value}")
         return value
 
     @field_validator("num_workers")
@@ -243,6 +253,7 @@ def resolve(
             state_columns=settings.state_columns or None,
             save_results=bool(settings.save_results or settings.resume or settings.resume_path),
             resume_path=settings.resume_path,
+            on_changed=settings.on_changed or "stop",
             save_to_hf_hub=settings.save_to_hf_hub or False,
             hf_hub_dataset_name=settings.hf_hub_dataset_name or None,
         )

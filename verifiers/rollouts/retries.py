@@ -34,12 +34,15 @@ async def with_retries(
     *,
     initial_s: float = 1.0,
     longest_s: float = 60.0,
+    on_retry: Callable[[], None] | None = None,
 ) -> Value:
     """`run()` again while its value carries a retryable error and attempts are left; the last value."""
     for attempt in range(1, max_retries + 1):
         value = await run()
         if not is_retryable(error_of(value)):
             return value
+        if on_retry is not None:
+            on_retry()
         await asyncio.sleep(backoff_s(attempt, initial_s=initial_s, longest_s=longest_s))
     return await run()
 

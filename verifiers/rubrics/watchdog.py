@@ -1,11 +1,11 @@
 """A time limit for author code that runs on the event loop without giving way to it.
 
-A reward function that never returns would stop every rollout of the process. While such a call, or one step of a
-coroutine, runs, a daemon thread watches the clock; past the limit it raises an exception inside the call (CPython's
-asynchronous exceptions), again and again until the call has ended. That interrupts Python code, `except Exception`
-around it or not. A call stuck in C (`time.sleep`, a regular expression) notices only when it returns to Python; a
-program that owns its signals can let `interrupt_signal` break such calls too, as `vf-eval` does. Until then the
-watchdog says, once, which function holds up the loop.
+A reward function or a tool that never returns would stop every rollout of the process. While such a call, or one step
+of a coroutine, runs, a daemon thread watches the clock; past the limit it raises an exception inside the call
+(CPython's asynchronous exceptions), again and again until the call has ended. That interrupts Python code, `except
+Exception` around it or not. A call stuck in C (`time.sleep`, a regular expression) notices only when it returns to
+Python; a program that owns its signals can let `interrupt_signal` break such calls too, as `vf-eval` does. Until then
+the watchdog says, once, which call holds up the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from verifiers.errors import ScoringTimeout
+from verifiers.errors import Error, ScoringTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,10 @@ class _OutOfTime(BaseException):
 
 
 class _Call:
-    __slots__ = ("deadline", "is_reported", "is_struck", "name")
+    __slots__ = ("deadline", "is_reported", "is_struck", "kind", "name")
 
-    def __init__(self, name: str, deadline: float) -> None:
+    def __init__(self, kind: str, name: str, deadline: float) -> None:
+        self.kind = kind
         self.name = name
         self.deadline = deadline
         self.is_struck = False
@@ -62,17 +63,20 @@ class Watchdog:
         name: str,
         limit_s: float,
         *positional: Any,
+        kind: str = "Reward function",
+        error: type[Error] = ScoringTimeout,
     ) -> Any:
-        """`func(*positional, **arguments)`; raises ScoringTimeout when it runs longer than `limit_s`.
+        """`func(*positional, **arguments)`; raises `error` when it runs longer than `limit_s`.
 
-        A call within a watched call is watched by the limit of the outer one.
+        `kind` and `name` say in messages what is called. A call within a watched call is watched by the limit of the
+        outer one.
         """
         thread_id = threading.get_ident()
         if thread_id in self._calls:
             return func(*positional, **arguments)
         if self._pid != os.getpid():  # a thread does not survive a fork
             self._start()
-        self._calls[thread_id] = _Call(name, time.monotonic() + limit_s)
+        self._calls[thread_id] = _Call(kind, name, time.monotonic() + limit_s)
         try:
             try:
                 return func(*positional, **arguments)
@@ -80,9 +84,9 @@ class Watchdog:
                 self._end(thread_id)
         except _OutOfTime:
             self._end(thread_id)  # it may have struck while the call was ending
-            raise ScoringTimeout(
-                f"Reward function {name!r} ran longer than {limit_s:g} s and was interrupted. "
-                "Make it faster or async, or raise the scoring time limit."
+            raise error(
+                f"{kind} {name!r} ran longer than {limit_s:.3g} s without giving way and was interrupted. "
+                "Make it faster or async, or raise the time limit."
             ) from None
 
     def _end(self, thread_id: int) -> None:
@@ -120,7 +124,8 @@ class Watchdog:
         if late_s > 1.0 and not call.is_reported:
             call.is_reported = True
             logger.error(
-                "Reward function %r does not return and blocks every rollout of this process.",
+                "%s %r does not return and blocks every rollout of this process.",
+                call.kind,
                 call.name,
             )
         if self._interrupt is not None and thread_id == threading.main_thread().ident:

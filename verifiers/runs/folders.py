@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from verifiers.runs.encoding import jsonable
 
 if TYPE_CHECKING:
     from verifiers.configs import EvalConfig
@@ -86,10 +88,13 @@ def find_latest_incomplete(
     rollouts_per_example: int,
     env_dir_path: str | Path = "./environments",
     output_dir: str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
 ) -> Path | None:
     """The run written to last that these settings could continue and that has rollouts missing; else None.
 
-    A run can be continued by the same environment and model with at least as many examples and rollouts each.
+    A run can be continued by the same environment and model with at least as many examples and rollouts each, and
+    with equal `settings` (`env_args`, `sampling_args`), those that it has saved.
     """
     wanted = num_examples * rollouts_per_example
     for folder in saved_runs(runs_folder(env_id, model, env_dir_path, output_dir)):
@@ -100,6 +105,10 @@ def find_latest_incomplete(
             and metadata.get("model") == model
             and _at_most(metadata.get("num_examples"), num_examples)
             and _at_most(metadata.get("rollouts_per_example"), rollouts_per_example)
+            and all(
+                name not in metadata or metadata[name] == jsonable(value)
+                for name, value in (settings or {}).items()
+            )
             and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < wanted
         ):
             return folder

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from verifiers.configs import OnChanged
 from verifiers.errors import RETRYABLE, ConfigError
 from verifiers.runs.encoding import jsonable
 from verifiers.runs.saved import load_metadata
@@ -92,16 +93,17 @@ def plan(
     *,
     whole_groups: bool = False,
     is_retryable: Callable[[Mapping[str, Any]], bool] | None = None,
-    on_changed: Literal["refuse", "rerun"] = "refuse",
+    on_changed: OnChanged | Literal["refuse"] = "stop",
 ) -> ResumePlan:
     """The rollouts that are missing to have `rollouts_per_example` of every row.
 
     `rows` have an `example_id`, each its own; the `input_key` is taken from the row or computed. `saved` is read once
     and may be a stream. `whole_groups`: rollouts of one example are scored together, so an example that lacks any is
     run again as a whole. `is_retryable` picks failed rollouts to run again, e.g. `failed_by_infrastructure`.
-    `on_changed="rerun"` runs again what was made from rows that have changed since.
+    `on_changed="rerun"` runs again what was made from rows that have changed since, "keep" takes it as it is.
 
-    Raises DatasetChanged when rows changed and `on_changed` is "refuse", ConfigError when two rows share an id.
+    Raises DatasetChanged when rows changed and `on_changed` is "stop" (or its older name "refuse"), ConfigError
+    when two rows share an id.
     """
     if rollouts_per_example < 1:
         raise ConfigError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
@@ -112,8 +114,10 @@ def plan(
                 f"Two rows have the example_id {row['example_id']!r}; give every row its own."
             )
         keys[row["example_id"]] = row.get("input_key") or input_key(row)
-    found, superseded, surplus, changed = _sorted_by_row(keys, saved, is_retryable)
-    if changed and on_changed == "refuse":
+    found, superseded, surplus, changed = _sorted_by_row(
+        keys, saved, is_retryable, keep_changed=on_changed == "keep"
+    )
+    if changed and on_changed in ("stop", "refuse"):
         raise DatasetChanged(_changed_message(changed, keys))
     missing: list[MissingRollout] = []
     kept: list[int] = []
@@ -145,6 +149,8 @@ def _sorted_by_row(
     keys: Mapping[Any, str],
     saved: Iterable[Mapping[str, Any]],
     is_retryable: Callable[[Mapping[str, Any]], bool] | None,
+    *,
+    keep_changed: bool,
 ) -> tuple[dict[Any, list[_Saved]], dict[int, str], list[int], tuple[ChangedRow, ...]]:
     """Saved rollouts by example id; those of changed rows with the reason; those of other rows; the changed rows."""
     found: dict[Any, list[_Saved]] = {}
@@ -157,8 +163,12 @@ def _sorted_by_row(
         saved_key = output.get("input_key")
         if current_key is None:
             surplus.append(position)
-        elif saved_key is not None and saved_key != current_key:
+            continue
+        is_changed = False
+        if saved_key is not None and saved_key != current_key:
+            is_changed = True
             changed.setdefault(example_id, ChangedRow(example_id, saved_key, current_key))
+        if is_changed and not keep_changed:
             superseded[position] = f"the row changed: input_key {saved_key} is now {current_key}"
         else:
             failure = None
@@ -204,7 +214,8 @@ def _changed_message(changed: Sequence[ChangedRow], keys: Mapping[Any, str]) -> 
     )
     return (
         f"{len(changed)} saved examples have other content in the dataset now (example ids {ids}).{order} "
-        "Restore the dataset, start a new run, or resume with on_changed='rerun' to run these examples again."
+        "Restore the dataset, start a new run, or resume with `--on-changed rerun` (on_changed='rerun') to run these "
+        "examples again, or with `--on-changed keep` to keep their saved rollouts."
     )
 
 

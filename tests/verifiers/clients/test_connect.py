@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 import types
 
 import openai
@@ -25,7 +26,7 @@ from verifiers.clients.connect import (
 )
 from verifiers.clients.sdk_setup import setup_http_client, setup_openai_client
 from verifiers.configs import CLIENT_TYPES, ClientConfig
-from verifiers.errors import AuthenticationError, ConfigError
+from verifiers.errors import AuthenticationError, ConfigError, ModelError
 from verifiers.types import Response, ResponseMessage, UserMessage
 
 PROMPT = [UserMessage(content="2+2?")]
@@ -420,6 +421,68 @@ async def test_requests_go_through_the_proxy(monkeypatch, endpoint):
 
 
 # ------------------------------------------------------------------------------------------- several endpoints
+
+
+async def test_an_endpoint_has_the_time_limit_of_its_own():
+    async with loopback_endpoint() as quick, loopback_endpoint() as patient:
+        quick.script(Answer(is_silent=True))
+        patient.script(ANSWER)
+        client = client_class("openai_chat_completions")(
+            ClientConfig(
+                api_key_var="TEST_KEY",
+                timeout=600,
+                endpoint_configs=[
+                    {"api_key_var": "TEST_KEY", "api_base_url": quick.url, "timeout": 0.05},
+                    {"api_key_var": "TEST_KEY", "api_base_url": patient.url},
+                ],
+            )
+        )
+
+        answer = await client.get_response(PROMPT, "m", {})  # at 600 s this test would not end
+
+        assert answer.message.content == "four"
+        assert (len(quick.requests), len(patient.requests)) == (1, 1)
+        await client.close()
+
+
+@pytest.mark.parametrize(("kept", "connections"), [(0, 2), (10, 1)])
+async def test_no_kept_connections_means_a_new_one_for_each_request(endpoint, kept, connections):
+    endpoint.script(ANSWER)
+    client = client_class("openai_chat_completions")(
+        ClientConfig(
+            api_key_var="TEST_KEY", api_base_url=endpoint.url, max_keepalive_connections=kept
+        )
+    )
+    for _ in range(2):
+        await client.get_response(PROMPT, "m", {})
+    assert endpoint.connections == connections
+    await client.close()
+
+
+async def test_a_key_in_an_answer_or_in_an_error_of_the_sdk_is_left_out(endpoint):
+    secret = "sk-very-secret-key"
+    client = client_class("openai_chat_completions")(
+        ClientConfig(api_key_var="TEST_KEY", api_base_url=endpoint.url)
+    )
+    odd = {"error": f"key {secret}"}
+    for answer in (Answer(body=odd), Answer(body={"choices": [{"message": secret}]})):
+        endpoint.script(answer)
+        with pytest.raises(ModelError) as caught:
+            await client.get_response(PROMPT, "m", {})
+        assert secret not in str(caught.value)
+    await client.close()
+
+    sdk = openai.AsyncOpenAI(base_url=endpoint.url, api_key=secret, max_retries=0)
+    endpoint.script(Answer(401, {"error": {"message": f"no such key {secret}"}}))
+
+    class Adapted(OpenAIChatCompletionsClient):
+        async def get_native_response(self, prompt, model, sampling_args, tools=None, **kwargs):
+            return await sdk.chat.completions.create(model=model, messages=prompt)
+
+    with pytest.raises(AuthenticationError) as refused:
+        await Adapted(sdk).get_response(PROMPT, "m", {})
+    assert secret not in "".join(traceback.format_exception(refused.value))
+    await sdk.close()
 
 
 async def test_a_dead_endpoint_is_passed_over_and_found_again_when_it_lives():

@@ -171,3 +171,24 @@ async def test_the_evaluation_set_falls_back_to_the_training_rows_of_each(
         rows = group.get_eval_dataset()
     assert [row["prompt"][0]["content"] for row in rows] == ["held out", "b 0"]
     assert len(group.get_dataset()) == 3
+
+
+async def test_sampling_arguments_are_the_callers_over_the_environments_own_over_the_groups() -> (
+    None
+):
+    own = {"temperature": 0.2, "top_p": 0.3, "extra_body": {"top_k": 5}}
+    group = vf.EnvGroup(
+        [single("a", 1.0, 1, sampling_args=own), single("b", 1.0, 1)],
+        env_names=["own", "plain"],
+        sampling_args={"top_p": 0.9, "seed": 7, "extra_body": {"min_p": 0.1}},
+    )
+    client = ScriptedClient(then="x")
+
+    await group.evaluate(client, "m", {"temperature": 1.0}, num_examples=-1, rollouts_per_example=1)
+
+    first, second = (request.sampling_args for request in client.requests)
+    assert first["temperature"] == second["temperature"] == 1.0
+    assert (first["top_p"], second["top_p"]) == (0.3, 0.9)
+    assert first["seed"] == second["seed"] == 7
+    assert first["extra_body"] == {"min_p": 0.1, "top_k": 5}
+    assert second["extra_body"] == {"min_p": 0.1}

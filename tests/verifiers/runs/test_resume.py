@@ -120,6 +120,16 @@ def test_a_changed_row_is_run_again_on_request():
     assert str(found) == "1 rollouts saved, 1 to run; 1 saved ones run again; 1 examples changed"
 
 
+def test_a_changed_row_is_kept_on_request():
+    found = plan(
+        [ROWS[0], row(1, "other")], 2, [rollout(r, 0) for r in ROWS[:2]], on_changed="keep"
+    )
+    assert wanted(found) == [(0, 1), (1, 1)]
+    assert found.kept == (0, 1)
+    assert not found.superseded
+    assert [changed.example_id for changed in found.changed] == [1]
+
+
 def test_failures_are_tried_again_on_request():
     saved = [
         rollout(ROWS[0], 0, error("RateLimitError")),
@@ -182,7 +192,7 @@ def runs(draw):
     options = {
         "whole_groups": draw(st.booleans()),
         "is_retryable": draw(st.sampled_from([None, failed_by_infrastructure])),
-        "on_changed": "rerun",
+        "on_changed": draw(st.sampled_from(["rerun", "keep"])),
     }
     return rows, draw(st.integers(1, 4)), saved, options
 
@@ -205,7 +215,7 @@ def test_saved_and_missing_are_exactly_what_is_wanted(run):
         if options["whole_groups"]:
             assert not kept or not to_run
         for p in kept:
-            assert saved[p]["input_key"] == input_key(r)
+            assert options["on_changed"] == "keep" or saved[p]["input_key"] == input_key(r)
 
 
 @given(runs())
