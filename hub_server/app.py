@@ -1,5 +1,6 @@
 """The ASGI application of a hub."""
 
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,16 +28,17 @@ from hub_server.secrets.routes import router as secrets
 from hub_server.settings import Settings, settings_from_environment
 from hub_server.web.routes import router as web
 
-# Fixed words before owner names: `/{owner}/simple/` must not take `/api/...`.
+# Fixed words before owner names: `/{owner}/simple/` must not take `/api/...`. Apart from that what is asked for
+# often comes first, because a request tries one route after the other.
 ROUTERS = (
+    publishing,
+    environments,
+    evaluations,
     operations,
     accounts,
     logins,
     secrets,
-    environments,
-    evaluations,
     changes,
-    publishing,
     web,
     index,
 )
@@ -51,6 +53,9 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await check_current(hub.database.engine)
         async with hub:
+            # What is there now stays: the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
             yield
         if isinstance(lines, LineLog):
             lines.flush()

@@ -93,8 +93,8 @@ class Hub:
             logger.warning("usage counts were lost: %s", error)
 
 
-def hub_of(request: Request) -> Hub:
-    """The hub that serves the request."""
+async def hub_of(request: Request) -> Hub:
+    """The hub that serves the request. A coroutine, because FastAPI runs functions in a thread."""
     return request.app.state.hub
 
 
@@ -108,7 +108,7 @@ async def caller_of(request: Request, hub: HubDep) -> Principal:
         if not hub.settings.anonymous_read:
             return Principal(sees_public=False)
         return ANONYMOUS
-    async with hub.database.read() as session:
+    async with hub.database.look_up() as session:
         caller = await accounts.authenticate(session, token)
     if caller.token_id is not None:
         hub.usage.tokens[caller.token_id] = utc_now()

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -35,39 +35,49 @@ class NewToken(NamedTuple):
     row: Token
 
 
+_BY_FINGERPRINT = (
+    select(
+        Token.id,
+        Token.user_id,
+        Token.actions,
+        Token.environments,
+        Token.expires_at,
+        Token.revoked_at,
+        User.is_admin,
+        User.disabled_at,
+        Owner.slug,
+        Membership.team_id,
+        Membership.role,
+    )
+    .join(User, User.id == Token.user_id)
+    .join(Owner, Owner.id == User.id)
+    .outerjoin(Membership, Membership.user_id == User.id)
+    .where(Token.sha256 == bindparam("sha256"))
+)
+"""A row for each team of the person, or one: made once, because every request with a token runs it."""
+
+
 async def authenticate(session: AsyncSession, token: str) -> Principal:
     """The caller behind a token. Raises Unauthorized, in the same words for every reason."""
     refused = Unauthorized("The API token is not valid: unknown, expired or revoked.")
     if not tokens.is_well_formed(token):
         raise refused
-    query = (
-        select(Token, User, Owner.slug)
-        .join(User, User.id == Token.user_id)
-        .join(Owner, Owner.id == User.id)
-        .where(Token.sha256 == tokens.fingerprint(token))
-    )
-    found = (await session.execute(query)).one_or_none()
-    if found is None:
+    rows = (await session.execute(_BY_FINGERPRINT, {"sha256": tokens.fingerprint(token)})).all()
+    if not rows:
         raise refused
-    row, user, slug = found
+    row = rows[0]
     expired = row.expires_at is not None and row.expires_at <= utc_now()
-    if row.revoked_at is not None or expired or user.disabled_at is not None:
+    if row.revoked_at is not None or expired or row.disabled_at is not None:
         raise refused
-    roles = dict(
-        (
-            await session.execute(
-                select(Membership.team_id, Membership.role).where(Membership.user_id == user.id)
-            )
-        ).all()
-    )
+    roles = {joined.team_id: joined.role for joined in rows if joined.team_id is not None}
     return Principal(
-        user_id=user.id,
-        slug=slug,
-        is_admin=user.is_admin,
+        user_id=row.user_id,
+        slug=row.slug,
+        is_admin=row.is_admin,
         token_id=row.id,
         actions=frozenset(row.actions),
         environments=tuple(row.environments),
-        roles={**roles, user.id: "owner"},
+        roles={**roles, row.user_id: "owner"},
     )
 
 
@@ -144,9 +154,12 @@ async def rename(session: AsyncSession, caller: Principal, slug: str) -> Owner:
     return owner
 
 
+_BY_SLUG = select(Owner).where(Owner.slug == bindparam("slug"))
+
+
 async def owner_by_slug(session: AsyncSession, slug: str) -> Owner | None:
     """The owner with this name, now or formerly."""
-    owner = await session.scalar(select(Owner).where(Owner.slug == slug.lower()))
+    owner = await session.scalar(_BY_SLUG, {"slug": slug.lower()})
     if owner is None:
         former = await session.get(FormerName, slug.lower())
         owner = await session.get(Owner, former.owner_id) if former else None

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Principal
 from hub_server.changes.models import AuditEntry, Change
-from hub_server.database import CHANGED_OWNERS, Database
+from hub_server.database import CHANGED_OWNERS, Database, insert_rows
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,10 @@ async def record_change(
         await session.execute(
             text("SELECT pg_notify(:channel, :owner)"), {"channel": CHANNEL, "owner": owner}
         )
-    session.add(
-        Change(kind=kind, environment_id=environment_id, owner=owner, name=name, version=version)
+    change = Change(
+        kind=kind, environment_id=environment_id, owner=owner, name=name, version=version
     )
+    await insert_rows(session, [change])
 
 
 async def hold_blobs(session: AsyncSession, *, to_delete: bool = False) -> None:
@@ -67,14 +68,17 @@ def record_audit(
     session: AsyncSession, caller: Principal, action: str, subject: str, **detail: Any
 ) -> None:
     """Add to the audit log, in the transaction that does the thing."""
-    session.add(
-        AuditEntry(
-            actor_id=caller.user_id,
-            token_id=caller.token_id,
-            action=action,
-            subject=subject[:300],
-            detail=detail,
-        )
+    session.add(audit_entry(caller, action, subject, **detail))
+
+
+def audit_entry(caller: Principal, action: str, subject: str, **detail: Any) -> AuditEntry:
+    """A row of the audit log."""
+    return AuditEntry(
+        actor_id=caller.user_id,
+        token_id=caller.token_id,
+        action=action,
+        subject=subject[:300],
+        detail=detail,
     )
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import (
     ColumnElement,
     and_,
+    bindparam,
     delete,
     false,
     func,
@@ -218,6 +219,15 @@ async def _owner_of_request(
     return owner
 
 
+_LOCKED_BY_NAME = (
+    select(Environment)
+    .where(
+        Environment.owner_id == bindparam("owner"), Environment.normalized_name == bindparam("name")
+    )
+    .with_for_update()
+)
+
+
 async def get_or_create(
     session: AsyncSession,
     caller: Principal,
@@ -233,12 +243,8 @@ async def get_or_create(
     """
     check_environment_name(name)
     plain = normalized(name)
-    query = (
-        select(Environment)
-        .where(Environment.owner_id == owner.id, Environment.normalized_name == plain)
-        .with_for_update()
-    )
-    environment = await session.scalar(query)
+    key = {"owner": owner.id, "name": plain}
+    environment = await session.scalar(_LOCKED_BY_NAME, key)
     if environment is not None and environment.deleted_at is None:
         require(caller, Action.READ, environment.place, f"Environment {owner.slug}/{name}")
         return Found(environment, owner), False
@@ -267,7 +273,7 @@ async def get_or_create(
         dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
         # Two first publishes at once: one inserts, the other finds what was inserted.
         await session.execute(dialect.insert(Environment).values(values).on_conflict_do_nothing())
-        environment = await session.scalar(query)
+        environment = await session.scalar(_LOCKED_BY_NAME, key)
         assert environment is not None, "inserted or found in the same transaction"
         created = environment.id == values["id"]
     else:

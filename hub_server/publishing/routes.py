@@ -18,10 +18,10 @@ from hub_server.environments.service import Found
 from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, NotFound
 from hub_server.hub import Hub, HubDep, KnownCaller, base_url_of
+from hub_server.publishing.claims import Publication
 from hub_server.publishing.form import UploadForm
 from hub_server.publishing.intake import Announced, Arrived, check_wheel_filename
 from hub_server.publishing.models import Upload
-from hub_server.publishing.service import Publication
 from hub_server.publishing.service import arrived as arrived_file
 from hub_server.storage.service import staging_path
 from verifiers.hub.wire import ArtifactRequest, FinalizeRequest, ReserveRequest
@@ -188,8 +188,8 @@ async def upload_form(
     visibility: str | None = None,
 ) -> Response:
     """Publish one file the way `twine upload` and `uv publish` send it."""
-    async with hub.database.read() as session:
-        # Before the body: strangers cannot make the hub store anything.
+    # Before the body: strangers cannot make the hub store anything.
+    async with hub.database.look_up() as session:
         place = await _owner_for(session, caller, owner)
     settings = hub.settings
     with staging_path(settings) as path:
@@ -202,7 +202,7 @@ async def upload_form(
         )
         if arrived.kind == "wheel":
             check_wheel_filename(found.environment, arrived.filename)
-        done = await hub.publisher.claim(session, caller, found, [arrived], version=version)
+        done = await hub.publisher.claims.make(session, caller, found, [arrived], version=version)
     return Response(status_code=200, headers={"X-Hub-Created": str(done.is_new).lower()})
 
 

@@ -12,27 +12,18 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import func, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Action, Principal, require
-from hub_server.changes.service import hold_blobs, record_audit
-from hub_server.database import Database, new_id, utc_now
+from hub_server.database import Database, utc_now
 from hub_server.environments.models import Environment, File, Version
-from hub_server.environments.service import Found, announce, find_by_id, set_tags
-from hub_server.environments.versions import better_latest, canonical
-from hub_server.errors import (
-    BadRequest,
-    Conflict,
-    Forbidden,
-    NotFound,
-    TooLarge,
-    Unavailable,
-)
+from hub_server.environments.service import Found, find_by_id
+from hub_server.environments.versions import canonical
+from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
+from hub_server.publishing.claims import Claims, Publication
 from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file
 from hub_server.publishing.models import Upload
-from hub_server.search.service import index_document
 from hub_server.settings import Settings
 from hub_server.storage.service import Staged, stage, staging_path
 from hub_server.storage.store import BlobStore
@@ -45,14 +36,6 @@ class Reservation(NamedTuple):
     secret: str
 
 
-class Publication(NamedTuple):
-    """What a claim did."""
-
-    version: Version
-    is_new: bool
-    """False when exactly these files were there already."""
-
-
 class Publisher:
     """Publishes into one hub."""
 
@@ -61,6 +44,7 @@ class Publisher:
         self._database = database
         self._store = store
         self.intake = Intake(settings, store)
+        self.claims = Claims(settings, store)
 
     # --- two phases: reserve, receive, publish ------------------------------------------------
 
@@ -72,7 +56,7 @@ class Publisher:
         require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
         self.intake.check_announced(environment, announced)
         await self._check_not_taken(session, environment, announced)
-        await self._check_quota(session, found, announced.size_bytes or 0)
+        await self.claims.check_quota(session, found, announced.size_bytes or 0)
         secret = secrets.token_urlsafe(32)
         upload = Upload(
             environment_id=environment.id,
@@ -207,7 +191,7 @@ class Publisher:
         numbers = numbers or {u.semantic_version for u in uploads if u.semantic_version}
         if len(numbers) != 1:
             raise BadRequest(f"The files must be of one version, not of {sorted(numbers)}.")
-        done = await self.claim(
+        done = await self.claims.make(
             session,
             caller,
             found,
@@ -221,169 +205,6 @@ class Publisher:
             upload.version_id = done.version.id
             upload.finalized_at = upload.finalized_at or utc_now()
         return done
-
-    # --- the claim ----------------------------------------------------------------------------
-
-    async def claim(
-        self,
-        session: AsyncSession,
-        caller: Principal,
-        found: Found,
-        files: list[Arrived],
-        *,
-        version: str,
-        content_hash: str | None = None,
-        runtime_hint: str | None = None,
-        tags: list[str] | None = None,
-    ) -> Publication:
-        """Make the files visible as (part of) a version; the environment must be locked.
-
-        Raises Conflict when the version or a file name is used for other bytes, or was deleted.
-        """
-        environment = found.environment
-        require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
-        release = await self._version_for(
-            session, caller, environment, version, content_hash, files
-        )
-        claims = [await self._claim_file(session, environment, release, file) for file in files]
-        rows = [row for row in claims if row is not None]
-        if not rows:
-            return Publication(release, is_new=False)
-        await hold_blobs(session)
-        for row in rows:
-            if await self._store.size_bytes(row.sha256) is None:
-                raise Unavailable(f"The bytes of {row.filename} are gone; upload it again.")
-        await self._check_quota(session, found, sum(file.size_bytes for file in files))
-        environment.stored_bytes += sum(row.size_bytes for row in rows)
-        release.runtime_hint = release.runtime_hint or runtime_hint
-        await self._describe(session, found, release, files, tags)
-        try:
-            session.add(release)
-            await session.flush()  # before its files, which refer to it
-            session.add_all(rows)
-            await session.flush()
-        except IntegrityError as error:
-            raise Conflict(f"Version {version} was published by someone else just now.") from error
-        record_audit(
-            session,
-            caller,
-            "version.publish",
-            f"{environment.full_name}@{release.version}",
-            files={file.filename: file.sha256 for file in files},
-        )
-        await announce(session, "publish", environment, found.owner, release.version)
-        return Publication(release, is_new=True)
-
-    async def _version_for(
-        self,
-        session: AsyncSession,
-        caller: Principal,
-        environment: Environment,
-        version: str,
-        content_hash: str | None,
-        files: list[Arrived],
-    ) -> Version:
-        release = await session.scalar(
-            select(Version).where(
-                Version.environment_id == environment.id,
-                Version.canonical_version == canonical(version),
-            )
-        )
-        if release is None:
-            count = await session.scalar(
-                select(func.count())
-                .select_from(Version)
-                .where(Version.environment_id == environment.id)
-            )
-            if (count or 0) >= self._settings.max_versions:
-                raise Conflict(f"{environment.full_name} has {count} versions, the most allowed.")
-            release = Version(
-                id=new_id(),
-                environment_id=environment.id,
-                version=version,
-                canonical_version=canonical(version),
-                content_hash=content_hash,
-                published_by=caller.user_id or "",
-            )
-        elif release.deleted_at is not None:
-            raise Conflict(
-                f"Version {version} of {environment.full_name} was deleted; its number cannot be"
-                " used again. Bump the version."
-            )
-        elif (utc_now() - release.created_at).total_seconds() > self._settings.release_window_s:
-            await self._check_closed(session, release, files)
-        return release
-
-    async def _check_closed(
-        self, session: AsyncSession, release: Version, files: list[Arrived]
-    ) -> None:
-        """Refuse new files for an old version: a wheel with other tags would replace the first."""
-        names = await session.scalars(select(File.filename).where(File.version_id == release.id))
-        new = {file.filename for file in files} - set(names)
-        if new:
-            raise Conflict(
-                f"Version {release.version} already exists and is closed; {sorted(new)} cannot be"
-                " added any more. Bump the version."
-            )
-
-    async def _claim_file(
-        self, session: AsyncSession, environment: Environment, release: Version, file: Arrived
-    ) -> File | None:
-        """The row for a file; None when exactly this file is there. Raises Conflict."""
-        query = select(File).where(File.environment_id == environment.id)
-        taken = await session.scalar(query.where(File.filename == file.filename))
-        if taken is None and file.kind == "source":
-            taken = await session.scalar(
-                query.where(File.version_id == release.id, File.kind == "source")
-            )
-        if taken is not None:
-            same = taken.sha256 == file.sha256 and taken.version_id == release.id
-            if same and taken.deleted_at is None:
-                return None
-            raise Conflict(
-                f"File already exists: {file.filename} of {environment.full_name} with different"
-                f" content (version {release.version} already exists); bump the version."
-            )
-        is_wheel = file.kind == "wheel"
-        return File(
-            environment_id=environment.id,
-            version_id=release.id,
-            kind=file.kind,
-            filename=file.filename,
-            sha256=file.sha256,
-            uploaded_sha256=file.uploaded_sha256,
-            size_bytes=file.size_bytes,
-            metadata_text=file.contents["metadata_text"].encode() if is_wheel else None,
-            metadata_sha256=file.contents["metadata_sha256"] if is_wheel else None,
-            requires_python=file.contents["requires_python"] if is_wheel else None,
-            members=None if is_wheel else file.contents["members"],
-        )
-
-    async def _describe(
-        self,
-        session: AsyncSession,
-        found: Found,
-        release: Version,
-        files: list[Arrived],
-        tags: list[str] | None,
-    ) -> None:
-        """Copy what the wheel says about itself to the version, and to the environment if newest."""
-        environment = found.environment
-        environment.updated_at = utc_now()
-        wheel = next((file.contents for file in files if file.kind == "wheel"), None)
-        if wheel is None:
-            return
-        unlisted = ("metadata_text", "description", "sha256", "size_bytes", "filename")
-        release.manifest = {key: wheel[key] for key in wheel if key not in unlisted}
-        release.readme = wheel["description"]
-        release.runtime_hint = wheel["runtime_hint"] or release.runtime_hint
-        latest = better_latest(environment.latest_version, release.version)
-        if latest == release.version and release.yanked_at is None:
-            environment.latest_version = latest
-            environment.description = wheel["summary"] or environment.description
-            if tags or wheel["keywords"]:
-                await set_tags(session, environment, [*(tags or []), *wheel["keywords"]])
-            await index_document(session, environment, release.readme)
 
     # --- rules --------------------------------------------------------------------------------
 
@@ -417,19 +238,6 @@ class Publisher:
                     f"Version {announced.semantic_version} already exists with different content;"
                     " bump the version"
                 )
-
-    async def _check_quota(self, session: AsyncSession, found: Found, more_bytes: int) -> None:
-        used = await session.scalar(
-            select(func.coalesce(func.sum(Environment.stored_bytes), 0)).where(
-                Environment.owner_id == found.owner.id
-            )
-        )
-        quota = self._settings.owner_quota_bytes
-        if (used or 0) + more_bytes > quota:
-            raise TooLarge(
-                f"{found.owner.slug} has used {used} of {quota} bytes; {more_bytes} more do not"
-                " fit. Delete versions or ask the operator."
-            )
 
 
 def arrived(upload: Upload) -> Arrived:
