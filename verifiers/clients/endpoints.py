@@ -342,13 +342,13 @@ class Channel:
                 del self._by_rollout[next(iter(self._by_rollout))]
         return chosen
 
-    async def aclose(self) -> None:
     def without_keys(self, text: str) -> str:
         """A text without the keys and secret headers of any endpoint."""
         for endpoint in self.endpoints:
             text = endpoint.without_key(text)
         return text
 
+    async def aclose(self) -> None:
         """Close the connections of the running event loop."""
         for transport in {self.transport, *(e.transport for e in self.endpoints if e.transport)}:
             await transport.aclose()

@@ -152,13 +152,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
                 raise without_keys from None
             raise
         except Exception as error:
+            text = self._channel.without_keys(repr(payload))
             raise InvalidModelResponseError(
                 f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {text:.200}"
-            text = self._channel.without_keys(repr(payload))
             ) from error
 
-    def _ask(
-        self,
     def _without_keys(self, error: Error) -> Error:
         error = super()._without_keys(error)
         if self._channel is None:
@@ -166,6 +164,8 @@ class HttpClient(Client[Any, Any, Any, Any]):
         text = self._channel.without_keys(str(error))
         return error if text == str(error) else type(error)(text)
 
+    def _ask(
+        self,
         prompt: Any,
         model: str,
         sampling_args: Mapping[str, Any] | None,
