@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ FILE_TIMEOUT_S = 120.0
 MAX_COMMANDS_AT_ONCE = 48
 """In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
 _NO_LIMIT_BYTES = 1 << 50
+_numbers = itertools.count(1)
+"""Of all sandboxes of this process, whichever back end makes them."""
 
 
 class Started(NamedTuple):
@@ -78,14 +81,14 @@ class AgentSandbox:
 
     def __init__(
         self,
-        sandbox_id: str,
+        kind: str,
         spec: SandboxSpec,
         machine: Machine,
         info: SandboxInfo,
         admission: Admission,
         on_gone: Callable[[AgentSandbox], None],
     ) -> None:
-        self.id = sandbox_id
+        self.id = f"{kind}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
         self.info = info
         self._machine = machine

@@ -50,10 +50,20 @@ def command(python: str = "python3") -> list[str]:
     return [python, "-I", "-B", "-c", _PROGRAM]
 
 
-def parcel(spec: SandboxSpec, *, workdir: str, limit_memory: bool, limit_processes: bool) -> bytes:
+def parcel(
+    spec: SandboxSpec,
+    *,
+    workdir: str,
+    limit_memory: bool,
+    limit_processes: bool,
+    owns_kernel: bool = False,
+    filter_system_calls: bool = True,
+) -> bytes:
     """What to write to its stdin before the first frame.
 
-    `limit_memory`, `limit_processes`: the agent itself has to, because nothing around it does.
+    `limit_memory`, `limit_processes`: the agent itself has to, because nothing around it does. `owns_kernel`: the
+    sandbox has a kernel of its own, whose /proc/meminfo counts its memory and no other's. `filter_system_calls`: not
+    for whole machines, whose root may mount and gain privileges as on any other.
     """
     settings = {
         "workdir": workdir,
@@ -63,6 +73,8 @@ def parcel(spec: SandboxSpec, *, workdir: str, limit_memory: bool, limit_process
         "memory_bytes": spec.memory_mb << 20,
         "limit_memory": limit_memory,
         "max_processes": spec.max_processes if limit_processes else None,
+        "owns_kernel": owns_kernel,
+        "filter_system_calls": filter_system_calls,
     }
     content = json.dumps({"modules": _modules(), "settings": settings}).encode()
     return _LENGTH.pack(len(content)) + content

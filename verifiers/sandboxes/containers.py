@@ -7,28 +7,22 @@ When this program dies, whatever the way, that stream ends, with it the agent, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import secrets
 import shutil
-import socket
-import subprocess
-import tempfile
-from collections.abc import Callable
-from typing import IO, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes import carried_agent
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox, Started
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.container_machine import ContainerMachine, ProcessOptions
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
     SandboxCreationError,
-    SandboxDead,
     SandboxImageError,
 )
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
@@ -37,7 +31,6 @@ from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
 MAX_STARTING = 8
 """Containers that start at once: engines slow down badly beyond."""
-END_TIMEOUT_S = 30.0
 USER_ID = 1000
 RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
     "runsc": "gvisor",
@@ -46,7 +39,6 @@ RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
     "io.containerd.kata.v2": "vm",
 }
 """What runtimes other than the engine's own are known to give."""
-_IMAGE_WORDS = ("No such image", "manifest unknown", "pull access denied", "not found: manifest")
 
 
 class ContainerConfig(BaseModel):
@@ -106,19 +98,17 @@ class ContainerBackend:
             )
         number = next(self._numbers)
         name = f"vf-{os.getpid()}-{self._run}-{number}"
-        command = [program, *run_arguments(name, spec, self.config)]
         machine = ContainerMachine(
-            command,
-            [program, "rm", "--force", "--volumes", name],
+            EngineContainer(program, name, spec, self.config),
             carried_agent.parcel(
                 spec, workdir=spec.workdir, limit_memory=False, limit_processes=False
             ),
-            _info(self.name, self.isolation, spec),
+            lambda: _info(self.name, self.isolation, spec),
             self._starting,
             self.config.start_timeout_s,
         )
         sandbox = AgentSandbox(
-            f"{self.name}-{os.getpid()}-{number}",
+            self.name,
             spec,
             machine,
             _info(self.name, self.isolation, spec),
@@ -162,6 +152,35 @@ class ContainerBackend:
         await asyncio.shield(self.aclose())
 
 
+class EngineContainer:
+    """The `Container` of an engine."""
+
+    def __init__(self, program: str, name: str, spec: SandboxSpec, config: ContainerConfig) -> None:
+        self._program = program
+        self._name = name
+        self._spec = spec
+        self._config = config
+
+    def prepared_command(self) -> list[str]:
+        """See Container."""
+        return [self._program, *run_arguments(self._name, self._spec, self._config)]
+
+    def remove_command(self) -> list[str]:
+        """See Container."""
+        return [self._program, "rm", "--force", "--volumes", self._name]
+
+    def process_options(self) -> ProcessOptions:
+        """See Container."""
+        return {}
+
+    def was_out_of_memory(self) -> bool:
+        """See Container."""
+        return False  # the agent tells of each command, and nobody of the container
+
+    def clean_up(self) -> None:
+        """See Container."""
+
+
 def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list[str]:
     """What `docker` or `podman` is called with. The same for both."""
     owner = f"uid={USER_ID},gid={USER_ID}"
@@ -195,150 +214,6 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         arguments.append(f"--runtime={config.runtime}")
     image = config.image if spec.image == "host" else spec.image
     return [*arguments, *config.extra_arguments, image, *carried_agent.command(config.python)]
-
-
-class ContainerMachine:
-    """The `Machine` of one container: a foreground process whose stdin and stdout are the agent's."""
-
-    def __init__(
-        self,
-        command: list[str],
-        remove_command: list[str],
-        parcel: bytes,
-        info: SandboxInfo,
-        starting: asyncio.Semaphore,
-        start_timeout_s: float,
-    ) -> None:
-        self._command = command
-        self._remove_command = remove_command
-        self._parcel = parcel
-        self._info = info
-        self._slots = starting
-        self._start_timeout_s = start_timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._removal: subprocess.Popen[bytes] | None = None
-        self._complaints: IO[bytes] | None = None
-        self._complaint = "It said nothing."
-        self._executing: asyncio.Task[None] | None = None
-        self._is_killed = False
-        self._has_hung_up = False
-        self._going: asyncio.Task[None] | None = None
-
-    async def start(self, on_closed: Callable[[Exception], None]) -> Started:
-        """See Machine."""
-        async with self._slots:
-            if self._is_killed:
-                raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-            ours, theirs = socket.socketpair()
-            # Making a process blocks; cancelled meanwhile, `gone` cleans up what came of it.
-            self._executing = asyncio.get_running_loop().create_task(
-                asyncio.to_thread(self._execute, theirs)
-            )
-            try:
-                await asyncio.shield(self._executing)
-                if self._is_killed:
-                    raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-                ours.setblocking(False)
-                transport, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: AgentConnection(lambda error: self._on_hang_up(error, on_closed)),
-                    sock=ours.dup(),
-                )
-                transport.write(self._parcel)
-                await self._until_ready(connection)
-            finally:
-                ours.close()
-        return Started(connection, self._info)
-
-    def _on_hang_up(self, error: Exception, on_closed: Callable[[Exception], None]) -> None:
-        self._has_hung_up = not self._is_killed
-        on_closed(error)
-
-    async def _until_ready(self, connection: AgentConnection) -> None:
-        try:
-            async with asyncio.timeout(self._start_timeout_s):
-                await connection.ready
-        except TimeoutError:
-            error = SandboxCreationError(
-                f"The container's agent did not answer within {self._start_timeout_s:g} s."
-            )
-            connection.fail(error)
-            raise error from None
-        except SandboxDead as error:
-            if not self._has_hung_up:
-                raise
-            await self.gone()
-            raise self._why_not_started() from error
-        except BaseException:
-            connection.fail(EOFError())
-            raise
-
-    def _execute(self, theirs: socket.socket) -> None:
-        with theirs:
-            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_wait`
-            try:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._complaints,
-                    start_new_session=True,  # Ctrl-C is for this program, which then ends it in order
-                )
-            except OSError as error:
-                raise SandboxCreationError(
-                    f"{self._command[0]} could not be executed: {error.strerror}."
-                ) from error
-
-    def _why_not_started(self) -> SandboxCreationError:
-        if any(words in self._complaint for words in _IMAGE_WORDS):
-            return SandboxImageError(f"The image cannot be used: {self._complaint}")
-        return SandboxCreationError(f"The container did not start: {self._complaint}")
-
-    def kill_now(self) -> None:
-        """See Machine. The removal by name also hits a container that the engine is still making."""
-        self._is_killed = True
-        if self._process is not None and self._removal is None:
-            with contextlib.suppress(OSError):
-                self._removal = subprocess.Popen(
-                    self._remove_command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-
-    async def gone(self) -> None:
-        """See Machine."""
-        if self._going is None:
-            self._going = asyncio.get_running_loop().create_task(self._go())
-        await asyncio.shield(self._going)
-
-    async def _go(self) -> None:
-        if self._executing is not None:
-            await asyncio.wait([self._executing])
-        self.kill_now()
-        await asyncio.to_thread(self._wait)
-
-    def _wait(self) -> None:
-        for process in (self._removal, self._process):
-            if process is not None:
-                try:
-                    process.wait(END_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        # The engine may have made it only after the first removal found nothing.
-        if self._process is not None and not self._has_hung_up:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(self._remove_command, capture_output=True, timeout=END_TIMEOUT_S)
-        if self._complaints is not None:
-            self._complaints.seek(0)
-            said = self._complaints.read()[-2000:].decode("utf-8", "replace").strip()
-            self._complaint = said or self._complaint
-            self._complaints.close()
-
-    def why_dead(self, error: Exception) -> Exception:
-        """See Machine."""
-        return error
 
 
 def _info(name: str, isolation: IsolationLevel, spec: SandboxSpec) -> SandboxInfo:

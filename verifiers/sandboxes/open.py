@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
 from verifiers.sandboxes.spec import SandboxSpec
 
-BackendName = Literal["local", "unsafe-local", "docker", "podman", "prime"]
+BackendName = Literal["local", "unsafe-local", "gvisor", "docker", "podman", "prime"]
 
 
 def backend_by_name(name: BackendName) -> SandboxBackend:
@@ -23,6 +23,10 @@ def backend_by_name(name: BackendName) -> SandboxBackend:
         from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
         return UnsafeLocalBackend()
+    if name == "gvisor":
+        from verifiers.sandboxes.gvisor import GVisorBackend
+
+        return GVisorBackend()
     if name in ("docker", "podman"):
         from verifiers.sandboxes.containers import ContainerBackend, ContainerConfig
 

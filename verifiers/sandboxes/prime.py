@@ -7,10 +7,8 @@ one live process: a command is a frame on a stream that is open already, and not
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
-import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -82,7 +80,6 @@ class PrimeBackend:
         self._admission = Admission(slots=256)  # the remote machine's cores are not ours to count
         self._sandboxes: set[AgentSandbox] = set()
         self._reaping: set[asyncio.Task[None]] = set()
-        self._numbers = itertools.count(1)
         self._is_closed = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
@@ -103,7 +100,7 @@ class PrimeBackend:
             self._client = _sdk().AsyncSandboxClient(api_key=self.config.api_key)
         machine = PrimeMachine(spec, self.config, self._client, self._starting)
         sandbox = AgentSandbox(
-            f"prime-{os.getpid()}-{next(self._numbers)}",
+            self.name,
             spec,
             machine,
             _info(self.config, spec),
@@ -173,7 +170,11 @@ class PrimeMachine:
             connection = AgentConnection(on_closed)
             self._stream = ProcessStream(process, connection)
             parcel = carried_agent.parcel(
-                self._spec, workdir=self._spec.workdir, limit_memory=False, limit_processes=True
+                self._spec,
+                workdir=self._spec.workdir,
+                limit_memory=False,
+                limit_processes=True,
+                filter_system_calls=False,
             )
             self._stream.write(parcel)
             try:

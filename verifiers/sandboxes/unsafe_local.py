@@ -7,7 +7,6 @@ name of the back end and by `isolation_min="none"`.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import sys
 
@@ -35,7 +34,6 @@ class UnsafeLocalBackend:
 
     def __init__(self) -> None:
         self._sandboxes: set[AgentSandbox] = set()
-        self._numbers = itertools.count(1)
         self._admission = Admission()
         self._is_closed = False
 
@@ -44,12 +42,11 @@ class UnsafeLocalBackend:
         if self._is_closed:
             raise SandboxCreationError("This back end has been closed.")
         self._check(spec)
-        number = next(self._numbers)
         machine = PlainProcessMachine(
             spec, python=_interpreter(spec), uid=None, restrict=False, info=_info
         )
         sandbox = AgentSandbox(
-            f"unsafe-{os.getpid()}-{number}",
+            "unsafe",
             spec,
             machine,
             _info(spec.workdir),

@@ -1,12 +1,14 @@
 """The back ends that can run here, for every test of this folder."""
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 from verifiers.sandboxes.contract import Bench
+from verifiers.sandboxes.gvisor import GVisorBackend, GVisorConfig
 from verifiers.sandboxes.local import LocalBackend, LocalConfig
 from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.spec import SandboxSpec
@@ -24,6 +26,11 @@ def bench_of(name: str) -> Bench:
         # As an ordinary user has it: no root, no control groups. The interpreter in somebody's home directory
         # may be unreadable for somebody else, hence the system's.
         return Bench(LocalBackend(LocalConfig(run_as=NOBODY)), SandboxSpec(python=SYSTEM_PYTHON))
+    if name == "gvisor":
+        return Bench(GVisorBackend(), SandboxSpec(isolation_min="gvisor"))
+    if name == "gvisor-as-user":
+        spec = SandboxSpec(isolation_min="gvisor", python=SYSTEM_PYTHON)
+        return Bench(GVisorBackend(GVisorConfig(run_as=NOBODY)), spec)
     if name == "restricted":
         config = LocalConfig(level="restricted")
         python = SYSTEM_PYTHON if os.getuid() == 0 else None
@@ -77,6 +84,33 @@ async def weaker_bench(
     bench = bench_of(request.param)
     async with bench.backend:
         yield bench, NOT_KEPT[request.param]
+
+
+def open_gvisor(name: str) -> Bench:
+    """A bench of gVisor, or a skipped test that says why."""
+    if shutil.which("runsc") is None:
+        pytest.skip("there is no program `runsc` (Debian, Ubuntu: apt-get install runsc)")
+    if name == "gvisor-as-user" and (os.getuid() != 0 or not os.path.exists(SYSTEM_PYTHON)):
+        pytest.skip(
+            f"needs root, to become an ordinary user, and {SYSTEM_PYTHON}, readable for all"
+        )
+    return bench_of(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gvisor_bench() -> AsyncIterator[Bench]:
+    """gVisor as whoever runs the tests."""
+    bench = open_gvisor("gvisor")
+    async with bench.backend:
+        yield bench
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gvisor_bench_as_user() -> AsyncIterator[Bench]:
+    """gVisor run as an ordinary user: no root, no control groups."""
+    bench = open_gvisor("gvisor-as-user")
+    async with bench.backend:
+        yield bench
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from verifiers.sandboxes import IsolationUnavailable, SandboxDead, SandboxSpec, open_sandbox
 from verifiers.sandboxes.local import LocalBackend
-from verifiers.sandboxes.local.plain_process import sweep_folders
+from verifiers.sandboxes.owned_folders import sweep_folders
 from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
 SPEC = SandboxSpec(isolation_min="none")

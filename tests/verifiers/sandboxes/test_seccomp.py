@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.sandboxes.local.zygote import seccomp
+from verifiers.sandboxes.agent import seccomp
 
 MACHINES = list(seccomp.AUDIT_ARCHITECTURE)
 HEADERS = {

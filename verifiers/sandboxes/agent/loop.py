@@ -40,6 +40,8 @@ class Settings(NamedTuple):
     """Whether this is the first process of a pid namespace of its own."""
     watched_memory_bytes: int | None = None
     """Memory of all jobs together that the agent itself has to enforce, where no cgroup does."""
+    used_memory_bytes: Callable[[], int] | None = None
+    """All memory that commands and files take now, where this machine can tell; else processes are added up."""
     throttle: Throttle | None = None
     """Shares the processor out, where no cgroup does."""
     oom_kills: Callable[[], int] = lambda: 0
@@ -426,10 +428,14 @@ class Agent:
             self._enforce_memory(self._settings.watched_memory_bytes, running)
 
     def _enforce_memory(self, limit_bytes: int, running: dict[int, processes.ProcessFacts]) -> None:
+        count_all = self._settings.used_memory_bytes
+        if count_all is not None and count_all() <= limit_bytes:
+            return
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
-        while sizes and sum(sizes.values()) > limit_bytes:
+        used_bytes = sum(sizes.values()) if count_all is None else count_all()
+        while sizes and used_bytes > limit_bytes:
             largest = max(sizes, key=lambda pid: sizes[pid])
-            del sizes[largest]
+            used_bytes -= sizes.pop(largest)
             for job in self._jobs.values():
                 if largest in processes.family({job.pid}, {job.mark}, running):
                     job.oom = True

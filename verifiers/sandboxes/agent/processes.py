@@ -130,13 +130,15 @@ def _kill(pid: int, number: int) -> None:
 
 
 def own_memory_bytes(pid: int) -> int:
-    """Anonymous and shared memory of one process, without mapped files. 0 if it is gone."""
-    total = 0
+    """Anonymous and shared memory of one process, without mapped files where they are told apart. 0 if it is gone."""
+    total, with_files = 0, 0
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
                 if line.startswith((b"RssAnon:", b"RssShmem:")):
                     total += int(line.split()[1]) << 10
+                elif line.startswith(b"VmRSS:"):
+                    with_files = int(line.split()[1]) << 10
     except OSError:
         return 0
-    return total
+    return total or with_files

@@ -11,7 +11,7 @@ import resource
 import sys
 from typing import Any
 
-from . import loop
+from . import loop, seccomp
 from .throttle import Throttle
 
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
@@ -55,7 +55,8 @@ class PipeStream:
 
 def main(settings: dict[str, Any]) -> None:
     """Serve until the host hangs up. `settings`: workdir, folders, env, preload, memory_bytes, limit_memory,
-    max_processes (None: something else limits them)."""
+    max_processes (None: something else limits them), owns_kernel (nobody else's memory is in
+    /proc/meminfo), filter_system_calls."""
     stream = PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1):  # nothing that runs here may disturb the stream
@@ -89,6 +90,9 @@ def main(settings: dict[str, Any]) -> None:
         **settings["env"],
     }
     os.environ.clear()
+    if settings["filter_system_calls"]:
+        _filter_system_calls(is_init=is_init, owns_kernel=settings["owns_kernel"])
+    own_bytes = _used_memory_bytes() if settings["owns_kernel"] else 0
     loop.Agent(
         stream,
         loop.Settings(
@@ -96,6 +100,9 @@ def main(settings: dict[str, Any]) -> None:
             env=env,
             is_init=is_init,
             watched_memory_bytes=memory_bytes if counter is None else None,
+            used_memory_bytes=(
+                (lambda: _used_memory_bytes() - own_bytes) if settings["owns_kernel"] else None
+            ),
             throttle=Throttle(os.cpu_count() or 1) if settings["limit_memory"] else None,
             oom_kills=lambda: _oom_kills(counter or _SHARED_OOM_COUNTER),
             is_oom_counter_shared=counter is None,
@@ -104,6 +111,24 @@ def main(settings: dict[str, Any]) -> None:
         ),
     ).run()
     os._exit(0)
+
+
+def _filter_system_calls(*, is_init: bool, owns_kernel: bool) -> None:
+    """On top of whatever the container does: above all, commands must not be able to break this process."""
+    machine = os.uname().machine
+    if machine not in seccomp.AUDIT_ARCHITECTURE:
+        return
+    program = seccomp.instructions(
+        machine,
+        deny_unbounded_memory=False,
+        agent_pid=os.getpid(),
+        # gVisor does not protect the first process.
+        forbid_signals_to_agent=owns_kernel or not is_init,
+    )
+    try:
+        seccomp.install(program)
+    except (ImportError, OSError, AttributeError):
+        pass  # an image without ctypes, a kernel without filters: the container itself still holds
 
 
 def _prctl(option: int, value: int) -> None:
@@ -130,6 +155,16 @@ def _oom_kills(counter: str) -> int:
     except (OSError, ValueError):
         pass
     return 0
+
+
+def _used_memory_bytes() -> int:
+    """Of the whole kernel."""
+    found = {}
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            fields = line.split()
+            found[fields[0]] = int(fields[1]) << 10
+    return found[b"MemTotal:"] - found[b"MemFree:"]
 
 
 def _open_oom_score() -> int | None:

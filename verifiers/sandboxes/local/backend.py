@@ -27,10 +27,7 @@ from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8
-_TAKEN = frozenset(
-    ["bin", "box", "dev", "etc", "home", "lib", "lib32", "lib64"]
-    + ["proc", "run", "rw", "sbin", "sys", "tmp", "usr", "var"]
-)
+_TAKEN = frozenset("bin box dev etc home lib lib32 lib64 proc run rw sbin sys tmp usr var".split())
 """Names at the top of the view that sandboxes have."""
 _FIRST_HOST_UID = 0x7000_0000
 """User ids of sandboxes under root: above everything that container tools hand out (systemd's list ends here)."""
@@ -94,7 +91,7 @@ class LocalBackend:
         number = next(self._numbers)
         info = SandboxInfo(self.name, self.config.level, spec.workdir)
         sandbox = AgentSandbox(
-            f"local-{os.getpid()}-{number}",
+            self.name,
             spec,
             self._machine(spec, number),
             info,

@@ -9,27 +9,27 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
-import stat
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.connection import AgentConnection
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
-from verifiers.sandboxes.local.zygote import cgroups
+from verifiers.sandboxes.owned_folders import (
+    OWNER_MARK,
+    kill_leftovers,
+    make_folder,
+    remove_folder,
+)
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 5.0
 _SCRIPT = Path(__file__).parent / "zygote" / "start_plain.py"
-_OWNER_MARK = "SANDBOX_FOLDER"
 
 
 class PlainProcessMachine:
@@ -53,14 +53,15 @@ class PlainProcessMachine:
         self._folder: str | None = None
         self._is_killed = False
         self._is_signalled = False
-        self._starting: asyncio.Task[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
         """See Machine."""
         ours, theirs = socket.socketpair()
-        # Making directories and processes blocks; cancelled meanwhile, `gone` cleans up what came of it.
-        self._starting = asyncio.get_running_loop().create_task(
-            asyncio.to_thread(self._execute, theirs.detach())
+        # Making directories and processes blocks; cancelled meanwhile, `gone` cleans up what came of it. No task: those
+        # are cancelled when a loop ends, and what the thread has made would be forgotten.
+        self._starting = asyncio.get_running_loop().run_in_executor(
+            None, self._execute, theirs.detach()
         )
         try:
             await asyncio.shield(self._starting)
@@ -87,9 +88,7 @@ class PlainProcessMachine:
 
     def _execute(self, descriptor: int) -> None:
         try:
-            sweep_folders()
-            owner = cgroups.owner_name(os.getpid())
-            self._folder = tempfile.mkdtemp(prefix=f"{owner}-", dir=tempfile.gettempdir())
+            self._folder = make_folder()
             os.chmod(self._folder, 0o711)
             for name in ("box", "tmp"):
                 path = os.path.join(self._folder, name)
@@ -107,14 +106,14 @@ class PlainProcessMachine:
                     "PATH": "/usr/bin:/bin",
                     "OPENBLAS_NUM_THREADS": "1",
                     "OMP_NUM_THREADS": "1",
-                    _OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
+                    OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
                 },
                 start_new_session=True,
             )
             spec = self._spec
             settings = {
                 "folder": self._folder,
-                "env": {**spec.env, _OWNER_MARK: self._folder},
+                "env": {**spec.env, OWNER_MARK: self._folder},
                 "preload": list(spec.preload),
                 "uid": self._uid,
                 "restrict": self._restrict,
@@ -164,48 +163,3 @@ class PlainProcessMachine:
     def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
         return error
-
-
-def kill_leftovers(folder: str) -> None:
-    """End processes that still carry the mark of a sandbox: only its own agent's death can have left any."""
-    mark = f"{_OWNER_MARK}={folder}".encode()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
-                os.kill(int(name), signal.SIGKILL)
-        except OSError:
-            continue
-
-
-def remove_folder(folder: str) -> None:
-    """Remove a sandbox's directory, unreadable parts included. Links in it are never followed."""
-
-    def make_writable(function: Callable[[str], object], path: str, _: object) -> None:
-        parent = os.path.dirname(path)
-        for each in (parent, path):
-            if not os.path.islink(each) and each.startswith(folder):
-                with contextlib.suppress(OSError):
-                    os.chmod(each, stat.S_IRWXU)
-        with contextlib.suppress(OSError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                os.unlink(path)
-
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=make_writable)
-    else:
-        shutil.rmtree(folder, onerror=make_writable)
-
-
-def sweep_folders() -> None:
-    """Remove directories of sandboxes whose host program was killed."""
-    top = tempfile.gettempdir()
-    for name in os.listdir(top):
-        if name.startswith("vf-") and not cgroups.is_owner_alive(name.rpartition("-")[0]):
-            path = os.path.join(top, name)
-            if not os.path.islink(path) and os.stat(path).st_uid == os.getuid():
-                kill_leftovers(path)
-                remove_folder(path)

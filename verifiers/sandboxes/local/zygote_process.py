@@ -74,7 +74,7 @@ class ZygoteProcess:
         self.kind = kind
         self.starting = asyncio.Semaphore(MAX_STARTING)
         self._on_death = on_death
-        self._executing: asyncio.Task[subprocess.Popen[bytes]] | None = None
+        self._executing: asyncio.Future[subprocess.Popen[bytes]] | None = None
         self._control: socket.socket | None = None
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._exits: dict[int, asyncio.Future[Exit]] = {}
@@ -101,9 +101,10 @@ class ZygoteProcess:
         }
         self._send(settings, [])
         try:
-            # Popen blocks until the new program has been executed; cancelled meanwhile, there is one to reap.
-            self._executing = asyncio.get_running_loop().create_task(
-                asyncio.to_thread(self._execute, theirs.detach())
+            # Popen blocks until the new program has been executed; cancelled meanwhile, there is one to reap. No task:
+            # those are cancelled when a loop ends, and the process would be forgotten.
+            self._executing = asyncio.get_running_loop().run_in_executor(
+                None, self._execute, theirs.detach()
             )
             await asyncio.shield(self._executing)
             async with asyncio.timeout(START_TIMEOUT_S):

@@ -2,6 +2,6 @@
 
 Standard library and ctypes only. It is executed as a fresh interpreter with an empty environment (`start`), never
 forked from the host program, whose threads, secrets and memory it must not inherit. Files: `start` (bootstrap) ·
-`server` (requests, children) · `rootfs` (what is visible inside) · `confine` (locking a child up) · `seccomp` (system
-calls) · `landlock` (the weaker level) · `cgroups` (limits) · `linux` (system calls that Python lacks).
+`server` (requests, children) · `rootfs` (what is visible inside) · `confine` (locking a child up) ·
+`landlock` (the weaker level) · `cgroups` (limits) · `linux` (system calls that Python lacks).
 """

@@ -177,7 +177,10 @@ class ControlGroups:
             self._folders[controller] = (folder, 2)
 
     def _make(self, path: str) -> int:
-        os.mkdir(path, 0o755)
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            pass  # made by another user of this class in the same process
         parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._own.append((parent, os.path.basename(path)))
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -186,12 +189,8 @@ class ControlGroups:
         """Controller → version, for people."""
         return {name: f"cgroup v{version}" for name, (_, version) in self._folders.items()}
 
-    def confine(self, box: str, pid: int, limits: Limits) -> None:
-        """Put a process into a new group with limits.
-
-        Raises OSError if memory or pids cannot be limited; CPU limits give way silently (real-time processes
-        cannot enter a version 1 cpu group).
-        """
+    def make(self, box: str, limits: Limits) -> None:
+        """A new group with limits. Raises OSError if memory or processes cannot be limited."""
         done = set()
         for controller, (folder, version) in self._folders.items():
             if folder not in done:
@@ -202,12 +201,28 @@ class ControlGroups:
                 done.add(folder)
             for file, value in _settings(controller, version, limits):
                 _write(folder, f"{box}/{file}", value)
+
+    def confine(self, box: str, pid: int, limits: Limits) -> None:
+        """Put a process into a new group with limits.
+
+        Raises OSError if memory or pids cannot be limited; CPU limits give way silently (real-time processes
+        cannot enter a version 1 cpu group).
+        """
+        self.make(box, limits)
         for controller, (folder, _) in self._folders.items():
             try:
                 _write(folder, f"{box}/cgroup.procs", str(pid))
             except OSError:
                 if controller != "cpu":
                     raise
+
+    def entrances(self, box: str) -> list[tuple[str, bool]]:
+        """Files that a process writes its number into to enter a group, and whether it may not fail to."""
+        files: dict[str, bool] = {}
+        for controller, (folder, _) in self._folders.items():
+            path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), box, "cgroup.procs")
+            files[path] = files.get(path, False) or controller != "cpu"
+        return list(files.items())
 
     def open_oom_counter(self, box: str) -> int:
         """A descriptor for `count_oom_kills`."""
@@ -233,7 +248,11 @@ class ControlGroups:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
                 pass  # the next start sweeps it
+            os.close(parent)
         self._own.clear()
+        for folder in {folder for folder, _ in self._folders.values()}:
+            os.close(folder)
+        self._folders.clear()
 
     def _remove(self, box: str) -> bool:
         for folder in {folder for folder, _ in self._folders.values()}:

@@ -12,8 +12,8 @@ import sys
 from typing import NamedTuple
 
 # Imported before anything is restricted, used or not.
-from ...agent import archive, cells, files, loop, programs  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from . import confine, landlock, linux, rootfs, seccomp
+from ...agent import archive, cells, files, loop, programs, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from . import confine, landlock, linux, rootfs
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/proc")
 
@@ -108,7 +108,13 @@ def _restrict(settings: PlainSettings) -> None:
         writable=[settings.folder],
         devices=[f"/dev/{name}" for name in rootfs.DEVICES],
     )
-    program = seccomp.instructions(linux.MACHINE, deny_unbounded_memory=True, allow_sockets=False)
+    program = seccomp.instructions(
+        linux.MACHINE,
+        deny_unbounded_memory=True,
+        allow_sockets=False,
+        agent_pid=os.getpid(),
+        forbid_signals_to_agent=True,
+    )
     linux.SystemCallFilter(seccomp.assemble(program)).install()
 
 

@@ -26,7 +26,7 @@ from .linux import (
 
 USER_NAME, USER_ID = "sandbox", 1000
 WRITABLE = ("/box", "/tmp", "/var/tmp", "/dev/shm")
-_TOOLS = "/opt/sandbox/bin"
+TOOLS = "/opt/sandbox/bin"
 _AGAIN = "/.again"
 _EMPTY = "/.empty"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -46,7 +46,7 @@ SYSTEM_FILES = (
     "/etc/pki/ca-trust/extracted",
     "/etc/ca-certificates",
 )
-_WRITTEN_FILES = {
+WRITTEN_FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\n{USER_NAME}:x:{USER_ID}:{USER_ID}::/box:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/:/bin/false\n",
     "/etc/group": f"root:x:0:\n{USER_NAME}:x:{USER_ID}:\nnogroup:x:65534:\n",
@@ -125,12 +125,12 @@ def build_template(folders: tuple[str, ...] = ()) -> Template:
     for folder in folders:
         os.makedirs(folder, 0o755, exist_ok=True)
     _make_devices()
-    for path, text in _WRITTEN_FILES.items():
+    for path, text in WRITTEN_FILES.items():
         with open(path, "w") as file:
             file.write(text)
     # Recursive: a new proc may only be mounted in a sandbox while a complete one is visible here.
     mount("/old/proc", "/proc", None, MS_BIND | MS_REC)
-    path_variable = _path_variable(prefixes)
+    path_variable = _path_variable()
     linux.unmount("/old")
     os.rmdir("/old")
     mount("none", "/", None, MS_REMOUNT | MS_BIND | _READ_ONLY)
@@ -193,15 +193,22 @@ def _make_devices() -> None:
     os.makedirs("/dev/shm", 0o1777, exist_ok=True)  # it may hold an interpreter already
 
 
-def _path_variable(prefixes: list[str]) -> str:
-    """PATH of the sandbox, with this interpreter first, under the names `python` and `python3`."""
+def program_folders() -> list[str]:
+    """Directories of programs, this interpreter's first. `TOOLS` leads if it must provide the name `python`."""
     folders = [os.path.dirname(sys.executable), os.path.join(sys.base_prefix, "bin")]
     if not os.path.exists(os.path.join(folders[0], "python")):
-        os.makedirs(_TOOLS, 0o755)
-        os.symlink(sys.executable, os.path.join(_TOOLS, "python"))
-        folders.insert(0, _TOOLS)
+        folders.insert(0, TOOLS)
     folders += ["/usr/local/bin", "/usr/bin", "/bin"]
-    return ":".join(dict.fromkeys(os.path.normpath(folder) for folder in folders))
+    return list(dict.fromkeys(os.path.normpath(folder) for folder in folders))
+
+
+def _path_variable() -> str:
+    """PATH of the sandbox, with this interpreter under the names `python` and `python3`."""
+    folders = program_folders()
+    if folders[0] == TOOLS:
+        os.makedirs(TOOLS, 0o755)
+        os.symlink(sys.executable, os.path.join(TOOLS, "python"))
+    return ":".join(folders)
 
 
 def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: str) -> None:

@@ -20,8 +20,8 @@ import traceback
 from typing import Any, NamedTuple
 
 # Imported before any fork, used or not.
-from ...agent import archive, cells, files, frames, launch, loop, programs  # noqa: F401  # pyright: ignore[reportUnusedImport]
-from . import cgroups, confine, linux, rootfs, seccomp
+from ...agent import archive, cells, files, frames, launch, loop, programs, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from . import cgroups, confine, linux, rootfs
 
 MAX_MESSAGE_BYTES = 128 << 10
 _TIDY_INTERVAL_S = 0.02
@@ -264,7 +264,7 @@ class Zygote:
                 self._groups.release(str(box))
                 self._has_leftovers = True
             code = os.waitstatus_to_exitcode(status)
-            self._tell({"event": "exited", "box": box, "exit_code": code, "oom": oom})
+            self.tell({"event": "exited", "box": box, "exit_code": code, "oom": oom})
 
     def _count_oom_kills(self, box: str) -> int:
         try:
@@ -276,7 +276,8 @@ class Zygote:
         finally:
             os.close(counter)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: dict[str, Any]) -> None:
+        """Report to the host program."""
         try:
             self._control.send(json.dumps(message).encode())
         except (BrokenPipeError, ConnectionError):
@@ -321,17 +322,20 @@ def _say_failed(stream: socket.socket, reason: str) -> None:
 def main(descriptor: int) -> None:
     """Serve the host program on an inherited socket until it hangs up."""
     control = socket.socket(fileno=descriptor)
-    settings = Settings(**json.loads(control.recv(MAX_MESSAGE_BYTES)))
+    first = control.recv(MAX_MESSAGE_BYTES)
+    if not first:
+        return  # the host has given up already
+    settings = Settings(**json.loads(first))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host program's to handle
     zygote = Zygote(control, settings)
     try:
         facts = zygote.prepare()
     except Exception as error:  # noqa: BLE001 - the host must learn of it whatever it is
         reason = str(error) if isinstance(error, confine.SetupError) else repr(error)
-        control.send(json.dumps({"event": "failed", "reason": reason}).encode())
+        zygote.tell({"event": "failed", "reason": reason})
         sys.exit(1)
-    control.send(json.dumps({"event": "ready", **facts}).encode())
     try:
+        zygote.tell({"event": "ready", **facts})
         zygote.serve()
     finally:
         zygote.close()

@@ -1,4 +1,4 @@
-"""The system call filter, assembled by hand into classic BPF: no libseccomp needed.
+"""The system call filter of every back end, assembled by hand into classic BPF: no libseccomp needed.
 
 Default: allow, except what is listed, and except everything newer than `NEWEST_KNOWN`, which answers ENOSYS as an
 older kernel would. Only the low 32 bits of arguments are compared where the kernel itself looks at 32 bits only
@@ -7,6 +7,7 @@ older kernel would. Only the low 32 bits of arguments are compared where the ker
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import NamedTuple
 
@@ -103,6 +104,30 @@ UNBOUNDED_MEMORY: dict[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279),
     "shmget": (29, 194),
 }
+AIMED_AT_PROCESS = {
+    # name: (x86-64, aarch64); the first argument is a process, 0 the caller itself. Aimed at the agent by one of its
+    # commands, which run as the same user, they would make the sandbox fail instead of the command.
+    "prlimit64": (302, 261),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+}
+AIMED_BY_KIND = {
+    # the same for calls whose first argument says what kind of thing the second one is: a process, …, a user
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+}
+SIGNALLING = {
+    # the first argument is a process; only where the kernel itself does not protect the agent from signals
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_open": (434, 434),
+}
+_USER_KINDS = {"setpriority": 2, "ioprio_set": 3}
 _CHECKED = {
     # name: (x86-64, aarch64)
     "clone": (56, 220),
@@ -112,9 +137,11 @@ _CHECKED = {
     "mknod": (133, None),
     "mknodat": (259, 33),
 }
+_ALL_PROCESSES = 0xFFFFFFFF  # kill(-1, …)
 _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FILE_TYPE, _CHARACTER_DEVICE, _BLOCK_DEVICE = 0xF000, 0x2000, 0x6000
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 
 
@@ -164,12 +191,18 @@ def _if_argument(index: int, values: tuple[int, ...], errno: int, mask: int) -> 
 
 
 def instructions(
-    machine: str, *, deny_unbounded_memory: bool, allow_sockets: bool = True
+    machine: str,
+    *,
+    deny_unbounded_memory: bool,
+    allow_sockets: bool = True,
+    agent_pid: int = 1,
+    forbid_signals_to_agent: bool = False,
 ) -> list[Instruction]:
     """The filter for one architecture.
 
     `allow_sockets=False` leaves only socket pairs, for sandboxes without a network namespace of their own: there a
-    socket file could be the one of a container daemon.
+    socket file could be the one of a container daemon. `forbid_signals_to_agent`: it is not the first process of a
+    pid namespace, or the kernel is not Linux.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [
@@ -209,6 +242,29 @@ def instructions(
         body = [_fail(EAFNOSUPPORT)]
     program += _on_call(number("socket"), body)
     program += _on_call(number("ioctl"), _if_argument(1, (_TIOCSTI, _TIOCLINUX), EPERM, 0xFFFFFFFF))
+    for numbers in AIMED_AT_PROCESS.values():
+        program += _on_call(numbers[column], _if_argument(0, (agent_pid,), EPERM, 0xFFFFFFFF))
+    for name, numbers in AIMED_BY_KIND.items():
+        # Also everything of the user, which is the agent's too.
+        program += _on_call(
+            numbers[column],
+            [
+                _argument(0),
+                Instruction(_JUMP_EQUAL, 2, 0, _USER_KINDS[name]),
+                _argument(1),
+                Instruction(_JUMP_EQUAL, 0, 1, agent_pid),
+                _fail(EPERM),
+                _ALLOWED,
+            ],
+        )
+    if forbid_signals_to_agent:
+        targets = (agent_pid,)
+        if (
+            agent_pid != 1
+        ):  # kill(-1) spares the first process, which uses it itself to end everything
+            targets += (-agent_pid & 0xFFFFFFFF, _ALL_PROCESSES)
+        for numbers in SIGNALLING.values():
+            program += _on_call(numbers[column], _if_argument(0, targets, EPERM, 0xFFFFFFFF))
     devices = (_CHARACTER_DEVICE, _BLOCK_DEVICE)
     program += _on_call(number("mknod"), _if_argument(1, devices, EPERM, _FILE_TYPE))
     program += _on_call(number("mknodat"), _if_argument(2, devices, EPERM, _FILE_TYPE))
@@ -219,3 +275,17 @@ def instructions(
 def assemble(program: list[Instruction]) -> bytes:
     """As the kernel wants it: an array of `struct sock_filter`."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def install(program: list[Instruction]) -> None:
+    """Bind this process and all its descendants, for ever. Raises OSError where the kernel refuses."""
+    import ctypes
+
+    code = assemble(program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HP", len(program), ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, *arguments in ((_PR_SET_NO_NEW_PRIVS, 1, 0), (_PR_SET_SECCOMP, 2, header)):
+        if libc.prctl(option, *arguments, 0, 0) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), f"prctl({option})")

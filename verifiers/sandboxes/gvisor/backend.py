@@ -1,0 +1,149 @@
+"""`GVisorBackend`: sandboxes of `runsc`, each with a kernel of its own in user space."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import sys
+import threading
+
+from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes.admission import Admission
+from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.container_machine import ContainerMachine
+from verifiers.sandboxes.errors import (
+    IsolationUnavailable,
+    SandboxCapabilityMissing,
+    SandboxCreationError,
+    SandboxError,
+    SandboxImageError,
+)
+from verifiers.sandboxes.gvisor import bundle
+from verifiers.sandboxes.gvisor.config import GVisorConfig
+from verifiers.sandboxes.gvisor.container import RunscContainer
+from verifiers.sandboxes.gvisor.place import Place
+from verifiers.sandboxes.results import SandboxInfo, Snapshot
+from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.spec import SandboxSpec, is_at_least
+
+
+class GVisorBackend:
+    """See `SandboxBackend`. Isolation level "gvisor": what runs inside never talks to the kernel of this machine."""
+
+    name = "gvisor"
+    capabilities: frozenset[Capability] = frozenset(
+        ("snapshot", "fork_python", "per_command_limits")
+    )
+
+    def __init__(self, config: GVisorConfig | None = None) -> None:
+        self.config = config or GVisorConfig()
+        starting = self.config.max_starting or 2 * (os.cpu_count() or 1)
+        self._starting = asyncio.Semaphore(starting)
+        self._admission = Admission()
+        self._sandboxes: set[AgentSandbox] = set()
+        self._reaping: set[asyncio.Task[None]] = set()
+        self._numbers = itertools.count(1)
+        self._run = secrets.token_hex(4)
+        self._opening = threading.Lock()
+        self._place: Place | None = None
+        self._is_closed = False
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
+        """See SandboxBackend."""
+        if self._is_closed:
+            raise SandboxCreationError("This back end has been closed.")
+        self._check(spec)
+        name = f"vf-{os.getpid()}-{self._run}-{next(self._numbers)}"
+        parcel = carried_agent.parcel(
+            spec, workdir=spec.workdir, limit_memory=True, limit_processes=False, owns_kernel=True
+        )
+        machine = ContainerMachine(
+            RunscContainer(name, spec, self._open_place),
+            parcel,
+            lambda: self._info(spec),
+            self._starting,
+            self.config.start_timeout_s,
+        )
+        sandbox = AgentSandbox(
+            self.name,
+            spec,
+            machine,
+            self._info(spec),
+            self._admission,
+            lambda sandbox: self._reap(sandbox, machine),
+        )
+        self._sandboxes.add(sandbox)
+        return sandbox.begin(snapshot)
+
+    async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
+        """What sandboxes here enforce, found out by making one. Raises SandboxCreationError with the reason."""
+        async with await self.create(spec or SandboxSpec()) as sandbox:
+            await sandbox.ready()
+            return sandbox.info
+
+    def _check(self, spec: SandboxSpec) -> None:
+        if not sys.platform.startswith("linux"):
+            raise IsolationUnavailable(f"gVisor needs Linux, this is {sys.platform}.")
+        if not is_at_least("gvisor", spec.isolation_min):
+            raise IsolationUnavailable(
+                f"gVisor isolates at level 'gvisor', not {spec.isolation_min!r}. A virtual machine does: Docker with "
+                "runtime 'kata', or a remote service."
+            )
+        if spec.network != "none":
+            raise SandboxCapabilityMissing(
+                "The gvisor back end has network='none' only; use the local or a Docker back end for more."
+            )
+        if spec.image != "host" and spec.packages is not None:
+            raise SandboxImageError(
+                f"packages={spec.packages!r} of this machine are not in an image; use one that has them."
+            )
+
+    def _open_place(self) -> Place:
+        with self._opening:
+            if self._place is None:
+                self._place = Place(self.config)
+            return self._place
+
+    def _info(self, spec: SandboxSpec) -> SandboxInfo:
+        groups = self._place.groups.describe() if self._place is not None else {}
+        sizes = bundle.sizes_of(spec)
+        notes = ["A kernel of its own in user space; system calls cost 2 to 20 times as much."]
+        if "memory" not in groups:
+            notes.append(
+                "No control groups: what gVisor itself uses is not limited, and cpu_cores is not enforced."
+            )
+        cores = "fair share" if spec.cpu_cores is None else f"{spec.cpu_cores:g} cores"
+        limits = {
+            "memory": f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog"
+            + (f", from outside by {groups['memory']}" if "memory" in groups else ""),
+            "processes": f"{spec.max_processes} (RLIMIT_NPROC)",
+            "cpu": f"{cores} ({groups['cpu']})" if "cpu" in groups else "not enforced",
+            "disk": f"{sizes.workdir} MiB in the work directory, {sizes.other} MiB each in /tmp, /dev/shm and further "
+            "folders (tmpfs), files not counted",
+        }
+        return SandboxInfo(self.name, "gvisor", spec.workdir, limits, tuple(notes))
+
+    def _reap(self, sandbox: AgentSandbox, machine: ContainerMachine) -> None:
+        self._sandboxes.discard(sandbox)
+        reaping = asyncio.get_running_loop().create_task(machine.gone(), name="reap a container")
+        self._reaping.add(reaping)
+        reaping.add_done_callback(self._reaping.discard)
+
+    async def aclose(self) -> None:
+        """See SandboxBackend."""
+        self._is_closed = True
+        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
+        with contextlib.suppress(SandboxError):
+            await asyncio.gather(*self._reaping)
+        place, self._place = self._place, None
+        if place is not None:
+            await asyncio.to_thread(place.close)
+
+    async def __aenter__(self) -> GVisorBackend:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self.aclose())

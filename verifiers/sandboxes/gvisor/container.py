@@ -1,0 +1,105 @@
+"""One container of runsc: its bundle on disk, its control group, and the commands that make and remove it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from typing import NamedTuple
+
+from verifiers.sandboxes.container_machine import ProcessOptions
+from verifiers.sandboxes.gvisor import bundle
+from verifiers.sandboxes.gvisor.place import Place
+from verifiers.sandboxes.local.zygote import cgroups
+from verifiers.sandboxes.owned_folders import OWNER_MARK
+from verifiers.sandboxes.spec import SandboxSpec
+
+SENTRY_MEMORY_MB = 256
+"""What gVisor itself may take on top of the specification's memory."""
+PROCESSES_OF_SENTRY = 512
+STUBS_PER_PROCESS = 8
+"""Processes and threads of this machine: gVisor's own, and those it needs for each one inside."""
+_ENTER_GROUPS = (
+    # Each file of a group is followed by whether entering it may fail.
+    'while [ "$1" != -- ]; do echo $$ > "$1" || [ "$2" = optional ] || exit 125; shift 2; done; '
+    'shift; exec "$@"'
+)
+
+
+class Group(NamedTuple):
+    """The control group of a container."""
+
+    groups: cgroups.ControlGroups
+    oom_counter: int
+
+
+class RunscContainer:
+    """See `Container`."""
+
+    def __init__(self, name: str, spec: SandboxSpec, place: Callable[[], Place]) -> None:
+        self._name = name
+        self._spec = spec
+        self._open_place = place
+        self._place: Place | None = None
+        self._group: Group | None = None
+
+    def prepared_command(self) -> list[str]:
+        """See Container."""
+        place = self._place = self._open_place()
+        root = place.root_for(self._spec)
+        os.mkdir(self._bundle)
+        path = os.path.join(self._bundle, "config.json")
+        with open(path, "w") as file:
+            json.dump(bundle.config(self._spec, root), file)
+        # Whatever this process's umask says: runsc may be another user.
+        os.chmod(self._bundle, 0o755)
+        os.chmod(path, 0o644)
+        run = [*place.runsc, "run", f"--bundle={self._bundle}", self._name]
+        if not place.groups:
+            return run
+        return self._inside_group(place.groups, run)
+
+    def _inside_group(self, groups: cgroups.ControlGroups, command: list[str]) -> list[str]:
+        spec = self._spec
+        processes = spec.max_processes * STUBS_PER_PROCESS + PROCESSES_OF_SENTRY
+        memory_bytes = (spec.memory_mb + SENTRY_MEMORY_MB) << 20
+        groups.make(self._name, cgroups.Limits(memory_bytes, processes, spec.cpu_cores))
+        self._group = Group(groups, groups.open_oom_counter(self._name))
+        entrances = []
+        for path, is_required in groups.entrances(self._name):
+            entrances += [path, "required" if is_required else "optional"]
+        return ["/bin/sh", "-c", _ENTER_GROUPS, "sh", *entrances, "--", *command]
+
+    @property
+    def _bundle(self) -> str:
+        assert self._place is not None
+        return os.path.join(self._place.folder, self._name)
+
+    def remove_command(self) -> list[str]:
+        """See Container."""
+        assert self._place is not None
+        return [*self._place.runsc, "delete", "--force", self._name]
+
+    def process_options(self) -> ProcessOptions:
+        """See Container. Nothing of this program's environment, and the mark by which leftovers are found."""
+        assert self._place is not None
+        folder, user = self._place.folder, self._place.run_as
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": folder, OWNER_MARK: folder}
+        if user is None:
+            return {"env": env}
+        return {"env": env, "user": user, "group": user, "extra_groups": []}
+
+    def was_out_of_memory(self) -> bool:
+        """See Container."""
+        return self._group is not None and cgroups.count_oom_kills(self._group.oom_counter) > 0
+
+    def clean_up(self) -> None:
+        """See Container."""
+        if self._place is None:
+            return
+        shutil.rmtree(self._bundle, ignore_errors=True)
+        group, self._group = self._group, None
+        if group is not None:
+            os.close(group.oom_counter)
+            self._place.release_group(self._name)

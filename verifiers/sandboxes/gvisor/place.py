@@ -1,0 +1,126 @@
+"""What all sandboxes of one back end share on this machine: a directory, root file systems, control groups."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from verifiers.sandboxes.errors import SandboxCreationError, SandboxImageError
+from verifiers.sandboxes.gvisor import statx_shim
+from verifiers.sandboxes.gvisor.config import GVisorConfig
+from verifiers.sandboxes.gvisor.root import Root, host_root, image_root
+from verifiers.sandboxes.local.zygote import cgroups
+from verifiers.sandboxes.owned_folders import make_folder, remove_folder
+from verifiers.sandboxes.spec import SandboxSpec
+
+VERSION_TIMEOUT_S = 30.0
+_TIDY_ATTEMPTS, _TIDY_INTERVAL_S = 50, 0.02
+_HOW_TO_INSTALL = (
+    "Install it (Debian and Ubuntu: `apt-get install runsc`; others: https://gvisor.dev/docs/user_guide/install), or "
+    "name it in GVisorConfig(program=…)."
+)
+
+
+class Place:
+    """Made in a thread, since all of it blocks; used by many threads."""
+
+    def __init__(self, config: GVisorConfig) -> None:
+        program = config.program or shutil.which("runsc")
+        if program is None:
+            raise SandboxCreationError(f"There is no program 'runsc' in PATH. {_HOW_TO_INSTALL}")
+        self._config = config
+        self._lock = threading.Lock()
+        self._roots: dict[tuple[str, ...], Root] = {}
+        self.build_date = build_date(program)
+        self.groups = cgroups.ControlGroups()
+        self.run_as = config.run_as if os.getuid() == 0 else None
+        if config.use_cgroups and self.run_as is None:
+            self.groups.open()
+        self.folder = make_folder()
+        # The user that gVisor becomes has to get through; the names below it are not for guessing.
+        os.chmod(self.folder, 0o711)
+        state = os.path.join(self.folder, "state")
+        os.mkdir(state, 0o700)
+        if self.run_as is not None:
+            os.chown(state, self.run_as, self.run_as)
+        self.runsc = [program, f"--root={state}", "--network=none", "--ignore-cgroups"]
+        self.runsc += ["--log=/dev/null"]  # otherwise warnings would go to stdout, into the stream
+        if config.platform is not None:
+            self.runsc.append(f"--platform={config.platform}")
+        if os.getuid() != 0 or self.run_as is not None:
+            self.runsc.append("--rootless")
+
+    def root_for(self, spec: SandboxSpec) -> Root:
+        """The root file system for such sandboxes, made on first use."""
+        interpreter = _interpreter(spec)
+        kind = (spec.image, *interpreter)
+        with self._lock:
+            if kind not in self._roots:
+                path = os.path.join(self.folder, f"root-{len(self._roots)}")
+                with_shim = self._needs_shim
+                if spec.image == "host":
+                    self._roots[kind] = host_root(path, interpreter, with_shim=with_shim)
+                else:
+                    python = spec.python or self._config.python
+                    self._roots[kind] = image_root(path, spec.image, python, with_shim=with_shim)
+            return self._roots[kind]
+
+    @property
+    def _needs_shim(self) -> bool:
+        is_old = self.build_date is not None and self.build_date < statx_shim.FIRST_WITHOUT_FAULT
+        return is_old and os.uname().machine == "x86_64"
+
+    def release_group(self, name: str) -> None:
+        """A container is gone: its control group may go."""
+        with self._lock:
+            self.groups.release(name)
+
+    def close(self) -> None:
+        """Remove all of it. No container is left by now."""
+        for _ in range(_TIDY_ATTEMPTS):
+            if not self.groups.tidy():
+                break
+            time.sleep(_TIDY_INTERVAL_S)
+        self.groups.close()
+        remove_folder(self.folder)
+
+
+def build_date(program: str) -> int | None:
+    """The date of a build of runsc as a number such as 20221219; None if it does not say.
+
+    Raises SandboxCreationError for anything that is no runsc.
+    """
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, timeout=VERSION_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxCreationError(
+            f"{program} cannot be executed: {error}. {_HOW_TO_INSTALL}"
+        ) from error
+    text = (done.stdout + done.stderr).decode("utf-8", "replace")
+    if done.returncode != 0 or "runsc" not in text:
+        raise SandboxCreationError(f"{program} is no runsc: it says {text.strip()[-200:]!r}.")
+    found = re.search(r"(?<!\d)(20\d{6})(?!\d)", text)
+    return None if found is None else int(found.group(1))
+
+
+def _interpreter(spec: SandboxSpec) -> tuple[str, ...]:
+    """The interpreter and its flags; with -S the standard library alone."""
+    if spec.image != "host":
+        return (spec.python or "",)
+    if spec.packages == "host":
+        return spec.python or sys.executable, "-I", "-B"
+    if spec.packages is not None:
+        python = Path(spec.packages) / "bin" / "python"
+        if not python.exists():
+            raise SandboxImageError(f"packages={spec.packages!r} is no virtual environment.")
+        return str(python), "-I", "-B"
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    return spec.python or os.path.realpath(base), "-I", "-B", "-S"

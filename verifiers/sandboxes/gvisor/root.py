@@ -1,0 +1,174 @@
+"""The root file system of gVisor's sandboxes: a skeleton on disk, and what is mounted into it.
+
+Like the local back end's it is an allow-listed, read-only view of this machine, or of a directory that holds an
+image. Nothing is ever written into that directory: its entries are mounted one by one into a skeleton of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verifiers.sandboxes.errors import SandboxImageError
+from verifiers.sandboxes.gvisor import statx_shim
+from verifiers.sandboxes.local.zygote import rootfs
+
+VIEW_TIMEOUT_S = 30.0
+_PRINT_VIEW = Path(rootfs.__file__).with_name("print_view.py")
+_MADE_BY_RUNSC = ("proc", "dev", "tmp", "sys")
+_READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
+_SHIM = "/etc/statx-shim.so"
+_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Root(NamedTuple):
+    """A finished root."""
+
+    path: str
+    """The skeleton."""
+    mounts: list[dict[str, Any]]
+    """What goes into it, as OCI's `mounts`."""
+    path_variable: str
+    python: str
+
+
+def host_root(path: str, interpreter: Sequence[str], *, with_shim: bool) -> Root:
+    """This machine as `interpreter` needs it. Raises SandboxImageError if that cannot be executed."""
+    view = interpreter_view(interpreter)
+    os.makedirs(path)
+    mounts = []
+    for name in ("usr", "bin", "sbin", "lib", "lib64", "lib32"):
+        _show(path, f"/{name}", f"/{name}", mounts)
+    for file in rootfs.SYSTEM_FILES:
+        _copy(file, path + file)
+    for file, text in rootfs.WRITTEN_FILES.items():
+        _write(path + file, text.encode())
+    if with_shim:
+        _add_shim(path)
+    empty = path + ".empty"
+    os.mkdir(empty, 0o755)
+    for prefix in view["prefixes"]:
+        _show(path, prefix, prefix, mounts)
+    mounts += [_mount(empty, folder) for folder in view["hidden"] if os.path.isdir(folder)]
+    if view["program_folders"][0] == rootfs.TOOLS:
+        os.makedirs(path + rootfs.TOOLS)
+        os.symlink(view["executable"], f"{path}{rootfs.TOOLS}/python")
+    _make_mount_points(path)
+    return Root(path, mounts, ":".join(view["program_folders"]), view["executable"])
+
+
+def image_root(path: str, image: str, python: str, *, with_shim: bool) -> Root:
+    """A directory that holds a root file system."""
+    if not os.path.isabs(image) or not os.path.isdir(image):
+        raise SandboxImageError(
+            f"image={image!r} is neither 'host' nor the absolute path of a directory with a root file system. "
+            "gVisor pulls no images here; unpack one (`docker export`, `debootstrap`), or use a Docker back end."
+        )
+    os.makedirs(path)
+    mounts: list[dict[str, Any]] = []
+    for name in sorted(os.listdir(image)):
+        if name not in _MADE_BY_RUNSC and not (name == "etc" and with_shim):
+            _show(path, os.path.join(image, name), f"/{name}", mounts)
+    if with_shim:
+        _copy(os.path.join(image, "etc"), path + "/etc")
+        _add_shim(path)
+    _make_mount_points(path)
+    return Root(path, mounts, _IMAGE_PATH, python)
+
+
+def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
+    """What an interpreter needs to see, by its own account."""
+    try:
+        done = subprocess.run(
+            [*interpreter, str(_PRINT_VIEW)],
+            capture_output=True,
+            timeout=VIEW_TIMEOUT_S,
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            cwd="/",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxImageError(f"Cannot execute {interpreter[0]!r}: {error}") from error
+    if done.returncode != 0:
+        complaint = done.stderr.decode("utf-8", "replace").strip()[-500:]
+        raise SandboxImageError(
+            f"{interpreter[0]!r} is no interpreter that works here: {complaint}"
+        )
+    return json.loads(done.stdout)
+
+
+def _mount(source: str, destination: str) -> dict[str, Any]:
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": source,
+        "options": _READ_ONLY,
+    }
+
+
+def _show(root: str, source: str, place: str, mounts: list[dict[str, Any]]) -> None:
+    """Show a path of this machine at a place inside; nothing if it does not exist."""
+    inside = root + place
+    if os.path.islink(source) and source.count("/") == place.count("/") == 1:
+        os.symlink(os.readlink(source), inside)
+    elif os.path.islink(source) and not os.path.isabs(os.readlink(source)):
+        os.makedirs(os.path.dirname(inside), exist_ok=True)
+        os.symlink(os.readlink(source), inside)
+    elif os.path.isdir(source):
+        os.makedirs(inside, exist_ok=True)
+        mounts.append(_mount(os.path.realpath(source), place))
+    elif os.path.isfile(source):
+        _write(inside, b"")
+        mounts.append(_mount(os.path.realpath(source), place))
+
+
+def _copy(source: str, target: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    # What this user may not read is not there: /etc has such files.
+    with contextlib.suppress(OSError, shutil.Error):
+        if os.path.isdir(source):
+            shutil.copytree(source, target, symlinks=True, ignore=_unreadable)
+        elif os.path.isfile(source):
+            shutil.copyfile(source, target)
+
+
+def _unreadable(folder: str, names: list[str]) -> list[str]:
+    paths = {name: os.path.join(folder, name) for name in names}
+    return [
+        name for name, path in paths.items() if not os.path.islink(path) and not _is_public(path)
+    ]
+
+
+def _is_public(path: str) -> bool:
+    """Whether everybody may read it: what only root may is not for sandboxes either."""
+    return bool(os.stat(path).st_mode & 0o004)
+
+
+def _write(path: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(path).write_bytes(content)
+
+
+def _add_shim(root: str) -> None:
+    _write(root + _SHIM, statx_shim.shared_object())
+    os.chmod(root + _SHIM, 0o755)
+    _write(root + "/etc/ld.so.preload", f"{_SHIM}\n".encode())
+
+
+def _make_mount_points(root: str) -> None:
+    for name in (*_MADE_BY_RUNSC, "var", "run", "home"):
+        os.makedirs(f"{root}/{name}", exist_ok=True)
+    if not os.path.lexists(f"{root}/var/tmp"):
+        os.symlink("../tmp", f"{root}/var/tmp")
+    # Whatever this process's umask says: inside, everything is used by somebody else.
+    os.chmod(root, 0o755)
+    for folder, folders, files in os.walk(root):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode | (0o055 if name in folders else 0o044))
