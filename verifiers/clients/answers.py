@@ -6,6 +6,7 @@ object from one, for hooks that expect it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,3 +93,20 @@ def native_of(payload: dict[str, Any], module: str, name: str) -> Any:
     except ImportError:
         return payload
     return kind.construct(**payload)
+
+
+def prompt_places(payload: Any) -> list[dict[str, Any]]:
+    """Where an answer may have its prompt: beside the choices, or in the first of them."""
+    if not isinstance(payload, dict):
+        return []
+    choices = payload.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return [payload, first] if isinstance(first, dict) else [payload]
+
+
+def with_plain_ids(payload: dict[str, Any]) -> dict[str, Any]:
+    """The answer with its prompt as a list, for code that expects what JSON gives."""
+    for place in prompt_places(payload):
+        if type(ids := place.get("prompt_token_ids")) is array:
+            place["prompt_token_ids"] = ids.tolist()
+    return payload

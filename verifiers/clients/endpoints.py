@@ -214,11 +214,12 @@ class Channel:
         headers: Mapping[str, str] | None = None,
         rollout_id: str | None = None,
         timeout_s: float | None = None,
+        decode: Callable[[bytes], Any] = orjson.loads,
     ) -> dict[str, Any]:
         """Send a JSON body, give the answer's JSON object.
 
         `rollout_id`: requests that share one keep to one endpoint while it is healthy.
-        `timeout_s`: of one attempt, instead of the transport's own.
+        `timeout_s`: of one attempt, instead of the transport's own. `decode` is used instead of `orjson.loads`.
         Raises the errors of `failures.error_of`, EndpointUnavailable, InvalidModelResponseError.
         """
         idempotency_key = f"{self._key_prefix}{next(self._requests)}"
@@ -252,7 +253,7 @@ class Channel:
                     raise _with_attempts(error, attempts) from error.__cause__
                 problem = str(error)
             else:
-                answer = _read_reply(reply, endpoint, path)
+                answer = _read_reply(reply, endpoint, path, decode)
                 if not isinstance(answer, Refusal):
                     endpoint.has_answered()
                     return answer
@@ -379,11 +380,13 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON serializable: {value!r:.100}")
 
 
-def _read_reply(reply: Reply, endpoint: Endpoint, path: str) -> dict[str, Any] | Refusal:
+def _read_reply(
+    reply: Reply, endpoint: Endpoint, path: str, decode: Callable[[bytes], Any]
+) -> dict[str, Any] | Refusal:
     if not 200 <= reply.status < 300:
         return _refused(reply, endpoint)
     try:
-        payload = orjson.loads(reply.body)
+        payload = decode(reply.body)
     except orjson.JSONDecodeError as error:
         kind = reply.headers.get("Content-Type", "no content type")
         said = shown(endpoint.without_key(reply.body[:2000].decode("utf-8", "replace")))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from verifiers.clients.answers import native_of, payload_of
+import orjson
+
+from verifiers.clients.answers import native_of, payload_of, with_plain_ids
 from verifiers.clients.client import Client
 from verifiers.clients.connect import channel_of_config, channel_of_sdk_object
 from verifiers.clients.endpoints import Channel, encoded
@@ -183,7 +185,13 @@ class HttpClient(Client[Any, Any, Any, Any]):
         return self._post(self.path, body, sampling, state, headers)
 
     def _post(
-        self, path: str, body: bytes, sampling: Sampling | None, state: Any, headers: Any
+        self,
+        path: str,
+        body: bytes,
+        sampling: Sampling | None,
+        state: Any,
+        headers: Any,
+        decode: Callable[[bytes], Any] = orjson.loads,
     ) -> Awaitable[dict[str, Any]]:
         channel = self._channel
         assert channel is not None  # both ways to here have asked
@@ -195,7 +203,14 @@ class HttpClient(Client[Any, Any, Any, Any]):
         rollout_id: str | None = None
         if state is not None and len(channel.endpoints) > 1:
             rollout_id = state.get("trajectory_id")
-        return channel.post(path, body, headers=headers, rollout_id=rollout_id, timeout_s=timeout_s)
+        return channel.post(
+            path,
+            body,
+            headers=headers,
+            rollout_id=rollout_id,
+            timeout_s=timeout_s,
+            decode=decode,
+        )
 
     async def _call_sdk(
         self,
@@ -249,7 +264,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
                 self.request_body(prompt, model, sampling, tools, kwargs), sampling_args, headers
             )
         payload = await self._ask(prompt, model, sampling_args, tools, kwargs, state, headers)
-        return native_of(payload, *self.native_type)
+        return native_of(with_plain_ids(payload), *self.native_type)
 
     async def raise_from_native_response(self, response: Any) -> None:
         """Raise InvalidModelResponseError or EmptyModelResponseError for an unusable answer."""

@@ -13,9 +13,11 @@ server without these routes) is sent as an ordinary chat request.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import orjson
 from pydantic import BaseModel
 
 from verifiers.clients.chat_completions import native_messages
@@ -23,7 +25,9 @@ from verifiers.clients.endpoints import encoded
 from verifiers.clients.failures import NoSuchRoute
 from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
 from verifiers.clients.sampling import split
+from verifiers.clients.token_json import KnownPrompt
 from verifiers.errors import BadRequestError, EndpointUnavailable, InvalidModelResponseError
+from verifiers.packed_tokens import packed_ids
 from verifiers.types import State
 
 STAND_IN = "x"
@@ -68,20 +72,29 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         headers: Mapping[str, str] | None,
     ) -> dict[str, Any]:
         sampling_args = with_token_ids(sampling_args)
-        prompt_ids: list[int] | None = None
-        if state is not None and state.get("trajectory") and self._has_token_routes:
-            prompt_ids = await self.get_prompt_ids(state, prompt, tools)
-        if prompt_ids is None:
-            return await super()._ask(prompt, model, sampling_args, tools, extra, state, headers)
+        found: tuple[Mapping[str, Any], list[Any]] | None = None
+        prompt_ids: Sequence[int] | None = None
+        if state is not None and (trajectory := state.get("trajectory")):
+            found = continued_step(trajectory, prompt)
+            if not self._has_token_routes:
+                pass
+            elif type(self).get_prompt_ids is not OpenAIChatCompletionsTokenClient.get_prompt_ids:
+                prompt_ids = await self.get_prompt_ids(state, prompt, tools)  # a subclass decides
+            elif found is not None:
+                prompt_ids = await self._continued(*found, tools, state.get("model") or "")
         sampling = split(sampling_args, length_key=self.length_key)
-        body = encoded(
-            self.request_body(prompt, model, sampling, tools, extra) | {"tokens": prompt_ids}
-        )
-        try:
-            return await self._post(self.tokens_path, body, sampling, state, headers)
-        except NoSuchRoute as error:
-            self._stop_using_token_routes(error)
-            return await super()._ask(prompt, model, sampling_args, tools, extra, state, headers)
+        body = self.request_body(prompt, model, sampling, tools, extra)
+        if prompt_ids is not None:
+            known = KnownPrompt(packed_ids(prompt_ids))
+            try:
+                return await self._post(
+                    self.tokens_path, known.body(body), sampling, state, headers, known.decode
+                )
+            except NoSuchRoute as error:
+                self._stop_using_token_routes(error)
+        # The prompt may still begin with the same ids, though the server tokenises it anew.
+        decode = KnownPrompt(_sampled_ids(found[0])).decode if found is not None else orjson.loads
+        return await self._post(self.path, encoded(body), sampling, state, headers, decode)
 
     async def _call_sdk(
         self,
@@ -98,21 +111,33 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         found = continued_step(state.get("trajectory") or [], prompt_messages)
         if found is None:
             return None
-        step, added = found
-        tokens = step["tokens"]
-        sampled_ids = [*tokens["prompt_ids"], *tokens["completion_ids"]]
-        model = state.get("model") or ""
+        ids = await self._continued(*found, oai_tools, state.get("model") or "")
+        return None if ids is None else ids.tolist()
+
+    async def _continued(
+        self,
+        step: Mapping[str, Any],
+        added: list[Any],
+        tools: list[Any] | None,
+        model: str,
+    ) -> array[int] | None:
+        """The ids of a step and of the messages added since; None when the server cannot say."""
         stand_in = _stand_in(step, added)
         try:
-            with_added = await self.tokenize([stand_in, *added], oai_tools, model)
-            alone = await self._tokenize_alone(stand_in, oai_tools, model)
+            with_added = await self.tokenize([stand_in, *added], tools, model)
+            alone = await self._tokenize_alone(stand_in, tools, model)
         except NoSuchRoute as error:
             self._stop_using_token_routes(error)
             return None
         except (BadRequestError, EndpointUnavailable, InvalidModelResponseError) as error:
             self.logger.warning("This turn is sent as text, not as tokens: %s", error)
             return None
-        return continued_ids(sampled_ids, alone, with_added)
+        ids = _sampled_ids(step)
+        more = continuation(ids[-1:].tolist(), alone, with_added)
+        if more is None:
+            return None
+        ids.extend(more)
+        return ids
 
     async def _tokenize_alone(
         self, stand_in: dict[str, Any], tools: list[Any] | None, model: str
@@ -192,21 +217,36 @@ def continued_step(
 def continued_ids(
     sampled_ids: list[int], alone: list[int], with_added: list[int]
 ) -> list[int] | None:
-    """Sampled ids, then what the template puts after an answer, then the new messages.
+    """Sampled ids, then what the template puts after an answer, then the new messages; see `continuation`."""
+    more = continuation(sampled_ids[-1:], alone, with_added)
+    return None if more is None else [*sampled_ids, *more]
+
+
+def continuation(last_ids: list[int], alone: list[int], with_added: list[int]) -> list[int] | None:
+    """What comes after sampled ids that end with `last_ids` (one id).
 
     `alone`: ids of a stand-in answer; `with_added`: of the same answer and the new messages. After the last sampled
     id (the end-of-turn token) the template may add more (a line break), which the model never sampled: it is what
     `alone` has after that id. None when `alone` does not begin `with_added`.
     """
-    if not sampled_ids or with_added[: len(alone)] != alone:
+    if not last_ids or with_added[: len(alone)] != alone:
         return None
-    last = sampled_ids[-1]
     start = len(alone)
     for index in range(len(alone) - 1, -1, -1):
-        if alone[index] == last:
+        if alone[index] == last_ids[0]:
             start = index + 1
             break
-    return [*sampled_ids, *with_added[start:]]
+    return with_added[start:]
+
+
+def _sampled_ids(step: Mapping[str, Any]) -> array[int]:
+    """Prompt and completion of a step; the array is the caller's own."""
+    tokens = step["tokens"]
+    if (packed := getattr(tokens, "packed_ids", None)) is not None:
+        return array("i", packed)
+    ids = array("i", packed_ids(tokens["prompt_ids"]))
+    ids.extend(tokens["completion_ids"])
+    return ids
 
 
 def _stand_in(step: Mapping[str, Any], added: Sequence[Any]) -> dict[str, Any]:

@@ -4,19 +4,23 @@ prompt_token_ids                 [P]   of the answer, or of the choice
 choices[0].token_ids             [C]
 choices[0].logprobs.content[i].logprob, or choices[0].logprobs.token_logprobs[i]
 choices[0].routed_experts        {"data": base85, "shape": [T, layers, experts]}, optional
+choices[0].token_versions        [C]   policy version that sampled each token, optional (the embedded endpoint)
 """
 
 from __future__ import annotations
 
 import base64
 from math import prod
+from operator import itemgetter
 from typing import Any, Literal
 
 from verifiers.errors import InvalidModelResponseError
-from verifiers.types import ResponseTokens
+from verifiers.packed_tokens import PackedTokens, packed_ids
+
+_LOGPROB = itemgetter("logprob")
 
 
-def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> ResponseTokens | None:
+def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> PackedTokens | None:
     """The tokens of one choice; None when the answer lacks any of the three lists.
 
     Raises InvalidModelResponseError when they contradict each other: training on such a sample would teach nonsense.
@@ -32,19 +36,23 @@ def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> ResponseTok
         raise InvalidModelResponseError(
             f"The answer has {len(completion_ids)} token ids but {len(logprobs)} log-probabilities."
         )
-    if None in logprobs:
-        raise InvalidModelResponseError("The answer has a token whose log-probability is null.")
-    tokens: dict[str, Any] = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": [0] * len(prompt_ids),
-        "completion_ids": completion_ids,
-        "completion_mask": [1] * len(completion_ids),
-        "completion_logprobs": logprobs,
-    }
-    routed_experts = choice.get("routed_experts")
-    if routed_experts is not None:
-        tokens["routed_experts"] = parse_routed_experts(routed_experts)
-    return ResponseTokens.of(tokens)
+    try:
+        sum(logprobs)  # the fastest way to see that all of them are numbers
+    except TypeError as error:
+        raise InvalidModelResponseError(
+            f"The answer has a token whose log-probability is no number: {error}"
+        ) from error
+    others: dict[str, Any] = {}
+    if (routed_experts := choice.get("routed_experts")) is not None:
+        others["routed_experts"] = parse_routed_experts(routed_experts)
+    if (versions := choice.get("token_versions")) is not None:
+        others["versions"] = versions
+    try:
+        return PackedTokens.make(packed_ids(prompt_ids), completion_ids, logprobs, **others)
+    except ValueError as error:
+        raise InvalidModelResponseError(
+            f"The answer's prompt is not made of token ids. {error}"
+        ) from error
 
 
 def _logprobs(logprobs: Any) -> list[float] | None:
@@ -52,7 +60,7 @@ def _logprobs(logprobs: Any) -> list[float] | None:
         return None
     content = logprobs.get("content")
     if content is not None:
-        return [token["logprob"] for token in content]
+        return list(map(_LOGPROB, content))
     return logprobs.get("token_logprobs")
 
 

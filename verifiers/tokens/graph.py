@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verifiers.errors import Error
+from verifiers.packed_tokens import PackedTokens
 
 if TYPE_CHECKING:
     from verifiers.tokens.step_tokens import StepTokens
@@ -137,6 +138,8 @@ class TokenGraph:
         """
         from verifiers.tokens.step_tokens import StepTokens
 
+        if isinstance(tokens, PackedTokens):
+            tokens = tokens.packed()  # as stored: lists of a whole prompt are made for readers only
         prompt = pack_ids(tokens["prompt_ids"], "prompt_ids")
         completion = pack_ids(tokens["completion_ids"], "completion_ids")
         logprobs = pack_logprobs(tokens.get("completion_logprobs"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +41,8 @@ class PolicyClient(OpenAIChatCompletionsTokenClient):
         """An answer in the library's shape, its tokens with their versions."""
         response = super().response_of(payload)
         tokens = response["message"].get("tokens")
-        if tokens is not None:
-            choice: Mapping[str, Any] = payload["choices"][0]
-            versions = choice.get("token_versions")
-            tokens["versions"] = payload["policy_version"] if versions is None else versions
+        if tokens is not None and "versions" not in tokens:
+            tokens["versions"] = payload["policy_version"]
         return response
 
 

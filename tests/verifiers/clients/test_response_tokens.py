@@ -96,3 +96,13 @@ def test_routing_that_is_not_of_its_shape_is_refused(value):
 
 def test_routing_that_is_already_a_list_passes():
     assert parse_routed_experts([[[1]]]) == [[[1]]]
+
+
+def test_the_versions_of_an_answer_go_along():
+    choice = {"token_ids": [3, 4], "logprobs": logprobs(-0.5, -0.25), "token_versions": [6, 7]}
+    assert parse_tokens({"prompt_token_ids": [1]}, choice)["versions"] == [6, 7]
+
+
+def test_a_prompt_that_is_not_made_of_ids_is_refused():
+    with pytest.raises(InvalidModelResponseError, match="token ids"):
+        parse_tokens({"prompt_token_ids": ["1"]}, {"token_ids": [3], "logprobs": logprobs(-0.5)})
