@@ -180,6 +180,13 @@ def endpoint_main() -> int:
     return run(app, "vf-endpoint")
 
 
+def train_main() -> int:
+    """`vf-train`."""
+    from vf_cli.train import app
+
+    return run(app, "vf-train")
+
+
 def sandboxes_main() -> int:
     """`vf-sandboxes`."""
     from vf_cli.sandboxes import app

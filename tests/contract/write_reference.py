@@ -18,7 +18,7 @@ import typer.main
 import verifiers
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
-COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
+COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint", "train")
 COMMON_PANEL = "Output"
 """What every command of `prime` has; described once."""
 NOTICE = "<!-- Written by tests/contract/write_reference.py; change the code, then run `make docs`. -->\n"

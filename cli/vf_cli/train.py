@@ -1,0 +1,195 @@
+"""`vf-train`: train a small model on an environment, with the reference trainer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vf_cli import output
+
+if TYPE_CHECKING:
+    from verifiers.loading import Loaded
+    from verifiers.training.reference.config import TrainConfig
+    from verifiers.training.reference.orchestrator import RunResult
+    from verifiers.training.reference.run_folder import RunFolder
+
+app = typer.Typer(add_completion=False)
+
+COMPARED_STEPS = 5
+"""The summary compares so many steps at the beginning and at the end."""
+
+
+@app.command()
+def train(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="TOML file, or the name of a configuration that comes with the package.",
+        ),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Train on reverse-text: minutes on two CPU cores.")
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Go on from the latest checkpoint in a run's folder."),
+    ] = None,
+    output_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The run's folder; when it has a run, the next free name is used.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Steps of reinforcement learning.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the run.")] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON document.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")
+    ] = False,
+) -> int:
+    """Train a small model on an environment: warm start, then asynchronous reinforcement learning.
+
+    \b
+    vf-train --demo                            mean reward from about 0.5 to more than 0.9
+    vf-train my_run.toml --steps 200
+    vf-train --resume outputs/train/my_run     go on after an interruption; --steps for more
+
+    Three processes: this one plays rollouts, one trains (torch), one serves the model. Needs the `train` extra. Ctrl-C
+    ends the run after the step under way, with a checkpoint; a second one at once.
+    """
+    from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED, configure_logging
+
+    configure_logging(is_verbose=verbose)
+    given = {"steps": steps, "seed": seed}
+    changes = {name: value for name, value in given.items() if value is not None}
+    settings, folder, loaded = _prepared(config, demo, resume, output_folder, changes)
+    from verifiers.errors import ConfigError, Error
+
+    try:
+        result = asyncio.run(_train(settings, loaded, folder, is_quiet=json_output))
+    except (Error, OSError, KeyboardInterrupt) as error:
+        if folder.latest() is not None:
+            output.note(f"The last checkpoint is safe: vf-train --resume {folder.path}")
+        elif not isinstance(error, ConfigError):
+            output.note(f"There is no checkpoint yet in {folder.path}.")
+        raise
+    _show(result, settings, json_output=json_output)
+    if result.is_interrupted:
+        return EXIT_INTERRUPTED
+    return 0 if result.rewards else EXIT_FAILED
+
+
+def _prepared(
+    config: str | None,
+    demo: bool,
+    resume: Path | None,
+    output_folder: Path | None,
+    changes: dict[str, Any],
+) -> tuple[TrainConfig, RunFolder, Loaded]:
+    """The configuration with what the command line changes, its folder and its environment."""
+    from verifiers.training.reference.config import DEMO, example_path, parse_config, read_fields
+    from verifiers.training.reference.run_folder import RunFolder
+
+    if (config is not None) + demo + (resume is not None) != 1:
+        raise typer.BadParameter("give one of: a CONFIG, --demo, --resume FOLDER")
+    if resume is not None:
+        if output_folder is not None:
+            raise typer.BadParameter("--output goes with a new run, not with --resume")
+        folder, fields = RunFolder.existing(resume)
+        settings = parse_config(fields | changes, name=str(resume))
+        return settings, folder, _loaded(settings)
+    path = example_path(DEMO) if demo else Path(config or "")
+    if not path.exists() and example_path(path.name).exists():
+        path = example_path(path.name)
+    fields = read_fields(path) | changes
+    if output_folder is not None:
+        fields["output"] = str(output_folder)
+    fields.setdefault("output", str(Path("outputs/train") / path.stem))
+    settings = parse_config(fields, name=str(path))
+    loaded = _loaded(settings)
+    return settings, RunFolder.new(settings), loaded
+
+
+def _loaded(settings: TrainConfig) -> Loaded:
+    from verifiers.loading import load, load_folder
+
+    section = settings.environment
+    if "/" in section.id and Path(section.id).is_dir():
+        return load_folder(section.id, section.args)
+    return load(section.id, section.args)
+
+
+async def _train(
+    settings: TrainConfig, loaded: Loaded, folder: RunFolder, *, is_quiet: bool
+) -> RunResult:
+    from verifiers.training.reference.orchestrator import train as run
+    from vf_cli.interrupts import interruptible
+    from vf_cli.train_progress import PlainTable, shown_live
+
+    def on_first() -> None:
+        output.note("Stopping after this step, with a checkpoint. Ctrl-C again stops at once.")
+
+    if is_quiet or not output.stderr().is_terminal:
+        table = PlainTable(settings, write=output.note)
+        return await interruptible(
+            lambda stop: run(settings, loaded, folder, stop=stop, listener=table), on_first
+        )
+    with shown_live(settings) as live:
+        return await interruptible(
+            lambda stop: run(settings, loaded, folder, stop=stop, listener=live), on_first
+        )
+
+
+def _show(result: RunResult, settings: TrainConfig, *, json_output: bool) -> None:
+    rewards = result.rewards
+    first, last = rewards[:COMPARED_STEPS], rewards[-COMPARED_STEPS:]
+    model = None if result.checkpoint is None else result.checkpoint.model
+    summary = {
+        "environment": settings.environment.id,
+        "steps": len(rewards),
+        "reward_first": sum(first) / len(first) if first else None,
+        "reward_last": sum(last) / len(last) if last else None,
+        "evaluation_before": result.evaluated_before,
+        "evaluation_after": result.evaluated_after,
+        "is_interrupted": result.is_interrupted,
+        "folder": str(result.folder.path),
+        "model": None if model is None else str(model),
+    }
+    if json_output:
+        output.show_json(summary)
+        return
+    if first:
+        output.show(
+            f"reward     {summary['reward_first']:.3f} in the first {len(first)} steps, "
+            f"{summary['reward_last']:.3f} in the last {len(last)}   ({len(rewards)} steps)"
+        )
+    evaluations = [
+        f"{mean:.3f} {when}"
+        for when, mean in (
+            ("before", result.evaluated_before),
+            ("after", result.evaluated_after),
+        )
+        if mean is not None
+    ]
+    if evaluations:
+        output.show(f"held out   {', '.join(evaluations)}")
+    folder = result.folder
+    output.show(f"metrics    {folder.metrics_file}")
+    if folder.curve_file.exists():
+        output.show(f"curve      {folder.curve_file}")
+    if result.checkpoint is not None:
+        output.show(f"checkpoint {result.checkpoint.folder}")
+    if result.is_interrupted:
+        output.show(f"next       vf-train --resume {folder.path}")
+    elif model is not None:
+        output.show(f"next       vf-endpoint --weights {model}")

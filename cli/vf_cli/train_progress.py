@@ -1,0 +1,164 @@
+"""What is shown while a model is trained: a live table on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from verifiers.training.reference.orchestrator import Listener
+from vf_cli import output
+from vf_cli.progress import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from verifiers.training.reference.config import TrainConfig
+    from verifiers.training.reference.run_folder import Checkpoint, RunFolder
+
+SHOWN_STEPS = 12
+PLAIN_EVERY_STEPS = 5
+PLAIN_EVERY_WARM_STEPS = 50
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("reward", "reward", "{:.3f}"),
+    ("reward std", "reward/std", "{:.3f}"),
+    ("entropy", "trainer/entropy", "{:.3f}"),
+    ("mismatch KL", "trainer/mismatch_kl", "{:.1e}"),
+    ("masked", "trainer/masked_fraction", "{:.1%}"),
+    ("grad", "trainer/grad_norm", "{:.2f}"),
+    ("stale", "staleness/mean", "{:.1f}"),
+    ("tokens", "tokens/trained", "{:,.0f}"),
+    ("wait s", "time/waiting_s", "{:.1f}"),
+    ("train s", "time/training_s", "{:.1f}"),
+)
+"""Heading, name in `metrics.jsonl`, format."""
+
+
+class PlainTable(Listener):
+    """Lines of text: the first step, every fifth, the last."""
+
+    def __init__(self, config: TrainConfig, write: Callable[[str], None]) -> None:
+        self._config = config
+        self._write = write
+
+    def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
+        """All processes are up."""
+        self._write(heading(self._config, folder, about))
+
+    def demonstrated(self, count: int, mean_reward: float) -> None:
+        """The demonstrations were played."""
+        self._write(f"{count} demonstrations, which score {mean_reward:.3f}")
+
+    def warm_start_step(self, line: dict[str, Any]) -> None:
+        """Supervised steps."""
+        if (
+            line["step"] % PLAIN_EVERY_WARM_STEPS == 0
+            or line["step"] == self._config.warm_start.steps
+        ):
+            self._write(warm_start_text(self._config, line))
+
+    def evaluated(self, when: str, mean_reward: float) -> None:
+        """An evaluation."""
+        self._write(f"held-out reward {when} reinforcement {mean_reward:.3f}")
+
+    def step(self, line: dict[str, Any]) -> None:
+        """A step of reinforcement."""
+        number = line["step"]
+        if number == 1 or number % PLAIN_EVERY_STEPS == 0 or number == self._config.steps:
+            cells = "  ".join(f"{title} {form.format(line[name])}" for title, name, form in COLUMNS)
+            self._write(f"step {number}/{self._config.steps}  {cells}")
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint."""
+        self._write(f"checkpoint {checkpoint.folder}")
+
+
+class LiveTable(Listener):
+    """A table of the last steps that Rich keeps on the terminal."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._title = "Starting the trainer …"
+        self._state = ""
+        self._steps: deque[dict[str, Any]] = deque(maxlen=SHOWN_STEPS)
+        self.live: Live | None = None
+
+    def _refresh(self) -> None:
+        if self.live is not None:
+            self.live.refresh()
+
+    def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
+        """All processes are up."""
+        self._title = heading(self._config, folder, about)
+        self._refresh()
+
+    def demonstrated(self, count: int, mean_reward: float) -> None:
+        """The demonstrations were played."""
+        self._state = f"{count} demonstrations, which score {mean_reward:.3f}"
+        self._refresh()
+
+    def warm_start_step(self, line: dict[str, Any]) -> None:
+        """Supervised steps."""
+        self._state = warm_start_text(self._config, line)
+        self._refresh()
+
+    def evaluated(self, when: str, mean_reward: float) -> None:
+        """An evaluation."""
+        self._state = f"held-out reward {when} reinforcement {mean_reward:.3f}"
+        self._refresh()
+
+    def step(self, line: dict[str, Any]) -> None:
+        """A step of reinforcement."""
+        self._steps.append(line)
+        left = self._config.steps - line["step"]
+        self._state = f"{left} steps left, {duration(line['elapsed_s'])} so far"
+        self._refresh()
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint."""
+        self._state = f"checkpoint {checkpoint.folder}"
+        self._refresh()
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(expand=False, box=None, padding=(0, 1))
+        table.add_column("step", justify="right")
+        for title, _, _ in COLUMNS:
+            table.add_column(title, justify="right")
+        for line in self._steps:
+            cells = [form.format(line[name]) for _, name, form in COLUMNS]
+            table.add_row(f"{line['step']}/{self._config.steps}", *cells)
+        parts: list[Any] = [Text(output.safe(self._title))]
+        if self._steps:
+            parts.append(table)
+        parts.append(Text(output.safe(self._state), style="dim"))
+        return Group(*parts)
+
+
+@contextmanager
+def shown_live(config: TrainConfig) -> Iterator[LiveTable]:
+    """A live table on the terminal while the block runs."""
+    table = LiveTable(config)
+    with output.live(table) as live:
+        table.live = live
+        yield table
+
+
+def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> str:
+    """What is trained, where, and with how much."""
+    went_on = f"   from {about['phase'].replace('_', ' ')} {about['step']}" if about["step"] else ""
+    return (
+        f"{config.environment.id}   {about['parameters']:,} parameters on {about['device']}   "
+        f"{folder.path}{went_on}"
+    )
+
+
+def warm_start_text(config: TrainConfig, line: dict[str, Any]) -> str:
+    """How far the warm start is."""
+    return f"warm start {line['step']}/{config.warm_start.steps}  loss {line['loss']:.3f}"

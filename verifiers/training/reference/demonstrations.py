@@ -1,0 +1,206 @@
+"""What a warm start learns from: the right replies of an environment, played through it, as samples.
+
+The replies are those of the environment's `gold_completion(row)`, or the answer column in the form that its parser
+reads. They are played by the environment itself, so what tools and users say in between is what they would say, and
+rendered with the endpoint's own chat template, so that they begin with the tokens of a real request.
+
+`noise` replaces letters and digits, in the parts of a reply that differ between rows, by others of their kind. A
+policy that has learned noisy replies is right sometimes, and knows what a reply looks like: where reinforcement
+learning can begin.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from verifiers.clients.chat_completions import native_message, native_messages, native_tool
+from verifiers.endpoint import tokenizer
+from verifiers.endpoint.chat_template import message_text, render_chat
+from verifiers.envs.generation import play_group, score
+from verifiers.errors import ConfigError
+from verifiers.messages import from_raw_message
+from verifiers.packages.gold import Gold, Player, environment_of, is_single_turn, wrapped_answers
+from verifiers.training.samples import TokenSample, failure_of, samples_of
+from verifiers.types import Response, ResponseTokens, ToolCall
+
+if TYPE_CHECKING:
+    from verifiers.loading import Loaded
+
+KINDS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+"""Noise replaces a character by one of the same kind; others stay, so that replies keep their form."""
+
+Turn = tuple[str, tuple[ToolCall, ...]]
+"""One reply: its text and its tool calls."""
+
+
+class Demonstrations(NamedTuple):
+    """Replies that were played."""
+
+    samples: list[TokenSample]
+    mean_reward: float
+    """What the environment gave for them; with noise, about what the warm start can reach."""
+
+
+def demonstrate(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[list[Turn]]:
+    """The replies of the first `count` training rows, in order; when there are fewer rows, they come again.
+
+    Raises ConfigError when the environment does not say what a right reply is.
+    """
+    rows = loaded.environment.source("train").inputs(count)
+    clean = [_turns(loaded, row) for row in rows]
+    affixes = _affixes(clean)
+    rng = random.Random(f"demonstrations {seed}")
+    return [_noisy(clean[index % len(rows)], affixes, noise, rng) for index in range(count)]
+
+
+async def play_demonstrations(
+    loaded: Loaded, *, count: int, noise: float, seed: int
+) -> Demonstrations:
+    """Play and score so many demonstrations. Raises ConfigError when one of them fails."""
+    env = loaded.environment
+    replies = demonstrate(loaded, count=count, noise=noise, seed=seed)
+    rows = env.source("train").inputs(count)
+    samples: list[TokenSample] = []
+    rewards: list[float] = []
+    for index, turns in enumerate(replies):
+        row = rows[index % len(rows)]
+        [state] = await play_group(env, [row], _Demonstrator(turns), "demonstration", {})
+        await score(env, [state], alone=not env.requires_group_rollouts)
+        if (failure := failure_of(state)) is not None:
+            raise ConfigError(f"The demonstration of row {row['example_id']} failed: {failure}.")
+        rewards.append(float(state["reward"] or 0.0))
+        samples += samples_of(state)
+    return Demonstrations(samples, sum(rewards) / len(rewards))
+
+
+class _Demonstrator(Player):
+    """Gives the replies of one demonstration, with the token ids that the endpoint's model would have sampled."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        replies: list[Gold] = [
+            {"content": text, "tool_calls": list(calls)} for text, calls in turns
+        ]
+        super().__init__(lambda state: replies)
+
+    async def get_native_response(
+        self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
+    ) -> Response:
+        """The reply of this turn. A rollout that goes on longer than the demonstration gets empty ones."""
+        response = await super().get_native_response(prompt, model, sampling_args, tools, **kwargs)
+        prompt_ids = render_chat(
+            native_messages(prompt), [native_tool(tool) for tool in tools or []]
+        )
+        written = message_text(native_message({"role": "assistant", **_said(response)}))
+        completion_ids = [*tokenizer.encode(written), tokenizer.END]
+        response["message"]["tokens"] = ResponseTokens(
+            prompt_ids=prompt_ids,
+            prompt_mask=[0] * len(prompt_ids),
+            completion_ids=completion_ids,
+            completion_mask=[1] * len(completion_ids),
+            completion_logprobs=[0.0] * len(completion_ids),
+        )
+        return response
+
+
+def _said(response: Response) -> dict[str, Any]:
+    message = response["message"]
+    return {"content": message.get("content"), "tool_calls": message.get("tool_calls") or None}
+
+
+# ------------------------------------------------------------------------------------------------ right replies
+
+
+def _turns(loaded: Loaded, row: Mapping[str, Any]) -> list[Turn]:
+    hook = getattr(loaded.environment, "gold_completion", None) or getattr(
+        loaded.module, "gold_completion", None
+    )
+    if hook is not None:
+        given = hook(row)
+        replies = [given] if isinstance(given, str | Mapping) else list(given)
+        return [_turn(reply) for reply in replies]
+    environment = environment_of(loaded.environment, dict(row))
+    answer = row.get("answer")
+    if not is_single_turn(environment) or answer in (None, ""):
+        raise ConfigError(
+            f"{environment.env_id} does not say what a right reply is: define gold_completion(row) beside "
+            "load_environment, or set warm_start.steps = 0 and start from a model that can do the task sometimes."
+        )
+    return [(wrapped_answers(str(answer), environment.parser)[0], ())]
+
+
+def _turn(reply: Gold) -> Turn:
+    if isinstance(reply, str):
+        return reply, ()
+    if isinstance(reply, ToolCall):
+        return "", (reply,)
+    if isinstance(reply, Mapping):
+        message = from_raw_message({"role": "assistant", **reply})
+        return str(message.get("content") or ""), tuple(message.get("tool_calls") or ())
+    return "", tuple(reply)
+
+
+# ------------------------------------------------------------------------------------------------ noise
+
+
+Place = tuple[int, int]
+"""Turn, and 0 for its text or the number of the tool call from 1."""
+
+
+def _texts(turns: Sequence[Turn]) -> Iterator[tuple[Place, str]]:
+    for number, (text, calls) in enumerate(turns):
+        yield (number, 0), text
+        yield from (((number, index), call["arguments"]) for index, call in enumerate(calls, 1))
+
+
+def _affixes(every: Sequence[Sequence[Turn]]) -> dict[Place, tuple[int, int]]:
+    """How many characters at the beginning and at the end are the same in all rows: tags and keys, not content."""
+    by_place: dict[Place, list[str]] = {}
+    for turns in every:
+        for place, text in _texts(turns):
+            by_place.setdefault(place, []).append(text)
+    return {
+        place: (_same_beginning(texts), _same_beginning([text[::-1] for text in texts]))
+        for place, texts in by_place.items()
+    }
+
+
+def _same_beginning(texts: Sequence[str]) -> int:
+    # The first and the last in order differ at the first character at which any two do.
+    pairs = enumerate(zip(min(texts), max(texts), strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(map(len, texts)))
+
+
+def _noisy(
+    turns: Sequence[Turn],
+    affixes: Mapping[Place, tuple[int, int]],
+    noise: float,
+    rng: random.Random,
+) -> list[Turn]:
+    def changed(place: Place, text: str) -> str:
+        prefix, suffix = affixes[place]
+        end = max(prefix, len(text) - suffix)
+        middle = "".join(_replaced(c, noise, rng) for c in text[prefix:end])
+        return text[:prefix] + middle + text[end:]
+
+    return [
+        (
+            changed((number, 0), text),
+            tuple(
+                ToolCall(
+                    id=call["id"],
+                    name=call["name"],
+                    arguments=changed((number, index), call["arguments"]),
+                )
+                for index, call in enumerate(calls, 1)
+            ),
+        )
+        for number, (text, calls) in enumerate(turns)
+    ]
+
+
+def _replaced(character: str, noise: float, rng: random.Random) -> str:
+    kind = next((kind for kind in KINDS if character in kind), None)
+    return rng.choice(kind) if kind is not None and rng.random() < noise else character

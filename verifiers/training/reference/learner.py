@@ -1,0 +1,297 @@
+"""`Learner`: model, optimizers and the steps they take. Pure torch; knows no environment, server or process.
+
+A step is a function of the learner's state and the batch: two learners with the same state that are given the same
+batches have the same weights ever after, which is what `state_dict` and `load_state_dict` are for.
+"""
+
+# pyright: reportMissingImports=false
+# Types are checked where torch is installed; elsewhere the rest must still pass.
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from verifiers.endpoint.checkpoint import save_checkpoint
+from verifiers.endpoint.configuration import ModelConfig, read_config
+from verifiers.endpoint.torch_llama import TorchLlama
+from verifiers.endpoint.weights import check_tensors, read_safetensors
+from verifiers.errors import ConfigError
+from verifiers.training.losses import LOSSES, cross_entropy
+from verifiers.training.packing import PaddedBatch, tensors_of, token_logprobs
+from verifiers.training.reference.config import OptimizerSection, TrainConfig, WarmStartSection
+from verifiers.training.reference.micro_batches import micro_batches
+from verifiers.training.reference.muon import Muon
+from verifiers.training.samples import TokenSample
+
+COUNTED_BY_SEQUENCE = frozenset({"gspo"})
+"""Losses that are a mean over sequences, not over tokens."""
+
+
+class Learner:
+    """See the module. `config.model.folder`, if set, is where the first weights come from."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        compute = config.compute
+        if compute.threads:
+            torch.set_num_threads(compute.threads)
+        self.device = device_of(compute.device)
+        torch.manual_seed(config.seed)
+        self._rng = random.Random(f"learner {config.seed}")
+        self.model = _model_of(config).to(self.device)
+        self.phase = "warm_start"
+        self.step_count = 0
+        """Steps taken in this phase."""
+        self.optimizers = self._optimizers(config.warm_start.optimizer)
+        self._demonstrations: tuple[list[TokenSample], list[TokenSample]] = ([], [])
+
+    # ------------------------------------------------------------------------------------------ warm start
+
+    def set_demonstrations(
+        self, clean: Sequence[TokenSample], noisy: Sequence[TokenSample]
+    ) -> None:
+        """What `warm_start` draws from, in its first `clean_share` and after it."""
+        self._demonstrations = list(clean), list(noisy)
+
+    def warm_start(self, steps: int) -> dict[str, float]:
+        """So many supervised steps; the mean loss of them."""
+        section = self.config.warm_start
+        losses = []
+        for _ in range(steps):
+            is_clean = self.step_count < section.clean_share * section.steps
+            clean, noisy = self._demonstrations
+            chosen = self._rng.choices(clean if is_clean else noisy, k=section.batch_size)
+            self._set_rates(section.optimizer, self._warm_start_factor(section))
+            losses.append(self._supervised_step(chosen, section.optimizer.max_grad_norm))
+            self.step_count += 1
+        return {"loss": float(np.mean(losses)) if losses else 0.0, "step": float(self.step_count)}
+
+    def _warm_start_factor(self, section: WarmStartSection) -> float:
+        left = section.steps - self.step_count
+        falling = section.decay_share * section.steps
+        return min(1.0, left / falling) if falling else 1.0
+
+    def _supervised_step(self, samples: Sequence[TokenSample], max_grad_norm: float) -> float:
+        count = sum(sample.trained_count for sample in samples)
+        total = 0.0
+        for batch in micro_batches(samples, self.config.compute.micro_batch_tokens):
+            streams, logprobs, _ = self._forward(batch)
+            output = cross_entropy(logprobs, streams["mask"], token_count=count)
+            output.loss.backward()
+            total += float(output.loss.detach())
+        self._update(max_grad_norm)
+        return total
+
+    # ------------------------------------------------------------------------------------------ reinforcement
+
+    def begin_reinforcement(self) -> None:
+        """New optimizers: moments of the warm start belong to another loss."""
+        self.phase = "reinforcement"
+        self.step_count = 0
+        self.optimizers = self._optimizers(self.config.optimizer)
+        self._demonstrations = ([], [])
+
+    def step(self, batches: Sequence[PaddedBatch]) -> dict[str, float]:
+        """One update from the micro-batches of one batch.
+
+        Gives the loss's own metrics (see `LossOutput`) and `loss`, `entropy` (nats a sampled token), `grad_norm`
+        (before it is cut), `learning_rate`.
+        """
+        config = self.config
+        name, options = config.loss, config.loss_options
+        divisor = (
+            sum(int(batch.mask.any(axis=1).sum()) for batch in batches)
+            if name in COUNTED_BY_SEQUENCE
+            else sum(batch.trained_count for batch in batches)
+        )
+        gathered: list[tuple[int, int, dict[str, float]]] = []
+        for batch in batches:
+            streams, logprobs, entropy = self._forward(batch)
+            output = LOSSES[name](
+                logprobs,
+                streams["inference_logprobs"],
+                streams["advantages"],
+                streams["mask"],
+                token_count=divisor,
+                **options,
+            )
+            output.loss.backward()
+            metrics = {key: float(value) for key, value in output.metrics.items()}
+            metrics |= {"loss": float(output.loss.detach()), "entropy": entropy}
+            gathered.append((batch.trained_count, len(batch), metrics))
+        self._set_rates(config.optimizer, 1.0)
+        metrics = merged(gathered)
+        metrics["learning_rate"] = self.optimizers[-1].param_groups[0]["lr"]
+        metrics["grad_norm"] = self._update(config.optimizer.max_grad_norm)
+        self.step_count += 1
+        return metrics
+
+    def logprobs(self, batch: PaddedBatch) -> NDArray[np.float32]:
+        """`[B, T]` what the policy now gives to the tokens, each at its own temperature."""
+        with torch.no_grad():
+            return self._forward(batch)[1].cpu().numpy()
+
+    def _forward(self, batch: PaddedBatch) -> tuple[dict[str, Tensor], Tensor, float]:
+        """Streams, log-probabilities `[B, T]`, and the mean entropy over trained tokens."""
+        streams = tensors_of(batch, self.device)
+        with self._precision():
+            logits = self.model(streams["input_ids"])
+        logprobs = token_logprobs(logits, streams["input_ids"], streams["temperatures"])
+        with torch.no_grad():
+            # The logits at t are the distribution of token t + 1.
+            deciding = logits[:, :-1][streams["mask"][:, 1:]].float()
+            entropy = torch.distributions.Categorical(logits=deciding).entropy()
+            mean = float(entropy.mean()) if len(entropy) else 0.0
+        return streams, logprobs, mean
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.config.compute.dtype == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    # ------------------------------------------------------------------------------------------ optimizers
+
+    def _optimizers(self, section: OptimizerSection) -> list[torch.optim.Optimizer]:
+        named = list(self.model.named_parameters())
+        is_matrix = {name: ".layers." in name and weight.dim() == 2 for name, weight in named}
+        matrices = [w for name, w in named if is_matrix[name] and section.kind == "muon"]
+        others = [w for name, w in named if not (is_matrix[name] and section.kind == "muon")]
+        optimizers: list[torch.optim.Optimizer] = []
+        if matrices:
+            optimizers.append(
+                Muon(
+                    matrices,
+                    section.muon_learning_rate,
+                    momentum=section.momentum,
+                    weight_decay=section.weight_decay,
+                )
+            )
+        optimizers.append(
+            torch.optim.AdamW(
+                others,
+                lr=section.learning_rate,
+                betas=section.betas,
+                weight_decay=section.weight_decay,
+            )
+        )
+        return optimizers
+
+    def _set_rates(self, section: OptimizerSection, factor: float) -> None:
+        rise = (self.step_count + 1) / section.warmup_steps if section.warmup_steps else 1.0
+        for optimizer in self.optimizers:
+            is_muon = isinstance(optimizer, Muon)
+            full = section.muon_learning_rate if is_muon else section.learning_rate
+            for group in optimizer.param_groups:
+                group["lr"] = full * min(1.0, rise, factor)
+
+    def _update(self, max_grad_norm: float) -> float:
+        """Cut the gradient, move the weights; gives the gradient's length before."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm))
+        if not np.isfinite(norm):
+            raise FloatingPointError(
+                f"The gradient of step {self.step_count + 1} is not finite. Lower the learning rate; "
+                "the last checkpoint is unharmed."
+            )
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    # ------------------------------------------------------------------------------------------ saving
+
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The weights under the names of `LlamaForCausalLM`."""
+        named = self.model.named_parameters()
+        return {name: weight.detach().float().cpu().numpy() for name, weight in named}
+
+    def save_model(self, folder: Path) -> None:
+        """Write a model folder that the endpoint, transformers and vLLM read."""
+        save_checkpoint(folder, self.model.config, self.tensors())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next steps depend on."""
+        version, internal, gauss = self._rng.getstate()
+        state: dict[str, Any] = {
+            "phase": self.phase,
+            "step_count": self.step_count,
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "rng": [version, list(internal), gauss],
+            "torch_rng": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            state["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.phase = state["phase"]
+        self.step_count = state["step_count"]
+        is_warm = self.phase == "warm_start"
+        section = self.config.warm_start.optimizer if is_warm else self.config.optimizer
+        self.model.load_state_dict(state["model"])
+        self.optimizers = self._optimizers(section)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        version, internal, gauss = state["rng"]
+        self._rng.setstate((version, tuple(internal), gauss))
+        torch.set_rng_state(state["torch_rng"].cpu())
+        if self.device.type == "cuda" and "cuda_rng" in state:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+
+
+def device_of(name: str) -> torch.device:
+    """The device; `auto` is the GPU when there is one. Raises ConfigError for one that torch does not have."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"torch cannot use compute.device={name!r}: {reason}") from error
+    return device
+
+
+def merged(parts: Sequence[tuple[int, int, Mapping[str, float]]]) -> dict[str, float]:
+    """Metrics of a batch from those of its micro-batches, each with its numbers of trained tokens and sequences."""
+    tokens = max(sum(part[0] for part in parts), 1)
+    sequences = max(sum(part[1] for part in parts), 1)
+    result: dict[str, float] = {}
+    for name in parts[0][2]:
+        values = [metrics[name] for _, _, metrics in parts]
+        if name == "ratio_max":
+            result[name] = max(values)
+        elif name == "ratio_min":
+            result[name] = min(values)
+        elif name == "loss":  # divided by the count of the whole batch already
+            result[name] = sum(values)
+        elif name == "dropped_sequences":
+            result[name] = sum(m[name] * count for _, count, m in parts) / sequences
+        else:
+            result[name] = sum(m[name] * count for count, _, m in parts) / tokens
+    return result
+
+
+def _model_of(config: TrainConfig) -> TorchLlama:
+    folder = config.model.folder
+    if folder is None:
+        return TorchLlama(config.model.shape())
+    shape: ModelConfig = read_config(folder / "config.json")
+    tensors = read_safetensors(folder / "model.safetensors")
+    check_tensors(tensors, shape, source=str(folder))
+    model = TorchLlama(shape)
+    named = {name: torch.from_numpy(tensor.copy()) for name, tensor in tensors.items()}
+    if shape.tie_word_embeddings:
+        named.pop("lm_head.weight", None)
+    model.load_state_dict(named)
+    return model

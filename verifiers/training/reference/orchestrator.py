@@ -1,0 +1,360 @@
+"""The run: plays rollouts against the server, hands batches to the trainer, and new weights back to the server.
+
+    orchestrator (this process)   RolloutSource: environments, groups, staleness, advantages, packing
+    trainer                       `worker.py`: model and optimizer, torch
+    inference server              `verifiers.endpoint`: samples with the weights it was last given
+
+While the trainer computes a step the server goes on sampling with the weights it has; new weights reach it in flight,
+and every token knows the version that sampled it. When one of the three processes dies the run ends with an error that
+says which, and the other two are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from verifiers.endpoint.process import EndpointProcess, start_endpoint_process
+from verifiers.errors import ConfigError
+from verifiers.rollouts.schedule import first_failure
+from verifiers.training.packing import PaddedBatch
+from verifiers.training.policy import PolicyEndpoint
+from verifiers.training.reference.config import TrainConfig
+from verifiers.training.reference.curve import write_curve
+from verifiers.training.reference.demonstrations import play_demonstrations
+from verifiers.training.reference.micro_batches import micro_batches
+from verifiers.training.reference.run_folder import Checkpoint, RunFolder
+from verifiers.training.reference.trainer_process import (
+    ProcessDied,
+    TrainerProcess,
+    trainer_process,
+)
+from verifiers.training.source import RolloutSource
+
+if TYPE_CHECKING:
+    from verifiers.loading import Loaded
+    from verifiers.training.batch import Batch
+    from verifiers.types import SamplingArgs
+
+MODEL = "policy"
+"""The name the server answers to."""
+WARM_START_CHUNK = 10
+"""Supervised steps between two looks at whether to stop."""
+WATCH_INTERVAL_S = 0.2
+START_TIMEOUT_S = 120.0
+
+
+class Listener:
+    """What a run tells while it goes on. Every method does nothing until it is overridden; none may block."""
+
+    def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
+        """All processes are up; `about` says `parameters`, `device`, `pids`, and from which `step` it goes on."""
+
+    def demonstrated(self, count: int, mean_reward: float) -> None:
+        """The demonstrations of the warm start were played."""
+
+    def warm_start_step(self, line: dict[str, Any]) -> None:
+        """Some supervised steps were taken; `line` is the line of `metrics.jsonl`."""
+
+    def evaluated(self, when: str, mean_reward: float) -> None:
+        """The evaluation rows were played: `when` is "before" or "after" reinforcement."""
+
+    def step(self, line: dict[str, Any]) -> None:
+        """A step of reinforcement was taken; `line` is the line of `metrics.jsonl`."""
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint is complete."""
+
+
+class RunResult(NamedTuple):
+    """How a run ended."""
+
+    folder: RunFolder
+    checkpoint: Checkpoint | None
+    """The last one."""
+    rewards: list[float]
+    """Mean reward of every step of reinforcement, those before an interruption included."""
+    evaluated_before: float | None
+    evaluated_after: float | None
+    is_interrupted: bool
+
+
+async def train(
+    config: TrainConfig,
+    loaded: Loaded,
+    folder: RunFolder,
+    *,
+    stop: asyncio.Event | None = None,
+    listener: Listener | None = None,
+) -> RunResult:
+    """Train to the end, from the folder's latest checkpoint if it has one. Setting `stop` ends the run after the step
+    under way, with a checkpoint.
+
+    Raises ConfigError for settings that cannot work, ProcessDied when the trainer or the server died, SourceStalled
+    when rollouts come to nothing.
+    """
+    checkpoint = folder.latest()
+    folder.forget_after(checkpoint)
+    try:
+        async with trainer_process(folder.trainer_log, threads=config.compute.threads) as trainer:
+            run = _Run(config, loaded, folder, trainer, listener or Listener(), stop)
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(trainer.watch())
+                result = await run.to_the_end(tasks, checkpoint)
+                watching.cancel()
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from None
+    return result
+
+
+class _Run:
+    """One run while its trainer is up."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        loaded: Loaded,
+        folder: RunFolder,
+        trainer: TrainerProcess,
+        listener: Listener,
+        stop: asyncio.Event | None,
+    ) -> None:
+        self.config = config
+        self.loaded = loaded
+        self.folder = folder
+        self.trainer = trainer
+        self.listener = listener
+        self.stop = stop or asyncio.Event()
+        self.begun_s = time.monotonic()
+        self.sampling: SamplingArgs = {
+            "temperature": config.sampling.temperature,
+            "max_tokens": config.sampling.max_tokens,
+        }
+        self.evaluated: dict[str, float] = {}
+        self.last: Checkpoint | None = None
+
+    async def to_the_end(
+        self, tasks: asyncio.TaskGroup, checkpoint: Checkpoint | None
+    ) -> RunResult:
+        """Warm start, reinforcement, evaluation; `checkpoint` is where to go on."""
+        self.last = checkpoint
+        about = await self.trainer.ask(
+            "start",
+            config=self.config,
+            checkpoint=None if checkpoint is None else checkpoint.folder / "trainer.pt",
+        )
+        start = self.folder.weights("start")
+        await self.trainer.ask("save_model", folder=start)
+        version = about["step"] if about["phase"] == "reinforcement" else 0
+        async with self._server(start, tasks) as server:
+            endpoint = PolicyEndpoint.at(server.url)
+            about["pids"] = {"trainer": self.trainer.pid, "server": server.pid}
+            self.listener.started(self.folder, about)
+            try:
+                await self._set_weights(endpoint, str(start), version)
+                if about["phase"] == "warm_start":
+                    await self._warm_start(endpoint, about["step"])
+                if not self.stop.is_set():
+                    await self._reinforce(endpoint, checkpoint, version)
+            finally:
+                await endpoint.client.aclose()
+        return RunResult(
+            self.folder,
+            self.last,
+            [line["reward"] for line in self.folder.metrics() if line["phase"] == "step"],
+            self.evaluated.get("before"),
+            self.evaluated.get("after"),
+            self.stop.is_set(),
+        )
+
+    @asynccontextmanager
+    async def _server(
+        self, weights: Any, tasks: asyncio.TaskGroup
+    ) -> AsyncIterator[EndpointProcess]:
+        # Starting blocks until it answers; the thread is waited for, so that a cancelled start leaves no process.
+        starting = asyncio.ensure_future(
+            asyncio.to_thread(
+                start_endpoint_process,
+                model_name=MODEL,
+                weights=weights,
+                max_running=self.config.compute.server_sequences,
+                start_timeout_s=START_TIMEOUT_S,
+            )
+        )
+        try:
+            server = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            (await starting).close()
+            raise
+        watching = tasks.create_task(_watch(server))
+        try:
+            yield server
+        finally:
+            watching.cancel()
+            await asyncio.shield(asyncio.to_thread(server.close))
+
+    async def _set_weights(self, endpoint: PolicyEndpoint, folder: str, version: int) -> None:
+        """Give the server weights while no source is open."""
+        assert endpoint.admin is not None  # `PolicyEndpoint.at` makes one
+        async with endpoint.admin as admin:
+            await admin.update_weights(folder, version)
+        endpoint.set_version(version)
+
+    # ------------------------------------------------------------------------------------------ warm start
+
+    async def _warm_start(self, endpoint: PolicyEndpoint, done: int) -> None:
+        section = self.config.warm_start
+        if section.steps:
+            await self._demonstrate()
+        while done < section.steps and not self.stop.is_set():
+            metrics = await self.trainer.ask(
+                "warm_start", steps=min(WARM_START_CHUNK, section.steps - done)
+            )
+            done = int(metrics.pop("step"))
+            self._note("warm_start", done, metrics, self.listener.warm_start_step)
+        if self.stop.is_set():
+            await self._save("warm_start", done, None)
+            return
+        await self.trainer.ask("begin_reinforcement")
+        weights = self.folder.weights("warm")
+        await self.trainer.ask("push", weights=weights)
+        await self._set_weights(endpoint, str(weights), 0)
+        await self._check_warm_start(endpoint)
+
+    async def _demonstrate(self) -> None:
+        """Play what the warm start learns from; the same replies every time, so going on needs no copy of them."""
+        section, seed = self.config.warm_start, self.config.seed
+        count = section.demonstrations
+        noisy = await play_demonstrations(self.loaded, count=count, noise=section.noise, seed=seed)
+        clean = noisy
+        if section.noise and section.clean_share:
+            clean = await play_demonstrations(self.loaded, count=count, noise=0.0, seed=seed)
+        await self.trainer.ask("set_demonstrations", clean=clean.samples, noisy=noisy.samples)
+        self.listener.demonstrated(count, noisy.mean_reward)
+
+    async def _check_warm_start(self, endpoint: PolicyEndpoint) -> None:
+        """Measure what reinforcement begins with; too little of it is an error now, not after an hour."""
+        mean = await self._played_mean(endpoint)
+        self.evaluated["before"] = mean
+        self.listener.evaluated("before", mean)
+        wanted = self.config.warm_start.min_reward
+        if mean < wanted:
+            raise ConfigError(
+                f"The policy gets {mean:.3f} before reinforcement, less than warm_start.min_reward={wanted:g}: hardly "
+                "any rollout would succeed. Give the warm start more steps, or less noise."
+            )
+
+    async def _played_mean(self, endpoint: PolicyEndpoint) -> float:
+        results = await self.loaded.environment.evaluate(
+            endpoint.client,
+            MODEL,
+            self.sampling,
+            num_examples=self.config.evaluation_examples,
+            max_concurrent=self.config.source.max_in_flight,
+        )
+        rewards = [
+            float(output["reward"] or 0.0) if output["error"] is None else 0.0
+            for output in results["outputs"]
+        ]
+        return sum(rewards) / max(len(rewards), 1)
+
+    # ------------------------------------------------------------------------------------------ reinforcement
+
+    async def _reinforce(
+        self, endpoint: PolicyEndpoint, checkpoint: Checkpoint | None, step: int
+    ) -> None:
+        config = self.config
+        source = RolloutSource(
+            self.loaded.environment,
+            [endpoint],
+            config.source.model_copy(update={"seed": config.seed}),
+            model=MODEL,
+            sampling_args=self.sampling,
+            num_examples=config.environment.num_examples,
+            state=None if checkpoint is None else checkpoint.source_state(),
+        )
+        async with source:
+            while step < config.steps:
+                waiting_s = time.monotonic()
+                batch = await self._next_batch(source)
+                if batch is None:
+                    break
+                step = await self._step(source, batch, waited_s=time.monotonic() - waiting_s)
+                every = config.checkpoints.every_steps
+                if step == config.steps or (every and step % every == 0):
+                    await self._save("step", step, source)
+            if self.stop.is_set() and (self.last is None or self.last[1:] != ("step", step)):
+                await self._save("step", step, source)
+        if not self.stop.is_set():
+            self.evaluated["after"] = await self._played_mean(endpoint)
+            self.listener.evaluated("after", self.evaluated["after"])
+
+    async def _next_batch(self, source: RolloutSource) -> Batch | None:
+        """The next batch; None once the run is to stop."""
+        stopping = asyncio.ensure_future(self.stop.wait())
+        taking = asyncio.ensure_future(source.next_batch())
+        try:
+            await asyncio.wait((stopping, taking), return_when=asyncio.FIRST_COMPLETED)
+            return None if self.stop.is_set() else await taking
+        finally:
+            stopping.cancel()
+            taking.cancel()
+
+    async def _step(self, source: RolloutSource, batch: Batch, *, waited_s: float) -> int:
+        packed: list[PaddedBatch] = micro_batches(
+            batch.samples, self.config.compute.micro_batch_tokens
+        )
+        step = source.version + 1
+        weights = self.folder.weights(f"step_{step:06}")
+        training_s = time.monotonic()
+        metrics = await self.trainer.ask("step", batches=packed, weights=weights)
+        pushing_s = time.monotonic()
+        await source.update_weights(weights, version=step)
+        line = {
+            "reward": batch.metrics["reward/mean"],
+            **{f"trainer/{name}": value for name, value in metrics.items()},
+            **batch.metrics,
+            "time/waiting_s": waited_s,
+            "time/training_s": pushing_s - training_s,
+            "time/pushing_s": time.monotonic() - pushing_s,
+        }
+        self._note("step", step, line, self.listener.step)
+        return step
+
+    # ------------------------------------------------------------------------------------------ keeping
+
+    def _note(self, phase: str, step: int, metrics: dict[str, float], tell: Any) -> None:
+        line = {
+            "phase": phase,
+            "step": step,
+            **{name: round(value, 9) for name, value in metrics.items()},
+            "elapsed_s": round(time.monotonic() - self.begun_s, 3),
+        }
+        self.folder.add_metrics(line)
+        tell(line)
+
+    async def _save(self, phase: str, step: int, source: RolloutSource | None) -> None:
+        """Everything at one moment: no batch is taken while this runs."""
+        state = None if source is None else source.state_dict()
+        keep = self.config.checkpoints.keep
+        with self.folder.new_checkpoint(phase, step, keep=keep) as part:
+            if state is not None:
+                (part / "source.json").write_text(json.dumps(state))
+            await self.trainer.ask("save", folder=part)
+        self.last = self.folder.latest()
+        assert self.last is not None  # just written
+        rewards = [line["reward"] for line in self.folder.metrics() if line["phase"] == "step"]
+        if rewards:
+            write_curve(self.folder.curve_file, {self.loaded.environment.env_id: rewards})
+        self.listener.saved(self.last)
+
+
+async def _watch(server: EndpointProcess) -> None:
+    """Raise ProcessDied when the server's process ends; nothing else says so while requests are retried."""
+    while server.is_running:  # noqa: ASYNC110 - the end of a process sets no event
+        await asyncio.sleep(WATCH_INTERVAL_S)
+    raise ProcessDied(f"The inference server's process {server.pid} ended by itself.")
