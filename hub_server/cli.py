@@ -6,19 +6,21 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from hub_server.accounts import service as accounts
-from hub_server.database import Database, utc_now
 from hub_server.errors import HubError
-from hub_server.logins.service import new_setup_token
 from hub_server.logs import configure_logging
-from hub_server.migrations import check_current, offline_sql, upgrade
-from hub_server.operations import backup as maintenance
+from hub_server.moments import utc_now
+from hub_server.preparation import is_prepared
 from hub_server.settings import Settings, environment_of, settings_from_environment
-from hub_server.storage.service import open_store
+
+if TYPE_CHECKING:
+    from hub_server.database import Database
+
+# What needs SQLAlchemy is imported by the commands that use it: `serve` goes on as another program, and a hub that
+# comes back after a crash should not pay for the same second of imports twice.
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -50,7 +52,9 @@ def serve(
         data_dir=data_dir, host=host, port=port, workers=workers, base_url=base_url
     )
     configure_logging()
-    setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
+    setup_token = None
+    if not is_prepared(settings):
+        setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
     address = settings.base_url or f"http://{settings.host}:{settings.port}"
     if setup_token is not None:
         typer.echo(
@@ -65,7 +69,11 @@ def serve(
     os.execve(sys.executable, arguments, {**os.environ, **environment_of(settings)})
 
 
-async def _prepare(settings: Settings, database: Database, migrate: bool) -> str | None:
+async def _prepare(settings: Settings, database: "Database", migrate: bool) -> str | None:
+    from hub_server.logins.service import new_setup_token
+    from hub_server.migrations import check_current, upgrade
+    from hub_server.storage.service import open_store
+
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     settings.staging_dir.mkdir(parents=True, exist_ok=True)
     await (upgrade(database.engine) if migrate else check_current(database.engine))
@@ -80,6 +88,8 @@ def migrate(
     sql: Annotated[bool, typer.Option(help="Print the statements (PostgreSQL) instead.")] = False,
 ) -> None:
     """Bring the database up to date. Make a backup first."""
+    from hub_server.migrations import offline_sql, upgrade
+
     if sql:
         typer.echo(offline_sql())
         return
@@ -92,6 +102,8 @@ def migrate(
 @app.command()
 def backup(into: Path, data_dir: DataDir = None) -> None:
     """Copy the whole hub to an empty folder, while it serves."""
+    from hub_server.operations import backup as maintenance
+
     settings = settings_from_environment(data_dir=data_dir)
     count = _call(lambda: maintenance.backup(settings, into))
     typer.echo(f"Saved the database and {count} blobs to {into}.")
@@ -100,6 +112,8 @@ def backup(into: Path, data_dir: DataDir = None) -> None:
 @app.command()
 def restore(source: Path, data_dir: DataDir = None) -> None:
     """Fill an empty hub from a backup, then check it."""
+    from hub_server.operations import backup as maintenance
+
     settings = settings_from_environment(data_dir=data_dir)
     count = _call(lambda: maintenance.restore(settings, source))
     typer.echo(f"Restored the database and {count} blobs from {source}.")
@@ -112,6 +126,9 @@ def fsck(
     quick: Annotated[bool, typer.Option(help="Compare sizes only, read no bytes.")] = False,
 ) -> None:
     """Check that every published file is there and unchanged. Exit code 1 when one is not."""
+    from hub_server.operations import backup as maintenance
+    from hub_server.storage.service import open_store
+
     settings = settings_from_environment(data_dir=data_dir)
     report = _run(
         settings,
@@ -127,6 +144,9 @@ def fsck(
 @app.command()
 def gc(data_dir: DataDir = None) -> None:
     """Remove blobs nothing refers to and files left by interrupted uploads, while the hub serves."""
+    from hub_server.operations import backup as maintenance
+    from hub_server.storage.service import open_store
+
     settings = settings_from_environment(data_dir=data_dir)
     report = _run(
         settings, lambda database: maintenance.gc(settings, database, open_store(settings))
@@ -140,6 +160,8 @@ def gc(data_dir: DataDir = None) -> None:
 @app.command()
 def export(into: Path, data_dir: DataDir = None) -> None:
     """Write the public environments as a static index for sites without a network."""
+    from hub_server.operations import backup as maintenance
+
     settings = settings_from_environment(data_dir=data_dir)
     count = _call(lambda: maintenance.export(settings, into))
     typer.echo(f"Exported {count} environments to {into}.")
@@ -154,8 +176,9 @@ def add_user(
     data_dir: DataDir = None,
 ) -> None:
     """Make an account."""
+    from hub_server.accounts import service as accounts
 
-    async def make(database: Database) -> None:
+    async def make(database: "Database") -> None:
         async with database.write() as session:
             await accounts.create_user(
                 session, name, password=password, email=email, is_admin=admin
@@ -168,8 +191,9 @@ def add_user(
 @user_app.command("list")
 def list_users(data_dir: DataDir = None) -> None:
     """Show all accounts."""
+    from hub_server.accounts import service as accounts
 
-    async def rows(database: Database) -> list[str]:
+    async def rows(database: "Database") -> list[str]:
         async with database.read() as session:
             return [
                 f"{slug}\t{'admin' if user.is_admin else 'user'}\t{user.email or ''}"
@@ -188,8 +212,9 @@ def set_password(
     data_dir: DataDir = None,
 ) -> None:
     """Replace a password."""
+    from hub_server.accounts import service as accounts
 
-    async def change(database: Database) -> None:
+    async def change(database: "Database") -> None:
         async with database.write() as session:
             await accounts.set_password(session, name, password)
 
@@ -204,8 +229,9 @@ def disable(
     data_dir: DataDir = None,
 ) -> None:
     """Lock a person and all their tokens out."""
+    from hub_server.accounts import service as accounts
 
-    async def change(database: Database) -> None:
+    async def change(database: "Database") -> None:
         async with database.write() as session:
             await accounts.set_disabled(session, name, disabled=not undo)
 
@@ -223,8 +249,9 @@ def new_token(
     data_dir: DataDir = None,
 ) -> None:
     """Make a token for a person and print it."""
+    from hub_server.accounts import service as accounts
 
-    async def make(database: Database) -> str:
+    async def make(database: "Database") -> str:
         async with database.write() as session:
             found = await accounts.user_by_login(session, user)
             if found is None:
@@ -245,8 +272,9 @@ def new_token(
 @token_app.command("revoke")
 def revoke_token(token: str, data_dir: DataDir = None) -> None:
     """End a token, given itself."""
+    from hub_server.accounts import service as accounts
 
-    async def end(database: Database) -> bool:
+    async def end(database: "Database") -> bool:
         async with database.write() as session:
             return await accounts.revoke_leaked(session, token)
 
@@ -256,7 +284,9 @@ def revoke_token(token: str, data_dir: DataDir = None) -> None:
         raise typer.Exit(1)
 
 
-def _run(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
+def _run(settings: Settings, work: "Callable[[Database], Awaitable[T]]") -> T:
+    from hub_server.database import Database
+
     async def with_database() -> T:
         database = Database(settings.sqlalchemy_url)
         try:

@@ -11,7 +11,7 @@ import string
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, DateTime, Dialect, Insert, Table, event, insert, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -22,11 +22,16 @@ from sqlalchemy.types import TypeDecorator
 
 from hub_server.errors import BadRequest, Unavailable
 from hub_server.group_commit import GroupWriter
+from hub_server.moments import iso as iso
+from hub_server.moments import utc_now as utc_now
 from hub_server.sqlite_cursor import BUSY_TIMEOUT_S, InlineConnection, OneHopConnection
 
 CHANGED_OWNERS = "changed_owners"
 """Key of a session's `info`: the owners whose pages its transaction changes."""
 
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 _ALPHABET = string.ascii_lowercase + string.digits
 
@@ -68,14 +73,16 @@ def new_id() -> str:
     return "c" + "".join(digits)
 
 
-def utc_now() -> datetime:
-    """Now, to the microsecond, in UTC."""
-    return datetime.now(UTC)
+def inserter(session: AsyncSession) -> "Callable[[Any], sqlite.Insert | postgresql.Insert]":
+    """The `insert` of the session's dialect, which knows ON CONFLICT."""
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
+        return insert_sqlite
+    # Only here: 4 MiB that a hub on SQLite does not need.
+    from sqlalchemy.dialects.postgresql import insert as insert_postgresql
 
-def iso(moment: datetime) -> str:
-    """`2026-01-31T12:00:00.000000Z`, which pip, uv and all clients parse."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return insert_postgresql
 
 
 async def insert_rows(session: AsyncSession, rows: Sequence[Base]) -> None:

@@ -4,7 +4,7 @@ import logging
 
 import orjson
 
-from hub_server.database import iso, utc_now
+from hub_server.moments import iso, utc_now
 
 
 class JsonFormatter(logging.Formatter):

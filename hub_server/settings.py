@@ -94,6 +94,11 @@ class Settings(BaseModel):
         return self.sqlalchemy_url.startswith("sqlite")
 
     @property
+    def sqlite_path(self) -> Path | None:
+        """The database file; None on PostgreSQL."""
+        return Path(self.sqlalchemy_url.partition(":///")[2]) if self.is_sqlite else None
+
+    @property
     def staging_dir(self) -> Path:
         """Files in transit; on the same file system as the blobs when those are a folder."""
         return self.data_dir / "staging"

@@ -15,7 +15,6 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
@@ -23,7 +22,7 @@ from hub_server.accounts.authorisation import Action, Principal, require, requir
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_id, owner_by_slug
 from hub_server.changes.service import record_audit, record_change
-from hub_server.database import new_id, utc_now
+from hub_server.database import inserter, new_id, utc_now
 from hub_server.environments.models import Environment, EnvironmentTag, File, Version
 from hub_server.environments.names import check_environment_name, normalized
 from hub_server.environments.versions import canonical, choose_latest, is_hash_prefix
@@ -270,9 +269,10 @@ async def get_or_create(
             "created_at": utc_now(),
             "updated_at": utc_now(),
         }
-        dialect = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
         # Two first publishes at once: one inserts, the other finds what was inserted.
-        await session.execute(dialect.insert(Environment).values(values).on_conflict_do_nothing())
+        await session.execute(
+            inserter(session)(Environment).values(values).on_conflict_do_nothing()
+        )
         environment = await session.scalar(_LOCKED_BY_NAME, key)
         assert environment is not None, "inserted or found in the same transaction"
         created = environment.id == values["id"]

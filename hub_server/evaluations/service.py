@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.authorisation import Action, Principal, require_account, require_owner
 from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
-from hub_server.database import utc_now
+from hub_server.database import inserter, utc_now
 from hub_server.environments.models import Environment, Version
 from hub_server.environments.names import normalized
 from hub_server.environments.service import find_by_id, readable_by
@@ -264,7 +263,7 @@ async def add_samples(
     row = await find_own(session, caller, evaluation_id)
     if row.evaluation.status in ("FAILED", "CANCELLED"):
         raise Conflict(f"The evaluation is {row.evaluation.status}; it takes no more samples.")
-    insert = (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert
+    insert = inserter(session)
     seen = await session.get(SampleBatch, (evaluation_id, batch.sha256))
     if seen is not None:
         return 0

@@ -4,11 +4,8 @@ import base64
 import hashlib
 import secrets
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -27,6 +24,11 @@ from hub_server.database import Database, utc_now
 from hub_server.errors import BadRequest, NotFound, Unauthorized
 from hub_server.logins.models import LoginChallenge, SetupToken
 from verifiers.hub.wire import PasswordLogin, SetupRequest
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+# `cryptography` is imported where `prime login` needs it: 6 MiB that most workers never use.
 
 CHALLENGE_LIFETIME = timedelta(minutes=10)
 POLL_INTERVAL_S = 5
@@ -173,6 +175,9 @@ async def poll(session: AsyncSession, secret: str, code: str | None = None) -> P
     new = await issue_token(session, row.approved_by, name=name, actions=DEFAULT_ACTIONS)
     if row.public_key_pem is None:
         return Poll("done", token=new.text)
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
     encrypted = _public_key(row.public_key_pem).encrypt(
         new.text.encode(),
         padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), label=None),
@@ -180,7 +185,11 @@ async def poll(session: AsyncSession, secret: str, code: str | None = None) -> P
     return Poll("done", encrypted_token=base64.b64encode(encrypted).decode())
 
 
-def _public_key(pem: str) -> rsa.RSAPublicKey:
+def _public_key(pem: str) -> "rsa.RSAPublicKey":
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
     try:
         key = serialization.load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm) as error:

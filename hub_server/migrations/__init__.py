@@ -7,14 +7,13 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from hub_server.errors import SettingsError
+from hub_server.preparation import HEAD as HEAD
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 # Alembic is imported where it is used: a serving process checks the revision and needs none of its 12 MiB.
 
-HEAD = "0001"
-"""The newest revision; a test compares it with the folder `versions`."""
 _LOCK_KEY = 0x7666_6875
 """Any constant: workers that start together take this PostgreSQL lock one after the other."""
 

@@ -2,12 +2,14 @@
 
 import os
 import secrets
+from functools import cached_property
 from pathlib import Path
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from typing import TYPE_CHECKING
 
 from hub_server.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_FILE = "secret.key"
 _NONCE_BYTES = 12
@@ -17,7 +19,14 @@ class Cipher:
     """AES-256-GCM; a value only opens in the scope and under the name it was sealed for."""
 
     def __init__(self, key: bytes) -> None:
-        self._aead = AESGCM(key)
+        self._key = key
+
+    @cached_property
+    def _aead(self) -> "AESGCM":
+        # With the first secret: most of a hub's life has none, and the library takes memory.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key)
 
     def seal(self, value: str, context: str) -> bytes:
         """The encrypted value."""
@@ -26,6 +35,8 @@ class Cipher:
 
     def open(self, sealed: bytes, context: str) -> str:
         """The value. Raises SettingsError when the key is another one than it was sealed with."""
+        from cryptography.exceptions import InvalidTag
+
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return self._aead.decrypt(nonce, rest, context.encode()).decode()
@@ -45,7 +56,7 @@ def open_cipher(data_dir: Path) -> Cipher:
     except FileExistsError:
         key = bytes.fromhex(path.read_text().strip())
     else:
-        key = AESGCM.generate_key(256)
+        key = secrets.token_bytes(32)
         with os.fdopen(descriptor, "w") as file:
             file.write(key.hex())
             file.flush()

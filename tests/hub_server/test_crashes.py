@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -83,8 +84,13 @@ def listed_files(hub):
     return files
 
 
+def waited_for_a_core_s(pid):
+    """How long the process was ready to run while others had the cores: no time of its own."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def kill_rounds(serve_hub, tmp_path, wheel, rounds):
-    """Kill the hub at a random moment of publishing, again and again; what it lost or broke."""
+    """Kill the hub at a random moment of publishing, again and again; how long each restart took."""
     data_dir, seed = tmp_path / "hub-data", random.randrange(10**6)
     chance = random.Random(seed)
     hub = serve_hub(data_dir=data_dir)
@@ -98,7 +104,7 @@ def kill_rounds(serve_hub, tmp_path, wheel, rounds):
         began = time.monotonic()
         hub = serve_hub(data_dir=data_dir)
         httpx.get(f"{hub.url}/ready").raise_for_status()
-        restarts_s.append(time.monotonic() - began)
+        restarts_s.append(time.monotonic() - began - waited_for_a_core_s(hub.process.pid))
         files = listed_files(hub)
         for filename, made in publishers.acknowledged.items():
             assert filename in files, f"acknowledged and lost (seed {seed})"
@@ -127,7 +133,7 @@ def test_killing_the_hub_while_it_publishes_loses_and_breaks_nothing(serve_hub, 
 @pytest.mark.timeout(3000)
 def test_killing_the_hub_a_hundred_times_loses_and_breaks_nothing(serve_hub, tmp_path, wheel):
     restarts_s = sorted(kill_rounds(serve_hub, tmp_path, wheel, rounds=100))
-    assert restarts_s[50] < 10, f"restarts took {restarts_s[50]:.1f} s in the median"
+    assert restarts_s[-1] <= 5.0, f"restarts took {restarts_s[50]:.1f} s, {restarts_s[-1]:.1f} s"
 
 
 @pytest.mark.long
