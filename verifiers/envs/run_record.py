@@ -18,6 +18,7 @@ from verifiers.runs.resume import (
     plan,
     validate_resume_metadata,
 )
+from verifiers.runs.run_tokens import RunTokens
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
 from verifiers.runs.versions import get_version_info
@@ -50,6 +51,7 @@ class RunRecord:
         self._running = RunningSummary(env.pass_threshold, price=price)
         self._tools = env.tool_defs
         self._store: RunStore | None = None
+        self._tokens: RunTokens | None = None
         self._keys: dict[Any, str] = {}
         self._order: dict[Any, int] = {}
         self._outputs: list[RolloutOutput] = []
@@ -113,6 +115,7 @@ class RunRecord:
                 sampling_args=wanted.sampling_args,
             )
         self._store = RunStore.create_or_open(folder, self.metadata())
+        self._tokens = RunTokens(self._store.folder)
 
     def missing(self, groups: list[list[Task]]) -> list[list[Task]]:
         """The rollouts still to play; those that are saved already are taken into the results."""
@@ -151,11 +154,12 @@ class RunRecord:
             on_changed="rerun" if self._options.accept_changed_rows else self._options.on_changed,
         )
 
-    async def add(self, new: list[RolloutOutput]) -> None:
-        """Take over a finished group: saved before it is counted."""
-        if self._store is not None:
+    async def add(self, new: list[RolloutOutput], trajectories: Sequence[Any]) -> None:
+        """Take over a finished group: saved before it is counted, its tokens before the rest."""
+        if self._store is not None and self._tokens is not None:
             for output in new:
                 output["input_key"] = self._keys[output["example_id"]]
+            await self._tokens.add(new, trajectories)
             await self._store.append(new)
         self._outputs += new
         self._running.add(new)
@@ -186,6 +190,8 @@ class RunRecord:
 
     def close(self) -> None:
         """Let go of the run folder."""
+        if self._tokens is not None:
+            self._tokens.close()
         if self._store is not None:
             self._store.close()
 

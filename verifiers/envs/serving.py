@@ -94,7 +94,8 @@ def remote_schedule(
         """The server has scored."""
 
     async def deliver(index: int, outputs: list[list[RolloutOutput]]) -> None:
-        await record.add([output for part in outputs for output in part])
+        new = [output for part in outputs for output in part]
+        await record.add(new, [output.get("trajectory") for output in new])
 
     return Schedule(play, score, deliver, Limits(options.max_concurrent)), in_groups
 

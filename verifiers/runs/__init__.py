@@ -14,6 +14,8 @@ A run is a folder with `results.jsonl` (one finished rollout a line) and `metada
         RunStore.create(folder, metadata) · RunStore.open(folder) · RunStore.create_or_open(folder, metadata)
         await store.append(outputs) · store.write_metadata(metadata) · store.outputs() · store.supersede(...)
         store.close() (also `with` and `async with`)
+    run_tokens   the token file beside it, when the endpoint gives token ids
+        RunTokens(folder).add(outputs, trajectories) · outputs_with_tokens(folder)
     resume       what is missing, as pure functions
         plan(rows, rollouts_per_example, saved, ...) -> ResumePlan · validate_resume_metadata(...)
     statistics   means, standard errors, intervals, pass@k; numpy only

@@ -143,6 +143,12 @@ class TokenFile:
 
     def read(self, key: str) -> list[StepTokens | None]:
         """The tokens of a rollout's steps, None for a step that had none. Raises KeyError for an unknown key."""
+        return [step["tokens"] for step in self.read_steps(key)]
+
+    def read_steps(self, key: str) -> list[dict[str, Any]]:
+        """The steps of a rollout with all that training needs of them: `tokens`, `advantage`, `is_truncated` and
+        `extras` (whether the step is trainable). Raises KeyError for an unknown key.
+        """
         import pyarrow as pa
 
         entry = self._entries[key]
@@ -261,6 +267,9 @@ def _schema() -> Any:
             ("routed_experts", pa.binary()),
             ("routed_experts_shape", pa.list_(pa.int32())),
             ("details", pa.binary()),
+            ("advantage", pa.float32()),
+            ("is_truncated", pa.bool_()),
+            ("trainable", pa.bool_()),
         ]
     )
     fields = [("key", pa.string()), ("chains", pa.list_(chain)), ("steps", pa.list_(step))]
@@ -285,7 +294,10 @@ def _row(key: str, trajectory: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return places[id(chain)]
 
     parents: list[int] = []
-    steps = [_step_row(step, place_of(step.chain if step else None)) for step in stored]
+    steps = [
+        _step_row(tokens, place_of(tokens.chain if tokens else None)) | _about(step)
+        for tokens, step in zip(stored, trajectory, strict=True)
+    ]
     return {
         "key": key,
         "chains": [
@@ -298,6 +310,16 @@ def _row(key: str, trajectory: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for chain, parent in zip(chains, parents, strict=True)
         ],
         "steps": steps,
+    }
+
+
+def _about(step: Mapping[str, Any]) -> dict[str, Any]:
+    extras = step.get("extras")
+    advantage = step.get("advantage")
+    return {
+        "advantage": None if advantage is None else float(advantage),
+        "is_truncated": bool(step.get("is_truncated")),
+        "trainable": not (isinstance(extras, Mapping) and extras.get("trainable") is False),
     }
 
 
@@ -327,7 +349,19 @@ def _step_row(step: StepTokens | None, chain: int) -> dict[str, Any]:
     return row
 
 
-def _steps(row: Mapping[str, Any]) -> list[StepTokens | None]:
+def _steps(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "tokens": tokens,
+            "advantage": fields["advantage"],
+            "is_truncated": fields["is_truncated"],
+            "extras": {} if fields["trainable"] else {"trainable": False},
+        }
+        for tokens, fields in zip(_step_tokens(row), row["steps"], strict=True)
+    ]
+
+
+def _step_tokens(row: Mapping[str, Any]) -> list[StepTokens | None]:
     import numpy as np
     import orjson
 
