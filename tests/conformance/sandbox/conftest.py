@@ -2,11 +2,15 @@
 
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from verifiers.sandboxes.containers import ContainerBackend, ContainerConfig
 from verifiers.sandboxes.contract import Bench
 from verifiers.sandboxes.gvisor import GVisorBackend, GVisorConfig
 from verifiers.sandboxes.local import LocalBackend, LocalConfig
@@ -14,6 +18,7 @@ from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.spec import SandboxSpec
 from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
+STAND_IN = Path(__file__).with_name("docker_stand_in.py")
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"
 
@@ -86,30 +91,102 @@ async def weaker_bench(
         yield bench, NOT_KEPT[request.param]
 
 
-def open_gvisor(name: str) -> Bench:
-    """A bench of gVisor, or a skipped test that says why."""
-    if shutil.which("runsc") is None:
-        pytest.skip("there is no program `runsc` (Debian, Ubuntu: apt-get install runsc)")
-    if name == "gvisor-as-user" and (os.getuid() != 0 or not os.path.exists(SYSTEM_PYTHON)):
-        pytest.skip(
-            f"needs root, to become an ordinary user, and {SYSTEM_PYTHON}, readable for all"
-        )
-    return bench_of(name)
+@pytest.fixture(scope="module")
+def docker_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An executable that runs the stand-in for `docker` with the tests' own interpreter."""
+    folder = tmp_path_factory.mktemp("bin")
+    path = folder / "docker"
+    path.write_text(
+        f'#!/bin/sh\nSTAND_IN_FOLDER={folder}/names exec {sys.executable} {STAND_IN} "$@"\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@asynccontextmanager
+async def opened_bench(name: str, docker_program: str) -> AsyncIterator[Bench]:
+    """A bench of another back end, or a skipped test that says why it is not there."""
+    if name == "docker":
+        async with ContainerBackend(ContainerConfig(program=docker_program)) as backend:
+            yield Bench(backend)
+    elif name == "prime":
+        async with opened_prime() as bench:
+            yield bench
+    else:
+        if shutil.which("runsc") is None:
+            pytest.skip("there is no program `runsc` (Debian, Ubuntu: apt-get install runsc)")
+        if name == "gvisor-as-user" and "local-as-user" not in ISOLATED:
+            pytest.skip(f"needs root, to become an ordinary user, and {SYSTEM_PYTHON} for it")
+        bench = bench_of(name)
+        async with bench.backend:
+            yield bench
+
+
+@asynccontextmanager
+async def opened_prime() -> AsyncIterator[Bench]:
+    """The back end "prime", through the published package, on our own server."""
+    pytest.importorskip("prime_sandboxes", reason="needs prime-sandboxes (the extra `prime`)")
+    from verifiers.sandboxes.prime import PrimeBackend, PrimeConfig
+    from verifiers.sandboxes.server import SandboxServer, ServerConfig, TokenConfig
+
+    token = "a-token-for-the-tests"
+    config = ServerConfig(tokens=(TokenConfig.of("tests", token),), port=0)
+    async with SandboxServer(config) as server:
+        PRIME_URLS.append(server.base_url)
+        async with PrimeBackend(PrimeConfig(api_key=token, gb_step=1 / 1024)) as backend:
+            yield Bench(backend)
+
+
+PRIME_URLS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def prime_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the published package looks for its service, which it reads when the back end is first used."""
+    if PRIME_URLS:
+        monkeypatch.setenv("PRIME_API_BASE_URL", PRIME_URLS[-1])
+
+
+OTHERS = [
+    "gvisor",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("gvisor-as-user", "docker", "prime")),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=OTHERS)
+async def other_bench(
+    request: pytest.FixtureRequest, docker_program: str
+) -> AsyncIterator[tuple[str, Bench]]:
+    """The back ends that are not this machine's own kernel, by the names that tests are shown under."""
+    async with opened_bench(request.param, docker_program) as bench:
+        yield request.param, bench
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gvisor_bench() -> AsyncIterator[Bench]:
-    """gVisor as whoever runs the tests."""
-    bench = open_gvisor("gvisor")
-    async with bench.backend:
+async def docker_bench(docker_program: str) -> AsyncIterator[Bench]:
+    """The back end "docker" on the stand-in."""
+    async with opened_bench("docker", docker_program) as bench:
         yield bench
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gvisor_bench_as_user() -> AsyncIterator[Bench]:
+async def prime_bench(docker_program: str) -> AsyncIterator[Bench]:
+    """The back end "prime" on our own server."""
+    async with opened_bench("prime", docker_program) as bench:
+        yield bench
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gvisor_bench(docker_program: str) -> AsyncIterator[Bench]:
+    """gVisor as whoever runs the tests."""
+    async with opened_bench("gvisor", docker_program) as bench:
+        yield bench
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gvisor_bench_as_user(docker_program: str) -> AsyncIterator[Bench]:
     """gVisor run as an ordinary user: no root, no control groups."""
-    bench = open_gvisor("gvisor-as-user")
-    async with bench.backend:
+    async with opened_bench("gvisor-as-user", docker_program) as bench:
         yield bench
 
 

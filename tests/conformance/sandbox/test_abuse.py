@@ -1,13 +1,14 @@
 """What must not work inside does not, and what one sandbox does leaves the others alone."""
 
 import asyncio
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -93,59 +94,109 @@ async def probe_inside(sandbox: Sandbox, facts: dict[str, object]) -> dict[str, 
     return json.loads(result.text)
 
 
-async def test_no_probe_gets_through(bench: Bench, sibling: Sandbox, host_facts: dict[str, object]):
-    serve = (
-        "import socket, os\ns = socket.create_server(('127.0.0.1', 45678))\n"
-        "a = socket.socket(socket.AF_UNIX); a.bind('\\0sibling'); a.listen()\n"
-        "print(os.getpid(), flush=True)\nwhile True: s.accept()"
-    )
-    server = await sibling.spawn(["python3", "-c", serve])
-    async for _, data in server.output():
-        pid = int(data)
-        break
-    facts = {
-        **host_facts,
-        "sibling_port": 45678,
-        "sibling_abstract": "sibling",
-        # Its number means another process inside the attacker's own pid namespace, if any at all.
-        "sibling_pid": pid + 5000,
-    }
-    async with bench.sandbox() as attacker:
-        outcomes = await probe_inside(attacker, facts)
-        allowed = {name: text for name, text in outcomes.items() if text.startswith("allowed")}
-        assert allowed == {}
-        assert len(outcomes) >= 70
-        assert (await attacker.exec("echo alive")).stdout == b"alive\n"
-
-
-# What the documentation says that the weaker level does not hide. The rest it must stop just the same.
-HARMLESS_WHEN_RESTRICTED = {
-    "see_host_processes",  # their command lines, not their environments or memory
-    "climb_out_by_dots",  # that a file exists, not what is in it
-    "see_the_host_tmp",
-    "see_interfaces_of_the_host",
+GVISOR = {
+    # gVisor keeps no secrets of a process that has made itself non-dumpable; there are none in the agent.
+    "read_environ_of_pid_1": "PATH and HOME, which commands have too",
+    "read_maps_of_pid_1": "addresses in a process that nobody may trace or write to",
+    "list_descriptors_of_pid_1": "the stream cannot be opened (the next test); pipes are those of commands",
+    # A kernel of its own answers, and nothing of this machine is behind it.
+    "fuse_device": "gVisor's own, and mounting is denied",
+    "higher_priority": "a number that means nothing outside",
+    "lower_the_oom_score": "a number that means nothing outside",
+    "tun_device": "gVisor's own, in a network that leads nowhere",
+    "may_gain_new_privileges": "gVisor's /proc does not tell; setuid programs give nothing, as another probe shows",
 }
+ALLOWED: dict[str, dict[str, str]] = {
+    "local": {},
+    "local-as-user": {},
+    # What the documentation says that the weaker level does not hide. The rest it must stop just the same.
+    "restricted": {
+        "see_host_processes": "their command lines, not their environments or memory",
+        "climb_out_by_dots": "that a file exists, not what is in it",
+        "see_the_host_tmp": "that a file exists, not what is in it",
+        "see_interfaces_of_the_host": "their names",
+    },
+    "gvisor": GVISOR,
+    "gvisor-as-user": GVISOR,
+    "docker": {},
+    "prime": {},
+}
+"""Probes that get through on a back end, each with the reason why it may."""
+
+
+async def outcomes_of_probes(bench: Bench, host_facts: dict[str, object]) -> dict[str, str]:
+    async with bench.sandbox() as neighbour, bench.sandbox() as attacker:
+        has_sockets = bench.spec.isolation_min != "restricted"
+        serve = (
+            "import socket, os\ns = socket.create_server(('127.0.0.1', 45678))\n"
+            "a = socket.socket(socket.AF_UNIX); a.bind('\\0sibling'); a.listen()\n"
+            "print(os.getpid(), flush=True)\nwhile True: s.accept()"
+        )
+        command = ["python3", "-c", serve] if has_sockets else "echo $$; exec sleep 1000"
+        async with await neighbour.spawn(command) as server:
+            pid = 0
+            async for _, data in server.output():
+                pid = int(data)
+                break
+            facts = {
+                **host_facts,
+                "sibling_port": 45678,
+                "sibling_abstract": "sibling",
+                # With pid namespaces its number means another process inside the attacker's own, if any at all.
+                "sibling_pid": pid + 5000 if has_sockets else pid,
+            }
+            outcomes = await probe_inside(attacker, facts)
+            # The agent has survived too.
+            assert (await attacker.exec("echo alive")).stdout == b"alive\n"
+    assert len(outcomes) >= 75
+    return outcomes
+
+
+def allowed_beyond(name: str, outcomes: dict[str, str]) -> dict[str, str]:
+    listed = ALLOWED[name]
+    return {
+        probe: text
+        for probe, text in outcomes.items()
+        if text.startswith("allowed") and probe not in listed
+    }
+
+
+async def test_no_probe_gets_through(bench: Bench, host_facts: dict[str, object]):
+    assert allowed_beyond("local", await outcomes_of_probes(bench, host_facts)) == {}
 
 
 async def test_the_restricted_level_stops_all_but_the_listed_probes(
     restricted_bench: Bench, host_facts: dict[str, object]
 ):
-    bench = restricted_bench
-    async with bench.backend, bench.sandbox() as neighbour, bench.sandbox() as attacker:
-        victim = await neighbour.spawn("echo $$; exec sleep 1000")
-        async for _, data in victim.output():
-            pid = int(data)
-            break
-        facts = {
-            **host_facts,
-            "sibling_port": 45678,
-            "sibling_abstract": "sibling",
-            "sibling_pid": pid,
-        }
-        outcomes = await probe_inside(attacker, facts)
-        allowed = {name: text for name, text in outcomes.items() if text.startswith("allowed")}
-        assert {n: t for n, t in allowed.items() if n not in HARMLESS_WHEN_RESTRICTED} == {}
-        await victim.kill()
+    async with restricted_bench.backend:
+        outcomes = await outcomes_of_probes(restricted_bench, host_facts)
+    assert allowed_beyond("restricted", outcomes) == {}
+
+
+async def test_other_back_ends_stop_all_but_the_listed_probes(
+    other_bench: tuple[str, Bench], host_facts: dict[str, object]
+):
+    name, bench = other_bench
+    assert allowed_beyond(name, await outcomes_of_probes(bench, host_facts)) == {}
+
+
+async def test_the_stream_to_the_host_cannot_be_opened(other_bench: tuple[str, Bench]):
+    _, bench = other_bench
+    code = (
+        "import os\n"
+        "agent = os.getppid()\n"
+        "for number in os.listdir(f'/proc/{agent}/fd'):\n"
+        "    path = f'/proc/{agent}/fd/{number}'\n"
+        "    for flags in (os.O_RDONLY, os.O_WRONLY):\n"
+        "        try:\n"
+        "            os.close(os.open(path, flags | os.O_NONBLOCK))\n"
+        "            print(os.readlink(path))\n"
+        "        except OSError: pass"
+    )
+    async with bench.sandbox() as sandbox:
+        result = await sandbox.exec(["python3", "-c", code])
+        opened = {line.partition("[")[0] for line in result.text.splitlines()}
+        assert opened <= {"/dev/null", "/proc/1/oom_score_adj", "pipe:"}
 
 
 async def test_the_probes_do_get_through_outside(host_facts: dict[str, object], tmp_path: Path):
@@ -207,24 +258,57 @@ ATTACKS = {
 
 
 ATTEMPTS = 3
+Attack = Callable[[Bench, Sandbox], Awaitable[float]]
+MAX_SIBLING_P99_S_OF = {"gvisor": 1.0, "gvisor-as-user": 1.0}
+"""A command costs 20 to 30 ms of computing there, and two kernels in user space share the cores of this machine."""
 
 
-async def sibling_p99_s(sibling: Sandbox, until: asyncio.Task[object]) -> float:
+async def sibling_p99_s(sibling: Sandbox, until: asyncio.Task[object] | None = None) -> float:
     times_s = []
-    while not until.done() or len(times_s) < 50:
+    while (until is not None and not until.done()) or len(times_s) < 50:
         started_s = time.perf_counter()
         assert (await sibling.exec(["true"], timeout_s=20)).ok
         times_s.append(time.perf_counter() - started_s)
     return sorted(times_s)[int(len(times_s) * 0.99)]
 
 
+async def sibling_limit_s(sibling: Sandbox) -> float:
+    """The promise, or ten times what the machine with its other work gives without an attack."""
+    return max(MAX_SIBLING_P99_S, 10 * await sibling_p99_s(sibling))
+
+
+async def best_p99_s(bench: Bench, sibling: Sandbox, attack: Attack, enough_s: float) -> float:
+    # The machine of the tests has other work too: siblings must have been served well in one of three attempts.
+    p99s_s: list[float] = []
+    while len(p99s_s) < ATTEMPTS and (not p99s_s or min(p99s_s) >= enough_s):
+        p99s_s.append(await attack(bench, sibling))
+    return min(p99s_s)
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_an_attack_is_contained(bench: Bench, sibling: Sandbox, attack: str):
-    # The machine of the tests has other work too: siblings must have been served well in one of three attempts.
-    p99s_s = []
-    while len(p99s_s) < ATTEMPTS and (not p99s_s or min(p99s_s) >= MAX_SIBLING_P99_S):
-        p99s_s.append(await p99_during_attack_s(bench, sibling, ATTACKS[attack]))
-    assert min(p99s_s) < MAX_SIBLING_P99_S, f"a sibling's command took {p99s_s} s at p99"
+    one = functools.partial(p99_during_attack_s, code=ATTACKS[attack])
+    assert await best_p99_s(bench, sibling, one, MAX_SIBLING_P99_S) < MAX_SIBLING_P99_S
+
+
+async def test_an_output_flood_leaves_siblings_alone(bench: Bench, sibling: Sandbox):
+    p99_s = await best_p99_s(bench, sibling, p99_during_flood_s, MAX_SIBLING_P99_S)
+    assert p99_s < MAX_SIBLING_P99_S
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("attack", [*ATTACKS, "output_flood"])
+async def test_an_attack_is_contained_by_other_back_ends(
+    other_bench: tuple[str, Bench], attack: str
+):
+    name, bench = other_bench
+    one: Attack = p99_during_flood_s
+    if attack != "output_flood":
+        one = functools.partial(p99_during_attack_s, code=ATTACKS[attack])
+    enough_s = MAX_SIBLING_P99_S_OF.get(name, MAX_SIBLING_P99_S)
+    async with bench.sandbox() as sibling:
+        await sibling.ready()
+        assert await best_p99_s(bench, sibling, one, enough_s) < enough_s
 
 
 async def p99_during_attack_s(bench: Bench, sibling: Sandbox, code: str) -> float:
@@ -245,13 +329,11 @@ async def p99_during_attack_s(bench: Bench, sibling: Sandbox, code: str) -> floa
     return p99_s
 
 
-async def test_an_output_flood_leaves_siblings_alone(bench: Bench, sibling: Sandbox):
-    p99s_s = []
-    while len(p99s_s) < ATTEMPTS and (not p99s_s or min(p99s_s) >= MAX_SIBLING_P99_S):
-        async with bench.sandbox() as attacker:
-            flood = asyncio.create_task(attacker.exec("cat /dev/zero", timeout_s=1.5))
-            p99s_s.append(await sibling_p99_s(sibling, flood))
-            result = await flood
-            assert result.output_limit_hit or result.timed_out
-            assert (await attacker.exec("echo alive")).ok
-    assert min(p99s_s) < MAX_SIBLING_P99_S, f"a sibling's command took {p99s_s} s at p99"
+async def p99_during_flood_s(bench: Bench, sibling: Sandbox) -> float:
+    async with bench.sandbox() as attacker:
+        flood = asyncio.create_task(attacker.exec("cat /dev/zero", timeout_s=1.5))
+        p99_s = await sibling_p99_s(sibling, flood)
+        result = await flood
+        assert result.output_limit_hit or result.timed_out
+        assert (await attacker.exec("echo alive")).ok
+    return p99_s

@@ -3,12 +3,8 @@
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from verifiers.sandboxes import (
     IsolationUnavailable,
@@ -21,7 +17,6 @@ from verifiers.sandboxes import (
 from verifiers.sandboxes.containers import ContainerBackend, ContainerConfig, run_arguments
 from verifiers.sandboxes.contract import BEHAVIOURS, Behaviour, Bench
 
-STAND_IN = Path(__file__).with_name("docker_stand_in.py")
 FAST = {
     "a_command_gives_its_output_and_exit_code",
     "endless_output_ends_the_command",
@@ -30,23 +25,6 @@ FAST = {
     "terminate_before_readiness_leaves_nothing",
     "impossible_demands_are_refused_in_words",
 }
-
-
-def program(folder: Path) -> str:
-    """An executable that runs the stand-in with the tests' own interpreter."""
-    path = folder / "docker"
-    path.write_text(
-        f'#!/bin/sh\nSTAND_IN_FOLDER={folder}/names exec {sys.executable} {STAND_IN} "$@"\n'
-    )
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
-    config = ContainerConfig(program=program(tmp_path_factory.mktemp("bin")))
-    async with ContainerBackend(config) as backend:
-        yield Bench(backend)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +61,8 @@ async def test_keeps_its_promises_on_a_real_engine(engine: str):
                 await behaviour.check(bench)
 
 
-async def test_what_an_engine_cannot_give_is_refused(tmp_path: Path):
-    async with ContainerBackend(ContainerConfig(program=program(tmp_path))) as backend:
+async def test_what_an_engine_cannot_give_is_refused(docker_program: str):
+    async with ContainerBackend(ContainerConfig(program=docker_program)) as backend:
         assert isinstance(backend, SandboxBackend)
         sandbox = await backend.create(SandboxSpec(image="no/such:image"))
         with pytest.raises(SandboxImageError, match="No such image: no/such:image"):

@@ -1,19 +1,13 @@
 """The back end "prime", through the published package and our own server, keeps every promise it claims."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 pytest.importorskip("prime_sandboxes", reason="needs prime-sandboxes (the extra `prime`)")
 
 from verifiers.sandboxes import SandboxBackend
 from verifiers.sandboxes.contract import BEHAVIOURS, Behaviour, Bench
-from verifiers.sandboxes.prime import PrimeBackend, PrimeConfig
-from verifiers.sandboxes.server import SandboxServer, ServerConfig, TokenConfig
+from verifiers.sandboxes.prime import PrimeBackend
 
-URL: list[str] = []
-TOKEN = "a-token-for-the-tests"
 FAST = {
     "a_command_gives_its_output_and_exit_code",
     "a_large_stdin_arrives_whole",
@@ -27,15 +21,6 @@ FAST = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def prime_bench() -> AsyncIterator[Bench]:
-    config = ServerConfig(tokens=(TokenConfig.of("tests", TOKEN),), port=0)
-    async with SandboxServer(config) as server:
-        URL.append(server.base_url)
-        async with PrimeBackend(PrimeConfig(api_key=TOKEN, gb_step=1 / 1024)) as backend:
-            yield Bench(backend)
-
-
 @pytest.mark.parametrize(
     "behaviour",
     [
@@ -44,10 +29,7 @@ async def prime_bench() -> AsyncIterator[Bench]:
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_keeps_the_promise(
-    prime_bench: Bench, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("PRIME_API_BASE_URL", URL[-1])
+async def test_keeps_the_promise(prime_bench: Bench, behaviour: Behaviour):
     if not behaviour.applies_to(prime_bench.backend):
         pytest.skip(f"{prime_bench.backend.name} does not claim {behaviour.needs!r}")
     await behaviour.check(prime_bench)

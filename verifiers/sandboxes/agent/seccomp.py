@@ -141,7 +141,7 @@ _ALL_PROCESSES = 0xFFFFFFFF  # kill(-1, …)
 _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FILE_TYPE, _CHARACTER_DEVICE, _BLOCK_DEVICE = 0xF000, 0x2000, 0x6000
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
+_PR_SET_SECCOMP = 22
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 
 
@@ -152,6 +152,14 @@ class Instruction(NamedTuple):
     if_true: int
     if_false: int
     operand: int
+
+
+class Protection(NamedTuple):
+    """What keeps commands, which run as the same user, from breaking the agent."""
+
+    agent_pid: int = 1
+    forbids_signals: bool = False
+    """For an agent that is not the first process of a pid namespace of Linux, where the kernel does it."""
 
 
 def _fail(errno: int) -> Instruction:
@@ -195,14 +203,12 @@ def instructions(
     *,
     deny_unbounded_memory: bool,
     allow_sockets: bool = True,
-    agent_pid: int = 1,
-    forbid_signals_to_agent: bool = False,
+    protection: Protection | None = None,
 ) -> list[Instruction]:
     """The filter for one architecture.
 
     `allow_sockets=False` leaves only socket pairs, for sandboxes without a network namespace of their own: there a
-    socket file could be the one of a container daemon. `forbid_signals_to_agent`: it is not the first process of a
-    pid namespace, or the kernel is not Linux.
+    socket file could be the one of a container daemon.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [
@@ -242,6 +248,30 @@ def instructions(
         body = [_fail(EAFNOSUPPORT)]
     program += _on_call(number("socket"), body)
     program += _on_call(number("ioctl"), _if_argument(1, (_TIOCSTI, _TIOCLINUX), EPERM, 0xFFFFFFFF))
+    program += _protect(column, protection or Protection())
+    devices = (_CHARACTER_DEVICE, _BLOCK_DEVICE)
+    program += _on_call(number("mknod"), _if_argument(1, devices, EPERM, _FILE_TYPE))
+    program += _on_call(number("mknodat"), _if_argument(2, devices, EPERM, _FILE_TYPE))
+    program.append(_ALLOWED)
+    return program
+
+
+def protection_alone(machine: str, protection: Protection) -> list[Instruction]:
+    """A filter that keeps the agent from being broken, and allows everything else."""
+    column = list(AUDIT_ARCHITECTURE).index(machine)
+    return [
+        Instruction(_LOAD, 0, 0, _AT_ARCHITECTURE),
+        Instruction(_JUMP_EQUAL, 1, 0, AUDIT_ARCHITECTURE[machine]),
+        _ALLOWED,
+        Instruction(_LOAD, 0, 0, _AT_NUMBER),
+        *_protect(column, protection),
+        _ALLOWED,
+    ]
+
+
+def _protect(column: int, protection: Protection) -> list[Instruction]:
+    agent_pid = protection.agent_pid
+    program: list[Instruction] = []
     for numbers in AIMED_AT_PROCESS.values():
         program += _on_call(numbers[column], _if_argument(0, (agent_pid,), EPERM, 0xFFFFFFFF))
     for name, numbers in AIMED_BY_KIND.items():
@@ -257,7 +287,7 @@ def instructions(
                 _ALLOWED,
             ],
         )
-    if forbid_signals_to_agent:
+    if protection.forbids_signals:
         targets = (agent_pid,)
         if (
             agent_pid != 1
@@ -265,10 +295,6 @@ def instructions(
             targets += (-agent_pid & 0xFFFFFFFF, _ALL_PROCESSES)
         for numbers in SIGNALLING.values():
             program += _on_call(numbers[column], _if_argument(0, targets, EPERM, 0xFFFFFFFF))
-    devices = (_CHARACTER_DEVICE, _BLOCK_DEVICE)
-    program += _on_call(number("mknod"), _if_argument(1, devices, EPERM, _FILE_TYPE))
-    program += _on_call(number("mknodat"), _if_argument(2, devices, EPERM, _FILE_TYPE))
-    program.append(_ALLOWED)
     return program
 
 
@@ -278,14 +304,16 @@ def assemble(program: list[Instruction]) -> bytes:
 
 
 def install(program: list[Instruction]) -> None:
-    """Bind this process and all its descendants, for ever. Raises OSError where the kernel refuses."""
+    """Bind this process and all its descendants, for ever.
+
+    Raises OSError where the kernel refuses, as it does for users who may still gain privileges.
+    """
     import ctypes
 
     code = assemble(program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HP", len(program), ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
-    for option, *arguments in ((_PR_SET_NO_NEW_PRIVS, 1, 0), (_PR_SET_SECCOMP, 2, header)):
-        if libc.prctl(option, *arguments, 0, 0) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), f"prctl({option})")
+    if libc.prctl(_PR_SET_SECCOMP, 2, header, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "PR_SET_SECCOMP")

@@ -14,7 +14,7 @@ from typing import Any
 from . import loop, seccomp
 from .throttle import Throttle
 
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _WRITE_BYTES = 64 << 10
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _SHARED_OOM_COUNTER = "/proc/vmstat"
@@ -90,8 +90,11 @@ def main(settings: dict[str, Any]) -> None:
         **settings["env"],
     }
     os.environ.clear()
-    if settings["filter_system_calls"]:
-        _filter_system_calls(is_init=is_init, owns_kernel=settings["owns_kernel"])
+    # gVisor does not protect the first process from signals.
+    must_forbid_signals = settings["owns_kernel"] or not is_init
+    _filter_system_calls(must_forbid_signals, whole=settings["filter_system_calls"])
+    # It may lead to a file of the host, and gVisor lets commands open descriptors of this process.
+    os.dup2(null, 2)
     own_bytes = _used_memory_bytes() if settings["owns_kernel"] else 0
     loop.Agent(
         stream,
@@ -113,19 +116,23 @@ def main(settings: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _filter_system_calls(*, is_init: bool, owns_kernel: bool) -> None:
-    """On top of whatever the container does: above all, commands must not be able to break this process."""
-    machine = os.uname().machine
+def _filter_system_calls(must_forbid_signals: bool, *, whole: bool) -> None:
+    """On top of whatever the container does: above all, commands must not be able to break this process.
+
+    Not `whole`: that alone, and no privilege is given up for it.
+    """
+    machine, agent_pid = os.uname().machine, os.getpid()
     if machine not in seccomp.AUDIT_ARCHITECTURE:
         return
-    program = seccomp.instructions(
-        machine,
-        deny_unbounded_memory=False,
-        agent_pid=os.getpid(),
-        # gVisor does not protect the first process.
-        forbid_signals_to_agent=owns_kernel or not is_init,
-    )
+    protection = seccomp.Protection(agent_pid, must_forbid_signals)
     try:
+        if whole:
+            program = seccomp.instructions(
+                machine, deny_unbounded_memory=False, protection=protection
+            )
+            _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        else:
+            program = seccomp.protection_alone(machine, protection)
         seccomp.install(program)
     except (ImportError, OSError, AttributeError):
         pass  # an image without ctypes, a kernel without filters: the container itself still holds

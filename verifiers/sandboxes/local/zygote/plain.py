@@ -112,8 +112,7 @@ def _restrict(settings: PlainSettings) -> None:
         linux.MACHINE,
         deny_unbounded_memory=True,
         allow_sockets=False,
-        agent_pid=os.getpid(),
-        forbid_signals_to_agent=True,
+        protection=seccomp.Protection(os.getpid(), forbids_signals=True),
     )
     linux.SystemCallFilter(seccomp.assemble(program)).install()
 
