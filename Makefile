@@ -30,7 +30,7 @@ $(TRAINING): $(READY)
 	fi
 	touch $(TRAINING)
 
-demo: $(READY)  ## evaluate a small local model on two environments, no key and no network needed
+demo: $(READY)  ## evaluate a small local model, publish an environment on a hub, install it; no key, no network
 	$(BIN)/python -m vf_cli.demo
 
 test: $(TRAINING)  ## the test suite
