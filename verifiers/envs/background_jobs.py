@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from verifiers.sandboxes import Sandbox
+from verifiers.sandboxes import Process, Sandbox
 from verifiers.sandboxes.agent.output import joined
 
 MAX_OUTPUT_BYTES = 1 << 20
@@ -20,6 +21,8 @@ class JobResult(NamedTuple):
     """137 if the sandbox itself ended it."""
     stdout: str
     stderr: str
+    oom: bool
+    """Something was killed for want of memory while it ran."""
 
 
 class _Kept:
@@ -77,13 +80,16 @@ class RunningJob:
         process = await sandbox.spawn(command, cwd=working_dir, env=env, user=user)
         is_over = False
         try:
-            async for stream, data in process.output():
-                (self._stdout if stream == "stdout" else self._stderr).add(data)
+            await self._read(process)
             result = await process.wait()
             is_over = True
         finally:
             if not is_over:
                 with suppress(Exception):  # the sandbox may be gone, and the command with it
-                    await process.kill()
+                    await asyncio.gather(process.kill(), self._read(process))
         exit_code = 137 if result.exit_code is None else result.exit_code
-        return JobResult(exit_code, self.stdout, self.stderr)
+        return JobResult(exit_code, self.stdout, self.stderr, result.oom)
+
+    async def _read(self, process: Process) -> None:
+        async for stream, data in process.output():
+            (self._stdout if stream == "stdout" else self._stderr).add(data)

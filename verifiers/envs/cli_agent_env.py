@@ -297,8 +297,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             return probe.getsockname()[1]
 
     async def _before_sandbox_setup(self, state: State) -> None:
-        if not self._uses_doorway:
-            return
+        if not self._uses_doorway or "interception_base_url" not in state:
+            return  # another sandbox of an author's, without an agent
         connect = self._require_interception_server().open_connection
         port = int(state["interception_base_url"].split(":")[2].split("/")[0])
         doorway = Doorway(self.sandbox_client.sandbox(state["sandbox_id"]), connect, port)
@@ -344,6 +344,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
                     sandbox_id, background_job, timeout=limit_s
                 )
         _keep_job(state, status)
+        if getattr(status, "oom", False):
+            state["sandbox_oom"] = True
         if status.exit_code:
             turns = len(state.trajectory)
             when = f"after {turns} turn(s)" if turns else "before any LLM call"

@@ -74,6 +74,8 @@ class BackgroundJobStatus(NamedTuple):
     exit_code: int | None = None
     stdout: str | None = None
     stderr: str | None = None
+    oom: bool = False
+    """Ours, not v0's: something was killed for want of memory while it ran."""
 
 
 @dataclass(eq=False)
@@ -222,7 +224,7 @@ class SandboxClient:
         self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
     ) -> BackgroundJobStatus:
         """How a background job is doing. Raises KeyError for an unknown one."""
-        _, task = self._box(sandbox_id).jobs[job.job_id]
+        task = self._box(sandbox_id).jobs[job.job_id][1]
         if not task.done():
             return BackgroundJobStatus(job.job_id, False)
         return BackgroundJobStatus(job.job_id, True, *task.result())

@@ -44,7 +44,7 @@ class Forwarder:
 
     def __init__(self, listener: socket.socket) -> None:
         self._selector = selectors.DefaultSelector()
-        self._connections: dict = {}
+        self._connections: dict[int, Connection] = {}
         self._next_channel = 1
         self._inbox = bytearray()
         self._listener = listener

@@ -57,7 +57,7 @@ def chat_chunks(response: Response, wants_usage: bool = False) -> list[dict[str,
     if calls := answers.tool_calls(response):
         delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
     ended = {"index": 0, "delta": {}, "finish_reason": answers.finish_reason(response)}
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
         {**head, "choices": [ended]},
     ]
