@@ -267,7 +267,7 @@ def _schema() -> Any:
             ("routed_experts", pa.binary()),
             ("routed_experts_shape", pa.list_(pa.int32())),
             ("details", pa.binary()),
-            ("advantage", pa.float32()),
+            ("advantage", pa.float64()),
             ("is_truncated", pa.bool_()),
             ("trainable", pa.bool_()),
         ]

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verifiers.errors import ConfigError
-from verifiers.training.samples import OnDrift, TokenSample, failure_of, samples_of
+from verifiers.training.samples import (
+    OnDrift,
+    TokenSample,
+    failure_of,
+    rollout_advantage,
+    samples_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,6 +150,24 @@ class GroupSamples:
         return any(self.advantages) or any(s.advantages is not None for s in self.samples)
 
 
+def given_advantages(
+    rewards_G: Sequence[float | None],
+    advantages_G: Sequence[float | None],
+    healthy: Sequence[int],
+) -> list[float] | None:
+    """The advantages that an environment gave to the healthy rollouts (by index) of a group; None when it did not.
+
+    Scoring a group writes reward minus mean (of all rollouts, failed ones too) where the environment gives nothing:
+    that is no choice of the environment's, and does not replace an estimator.
+    """
+    given = [own for n in healthy if (own := advantages_G[n]) is not None and math.isfinite(own)]
+    if not given or len(given) < len(healthy):
+        return None
+    rewards = [reward if reward and math.isfinite(reward) else 0.0 for reward in rewards_G]
+    default = group_mean(rewards)[list(healthy)]
+    return None if np.allclose(given, default, rtol=1e-6, atol=1e-9) else given
+
+
 def group_samples(
     outputs: Sequence[Mapping[str, Any]],
     estimator: str | Estimator = "group_mean",
@@ -157,19 +181,23 @@ def group_samples(
     Failed rollouts count neither as samples nor in the baseline. Advantages that the environment gave (to all healthy
     rollouts) replace the estimator's.
     """
-    healthy = [output for output in outputs if failure_of(output) is None]
+    healthy = [index for index, output in enumerate(outputs) if failure_of(output) is None]
     failures = [reason for output in outputs if (reason := failure_of(output)) is not None]
-    rewards = [float(output["reward"]) for output in healthy]
-    given = [output.get("advantage") for output in healthy]
+    rewards = [float(outputs[index]["reward"]) for index in healthy]
+    given = given_advantages(
+        [output.get("reward") for output in outputs],
+        [rollout_advantage(output) for output in outputs],
+        healthy,
+    )
     if not healthy:
         advantages: list[float] = []
-    elif all(own is not None and math.isfinite(own) for own in given):
-        advantages = [float(own or 0.0) for own in given]
     else:
-        advantages = estimator_of(estimator)(rewards).tolist()
+        advantages = given or estimator_of(estimator)(rewards).tolist()
     samples = [
         sample.with_advantage(advantage)
-        for output, advantage in zip(healthy, advantages, strict=True)
-        for sample in samples_of(output, on_drift=on_drift, group_id=group_id, env_id=env_id)
+        for index, advantage in zip(healthy, advantages, strict=True)
+        for sample in samples_of(
+            outputs[index], on_drift=on_drift, group_id=group_id, env_id=env_id
+        )
     ]
     return GroupSamples(samples, rewards, advantages, failures)

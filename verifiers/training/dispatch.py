@@ -100,7 +100,7 @@ class Dispatch:
         self._open_for_training = 0
         self._startable: deque[_Group] = deque()
         """Groups that may have rollouts to start; checked when they come up."""
-        self._evaluation_queue: deque[tuple[int, int, int]] = deque()
+        self._evaluation_queue: deque[tuple[int, int, list[Any]]] = deque()
         self._ready: deque[_Group] = deque()
 
     # ------------------------------------------------------------------------------------------ what is
@@ -153,22 +153,23 @@ class Dispatch:
         if not any(self._healthy):
             return None
         if self._evaluation_queue:
-            evaluation, example, count = self._evaluation_queue.popleft()
-            return self._begin(example, count, evaluation)
+            evaluation, example, results = self._evaluation_queue.popleft()
+            return self._begin(example, results, evaluation)
         if self.training_groups >= self.limits.max_groups_ahead:
             return None
-        return self._begin(self.sampler.draw(), self.limits.rollouts_per_group, None)
+        return self._begin(self.sampler.draw(), [None] * self.limits.rollouts_per_group, None)
 
-    def _begin(self, example: int, count: int, evaluation: int | None) -> _Group:
+    def _begin(self, example: int, results: list[Any], evaluation: int | None) -> _Group:
+        missing = [index for index, result in enumerate(results) if result is None]
         group = _Group(
             number=self._next_number,
             example=example,
             endpoint=self._round_robin(),
             version=self.version,
-            waiting=deque(range(count)),
-            results=[None] * count,
-            attempts=[0] * count,
-            missing=count,
+            waiting=deque(missing),
+            results=list(results),
+            attempts=[0] * len(results),
+            missing=len(missing),
             evaluation=evaluation,
         )
         self._next_number += 1
@@ -361,9 +362,20 @@ class Dispatch:
 
     # ------------------------------------------------------------------------------------------ evaluations, closing
 
-    def add_evaluation(self, evaluation: int, examples: Sequence[int], rollouts: int) -> None:
-        """Play examples for an evaluation before more training groups are begun."""
-        self._evaluation_queue.extend((evaluation, example, rollouts) for example in examples)
+    def add_evaluation(self, evaluation: int, groups: Mapping[int, list[Any]]) -> None:
+        """Play examples for an evaluation before more training groups are begun.
+
+        `groups`: by example, the results of its rollouts, None (at least one) for a rollout to play.
+        """
+        self._evaluation_queue.extend((evaluation, *group) for group in groups.items())
+
+    def evaluation_results(self) -> dict[int, dict[int, list[Any]]]:
+        """By evaluation and example: results of groups that have not ended."""
+        found: dict[int, dict[int, list[Any]]] = {}
+        for group in self._open.values():
+            if group.evaluation is not None:
+                found.setdefault(group.evaluation, {})[group.example] = group.results
+        return found
 
     def drop_evaluation(self, evaluation: int) -> list[int]:
         """Give an evaluation up: its groups are cancelled. Gives the tickets to abort."""
@@ -388,7 +400,8 @@ class Dispatch:
     def state_dict(self, encode: Callable[[Any], Any]) -> dict[str, Any]:
         """Everything needed to go on, as JSON values: `encode` turns results and outcomes into such.
 
-        Rollouts in flight, and results that `encode` gives None for, will be played again. Evaluations are not kept.
+        Rollouts in flight, and results that `encode` gives None for, will be played again. Evaluations are not in it:
+        see `evaluation_results`.
         """
         return {
             "version": self.version,

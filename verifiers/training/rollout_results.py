@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from verifiers.training.advantages import Estimator
+from verifiers.training.advantages import Estimator, given_advantages
 from verifiers.training.samples import (
     UNKNOWN_VERSION,
     OnDrift,
     Span,
     TokenSample,
     failure_of,
+    rollout_advantage,
     samples_of,
 )
 
@@ -43,7 +44,7 @@ class RolloutResult:
     """Why it does not train, None when it does."""
     samples: list[TokenSample]
     advantage: float | None = None
-    """What the environment gave, if it did."""
+    """What scoring or the environment gave, if they did."""
     metrics: dict[str, float] | None = None
     is_truncated: bool = False
 
@@ -77,7 +78,7 @@ def result_of(
         reward=float(state.get("reward") or 0.0),
         failure=failure,
         samples=samples_of(state, on_drift=on_drift, group_id=group_id, env_id=env_id),
-        advantage=state.get("advantage"),
+        advantage=rollout_advantage(state),
         metrics=dict(state.get("metrics") or {}),
         is_truncated=bool(state.get("is_truncated")),
     )
@@ -87,13 +88,15 @@ def outcome_of(results: Sequence[RolloutResult], estimator: Estimator, env_id: s
     """The group of these results; failed ones count neither as samples nor in the baseline."""
     healthy = [result for result in results if result.failure is None]
     rewards = [result.reward for result in healthy]
-    given = [result.advantage for result in healthy]
+    given = given_advantages(
+        [result.reward for result in results],
+        [result.advantage for result in results],
+        [index for index, result in enumerate(results) if result.failure is None],
+    )
     if not healthy:
         advantages: list[float] = []
-    elif all(own is not None for own in given):
-        advantages = [float(own or 0.0) for own in given]
     else:
-        advantages = [float(own) for own in estimator(rewards)]
+        advantages = given or [float(own) for own in estimator(rewards)]
     samples = [
         sample.with_advantage(advantage)
         for result, advantage in zip(healthy, advantages, strict=True)

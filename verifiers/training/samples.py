@@ -146,6 +146,18 @@ def failure_of(output: Mapping[str, Any]) -> str | None:
     return None
 
 
+def rollout_advantage(output: Mapping[str, Any]) -> float | None:
+    """The advantage of a rollout as a whole; None when nobody gave one.
+
+    Scoring copies it into steps that have none of their own, so where the output lacks it, what all steps have is it.
+    """
+    if (advantage := output.get("advantage")) is not None:
+        return float(advantage)
+    steps = output.get("trajectory") or ()
+    given = {step.get("advantage") for step in steps if step.get("tokens") is not None}
+    return float(value) if len(given) == 1 and (value := given.pop()) is not None else None
+
+
 def samples_of(
     output: Mapping[str, Any],
     *,
@@ -175,9 +187,10 @@ def samples_of(
         if tokens is not None
     ]
     branches = _branches(turns, on_drift)
+    advantage = rollout_advantage(output)
     fields = {
         "reward": float(output["reward"]),
-        "advantage": float(output.get("advantage") or 0.0),
+        "advantage": advantage or 0.0,
         "temperature": _temperature(output),
         "example_id": output.get("example_id"),
         "group_id": group_id,
@@ -188,7 +201,7 @@ def samples_of(
     return [
         sample
         for branch in branches
-        if (sample := _sample(branch, fields, truncated)).trained_count
+        if (sample := _sample(branch, fields, truncated, advantage)).trained_count
     ]
 
 
@@ -260,7 +273,9 @@ def _last_branch(turns: Sequence[_Turn]) -> _Branch:
     return _Branch(last, own)
 
 
-def _sample(branch: _Branch, fields: Mapping[str, Any], truncated: bool) -> TokenSample:
+def _sample(
+    branch: _Branch, fields: Mapping[str, Any], truncated: bool, of_rollout: float | None
+) -> TokenSample:
     last = branch.last.tokens
     count = last.length
     mask = np.zeros(count, bool)
@@ -280,7 +295,8 @@ def _sample(branch: _Branch, fields: Mapping[str, Any], truncated: bool) -> Toke
         spans.append(Span(turn.number, start, end))
         if (known := tokens.versions) is not None:
             versions[own] = known if isinstance(known, int) else known[: end - start]
-        if (advantage := turn.step.get("advantage")) is not None:
+        # What only repeats the rollout's advantage is no choice for this step, and an estimator may replace it.
+        if (advantage := turn.step.get("advantage")) is not None and advantage != of_rollout:
             if advantages is None:
                 advantages = np.full(count, np.nan, np.float32)
             advantages[own] = advantage

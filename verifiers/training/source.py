@@ -46,7 +46,7 @@ from verifiers.training.rollout_results import (
     young_part,
 )
 from verifiers.training.source_config import SourceConfig
-from verifiers.training.source_evaluation import Evaluation, RunningEvaluation
+from verifiers.training.source_evaluation import Evaluation, Evaluations, RunningEvaluation
 from verifiers.types import SamplingArgs
 
 if TYPE_CHECKING:
@@ -68,13 +68,15 @@ class RolloutSource:
         sampling_args: SamplingArgs | None = None,
         num_examples: int = -1,
         state: Mapping[str, Any] | None = None,
+        version: int | None = None,
         on_rollout: Callable[[State], None] | None = None,
         on_cancellation: Callable[[Cancellation], None] | None = None,
     ) -> None:
         """`num_examples`: train on the first so many rows, -1 for all (an endless dataset needs a number).
 
-        `state`: what `state_dict` gave, to go on from there. `on_rollout` is called with every scored training rollout,
-        `on_cancellation` with every dropped group; neither may block.
+        `state`: what `state_dict` gave, to go on from there. `version`: of the policy that the endpoints have now, when
+        it is not 0 or the saved one, as after a trainer's resume. `on_rollout` is called with every scored training
+        rollout, `on_cancellation` with every dropped group; neither may block.
         """
         if not endpoints:
             raise ConfigError("A source needs at least one endpoint.")
@@ -85,6 +87,7 @@ class RolloutSource:
         self._sampling_args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
         self._num_examples = num_examples
         self._saved = state
+        self._first_version = version
         self._on_rollout = on_rollout
         self._on_cancellation = on_cancellation
         self._estimator = estimator_of(config.advantage)
@@ -106,8 +109,7 @@ class RolloutSource:
         self._durations_s: list[float] = []
         """Of rollouts since the last batch."""
         self._last_batch_time = 0.0
-        self._evaluations: dict[int, RunningEvaluation] = {}
-        self._next_evaluation = 0
+        self._evaluations = Evaluations()
 
     # ------------------------------------------------------------------------------------------ opening, closing
 
@@ -124,6 +126,13 @@ class RolloutSource:
         complete: list[int] = []
         if self._saved is not None:
             complete = self._load(dispatch, self._saved)
+        if self._first_version is not None:
+            if self._first_version < dispatch.version:
+                raise ConfigError(
+                    f"The saved state is of policy version {dispatch.version}, the policy of version "
+                    f"{self._first_version}. Resume both from the same checkpoint."
+                )
+            dispatch.set_version(self._first_version)
         self._dispatch = dispatch
         self._watch = EndpointWatch(
             dispatch,
@@ -148,6 +157,7 @@ class RolloutSource:
             raise ConfigError(
                 f"The saved state has format {saved.get('format')!r}; this version reads {STATE_FORMAT}."
             )
+        self._evaluations.load_state_dict(saved.get("evaluations", []))
         return dispatch.load_state_dict(saved["dispatch"], decoded)
 
     async def __aexit__(
@@ -282,8 +292,8 @@ class RolloutSource:
                 return
         if dispatch.evaluation_of(number) is not None:
             end = dispatch.settle(number, None)
-            if end is not None and (running := self._evaluations.get(end.evaluation)) is not None:
-                running.take(end)
+            if end is not None:
+                self._evaluations.take(end)
             return
         reduced = [self._reduced(r, number) if isinstance(r, State) else r for r in results]
         env_name = self._env_name(self._rows[dispatch.example_of(number)])
@@ -435,38 +445,45 @@ class RolloutSource:
     ) -> Evaluation:
         """Evaluate the policy on the evaluation rows, on the same endpoints, while training rollouts go on.
 
-        Cancelling the call gives the evaluation up. Raises what stopped the source.
+        Cancelling the call gives the evaluation up. An evaluation that was under way in the state the source resumes
+        from is continued by the same call. Raises what stopped the source.
         """
         dispatch = self._open_dispatch
         rows = await asyncio.to_thread(self.env.source("eval").inputs, num_examples)
-        running = RunningEvaluation(rows, {**self._sampling_args, **(sampling_args or {})})
-        number, self._next_evaluation = self._next_evaluation, self._next_evaluation + 1
-        self._evaluations[number] = running
-        begun_by = dispatch.version
+        sampling = {**self._sampling_args, **(sampling_args or {})}
+        running = RunningEvaluation(
+            rows, rollouts_per_example, sampling, state_columns, dispatch.version
+        )
+        number = self._evaluations.begin(running)
         try:
-            dispatch.add_evaluation(number, range(len(rows)), rollouts_per_example)
+            dispatch.add_evaluation(number, running.left())
             self._fill()
             await _first_of(running.done, self._stopped)
             if not running.done.is_set():
                 raise self._failure or RuntimeError("The source was closed during an evaluation.")
         finally:
             await self._abort(dispatch.drop_evaluation(number))
-            del self._evaluations[number]
-        return running.result(state_columns, (begun_by, dispatch.version))
+            self._evaluations.end(number)
+        return running.result(dispatch.version)
 
     # ------------------------------------------------------------------------------------------ resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on later, as JSON values: examples drawn, groups begun, samples not yet trained on.
+        """Everything needed to go on later, as JSON values: examples drawn, groups begun, samples not yet trained on,
+        what evaluations under way have.
 
         Rollouts in flight are begun again after resuming; for environments that score groups together, groups that are
         not complete are. Take it between a batch and the next, together with the trainer's own checkpoint.
         """
+        dispatch = self._open_dispatch
+        # What is scored as a group has no result before all of it has.
+        partial = {} if self.env.requires_group_rollouts else dispatch.evaluation_results()
         return {
             "format": STATE_FORMAT,
-            "dispatch": self._open_dispatch.state_dict(
+            "dispatch": dispatch.state_dict(
                 lambda value: None if isinstance(value, State) else encoded(value)
             ),
+            "evaluations": self._evaluations.state_dict(partial),
         }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import orjson
+
+from verifiers.runs.encoding import decode_line, encode_line, jsonable
 from verifiers.runs.output import output_from_state
 from verifiers.state import State
 from verifiers.training.dispatch_events import EvaluationEnd
@@ -24,25 +27,140 @@ class Evaluation(NamedTuple):
 
 
 class RunningEvaluation:
-    """One evaluation under way: its rows, and the groups that have ended."""
+    """One evaluation under way: its rows, and the rollouts that have ended."""
 
-    def __init__(self, rows: list[dict[str, Any]], sampling_args: SamplingArgs) -> None:
+    def __init__(
+        self,
+        rows: list[dict[str, Any]],
+        rollouts_per_example: int,
+        sampling_args: SamplingArgs,
+        state_columns: Sequence[str],
+        version: int,
+    ) -> None:
         self.rows = rows
+        self.rollouts_per_example = rollouts_per_example
         self.sampling_args = sampling_args
+        self.version = version
+        """Of the policy when it began."""
         self.done = asyncio.Event()
-        self._states: dict[int, list[State]] = {}
-        if not rows:
-            self.done.set()
+        self._state_columns = list(state_columns)
+        self._outputs: dict[int, list[RolloutOutput]] = {}
+        self._partial: dict[int, list[RolloutOutput | None]] = {}
+        self._check_done()
+
+    @property
+    def request(self) -> Any:
+        """What was asked for, as JSON values: an evaluation that was saved is continued by the same request."""
+        return jsonable(
+            {
+                "examples": len(self.rows),
+                "rollouts_per_example": self.rollouts_per_example,
+                "sampling_args": self.sampling_args,
+                "state_columns": self._state_columns,
+            }
+        )
+
+    def left(self) -> dict[int, list[Any]]:
+        """The examples to play, each with the results it has, None for a rollout to play."""
+        return {
+            example: list(self._partial.get(example) or [None] * self.rollouts_per_example)
+            for example in range(len(self.rows))
+            if example not in self._outputs
+        }
 
     def take(self, end: EvaluationEnd) -> None:
         """A group has ended."""
-        self._states[end.example] = end.results
-        if len(self._states) == len(self.rows):
+        self._outputs[end.example] = [self._output(result) for result in end.results]
+        self._check_done()
+
+    def _check_done(self) -> None:
+        if len(self._outputs) == len(self.rows):
             self.done.set()
 
-    def result(self, state_columns: Sequence[str], versions: tuple[int, int]) -> Evaluation:
-        """The outputs of all groups."""
-        states = [state for example in range(len(self.rows)) for state in self._states[example]]
-        outputs = [output_from_state(state, list(state_columns)) for state in states]
+    def _output(self, result: State | RolloutOutput) -> RolloutOutput:
+        # What was saved and resumed is an output already.
+        if isinstance(result, State):
+            return output_from_state(result, self._state_columns)
+        return result
+
+    def result(self, version: int) -> Evaluation:
+        """The outputs of all groups; `version`: of the policy now."""
+        outputs = [one for example in range(len(self.rows)) for one in self._outputs[example]]
         rewards = [output["reward"] if output["error"] is None else 0.0 for output in outputs]
-        return Evaluation(outputs, sum(rewards) / max(len(rewards), 1), versions)
+        return Evaluation(outputs, sum(rewards) / max(len(rewards), 1), (self.version, version))
+
+    # ------------------------------------------------------------------------------------------ resuming
+
+    def saved(self, partial: Mapping[int, Sequence[State | None]]) -> dict[str, Any]:
+        """Request and rollouts as JSON values; `partial`: results of groups that have not ended."""
+        groups: dict[int, list[Any]] = {
+            **self._partial,
+            **{
+                example: [None if one is None else self._output(one) for one in results]
+                for example, results in partial.items()
+            },
+            **self._outputs,
+        }
+        return {
+            "request": self.request,
+            "version": self.version,
+            "groups": [
+                [example, [None if one is None else orjson.loads(encode_line(one)) for one in own]]
+                for example, own in groups.items()
+            ],
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `saved` was taken."""
+        self.version = saved["version"]
+        for example, own in saved["groups"]:
+            outputs = [None if one is None else decode_line(orjson.dumps(one)) for one in own]
+            if None in outputs:
+                self._partial[example] = outputs
+            else:
+                self._outputs[example] = [one for one in outputs if one is not None]
+        self._check_done()
+
+
+class Evaluations:
+    """The evaluations under way by number, and those that a saved state has and nobody has asked for again."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, RunningEvaluation] = {}
+        self._next = 0
+        self._saved: list[Mapping[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __getitem__(self, number: int) -> RunningEvaluation:
+        return self._running[number]
+
+    def begin(self, running: RunningEvaluation) -> int:
+        """Number an evaluation; it goes on where a saved one with the same request was."""
+        request = running.request
+        for index, saved in enumerate(self._saved):
+            if saved["request"] == request:
+                running.load(self._saved.pop(index))
+                break
+        number, self._next = self._next, self._next + 1
+        self._running[number] = running
+        return number
+
+    def take(self, end: EvaluationEnd) -> None:
+        """A group of an evaluation has ended; those of an evaluation that was given up are ignored."""
+        if (running := self._running.get(end.evaluation)) is not None:
+            running.take(end)
+
+    def end(self, number: int) -> None:
+        """Forget an evaluation."""
+        del self._running[number]
+
+    def state_dict(self, partial: Mapping[int, Mapping[int, Sequence[Any]]]) -> list[Any]:
+        """All of them as JSON values; `partial`: by number and example, results of groups that have not ended."""
+        running = [one.saved(partial.get(number, {})) for number, one in self._running.items()]
+        return [*running, *self._saved]
+
+    def load_state_dict(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Keep what `state_dict` gave until it is asked for again."""
+        self._saved = list(saved)

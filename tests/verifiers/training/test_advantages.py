@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import rollout, turn
 
+import verifiers as vf
 from verifiers.errors import ConfigError
+from verifiers.testing import ScriptedClient
 from verifiers.training.advantages import (
     ESTIMATORS,
     estimator_of,
@@ -130,4 +132,49 @@ def test_advantages_of_the_environment_replace_the_estimators():
     ]
     assert group_samples(outputs).advantages == [3.0, -4.0]
     outputs[1]["advantage"] = None
+    assert group_samples(outputs).advantages == [0.5, -0.5]
+
+
+@pytest.mark.parametrize("columns", [["trajectory"], ["trajectory", "advantage"]])
+async def test_what_scoring_a_group_writes_does_not_replace_the_chosen_estimator(columns):
+    replies = iter(["yes", "no", "no", "no"])
+
+    def right(completions) -> list[float]:
+        return [float(c[-1]["content"] == "yes") for c in completions]
+
+    env = vf.SingleTurnEnv(
+        dataset=[{"question": "q", "answer": "yes"}], rubric=vf.Rubric(funcs=[right])
+    )
+    row = env.get_dataset()[0]
+    client = ScriptedClient(lambda _: next(replies), token_ids=True)
+    outputs = await env.run_group(
+        [vf.RolloutInput(**row)] * 4, client, "m", {}, state_columns=columns
+    )
+    assert [step["advantage"] for step in outputs[0]["trajectory"]] == [0.75]
+    for name, expected in {"group_mean": 0.75, "leave_one_out": 1.0, "max_rl": 3.0}.items():
+        found = group_samples(outputs, name)
+        assert found.advantages[0] == pytest.approx(expected)
+        own = found.samples[0]
+        assert own.token_advantages()[own.mask] == pytest.approx(expected)
+
+
+def test_an_advantage_for_one_step_stays_beside_an_estimator():
+    steps = {0: {"advantage": 0.5}, 1: {"advantage": 9.0}}  # 0.5: what scoring wrote
+    two = [turn([1], [2]), turn([1, 2], [3])]
+    outputs = [
+        rollout(two, reward=1.0, steps=steps, advantage=0.5),
+        rollout(two, reward=0.0, steps={n: {"advantage": -0.5} for n in (0, 1)}, advantage=-0.5),
+    ]
+    found = group_samples(outputs, "leave_one_out")
+    assert found.samples[0].token_advantages().tolist() == [0.0, 1.0, 9.0]
+    assert found.samples[1].token_advantages().tolist() == [0.0, -1.0, -1.0]
+
+
+def test_what_scoring_wrote_counts_failed_rollouts_and_the_estimator_does_not():
+    rewards = [1.0, 0.0, 0.0]
+    outputs = [
+        output | {"advantage": reward - 1 / 3}
+        for output, reward in zip(group(*rewards), rewards, strict=True)
+    ]
+    outputs[2]["error"] = {"error": "SandboxError"}
     assert group_samples(outputs).advantages == [0.5, -0.5]

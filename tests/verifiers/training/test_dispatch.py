@@ -188,7 +188,9 @@ class Life(RuleBasedStateMachine):
 
     @rule(examples=st.lists(st.integers(0, 4), min_size=1, max_size=3), rollouts=st.integers(1, 2))
     def evaluate(self, examples, rollouts):
-        self.machine.add_evaluation(self.next_evaluation, examples, rollouts)
+        self.machine.add_evaluation(
+            self.next_evaluation, {example: [None] * rollouts for example in examples}
+        )
         self.next_evaluation += 1
 
     @precondition(lambda self: self.next_evaluation)
@@ -397,7 +399,7 @@ def test_generation_runs_ahead_only_so_far():
 def test_evaluations_go_first_and_share_the_room():
     machine = dispatch(max_in_flight=3)
     machine.next_start()
-    machine.add_evaluation(7, [2, 3], 1)
+    machine.add_evaluation(7, {2: [None], 3: [None]})
     # the group that is begun is finished first, then the evaluation
     kinds = [(s.evaluation, s.example) for s in start_all(machine)]
     assert kinds[0][0] is None

@@ -42,7 +42,7 @@ def source(env, client=None, *, endpoints=None, state=None, **changed):
     options = {
         name: changed.pop(name)
         for name in list(changed)
-        if name.startswith("on_") and name != "on_stale"
+        if (name.startswith("on_") and name != "on_stale") or name == "version"
     }
     config = {"groups_per_batch": 2, "rollouts_per_group": 2, "max_in_flight": 8} | changed
     chosen = endpoints or [PolicyEndpoint(client or half_right())]
@@ -274,6 +274,88 @@ async def test_resuming_neither_repeats_nor_loses_an_example():
         counts[group["example"]] += 1
     assert max(counts.values()) - min(counts.values()) <= 1
     assert sum(counts.values()) == saved["dispatch"]["tally"]["groups_begun"]
+
+
+@pytest.mark.parametrize("answered", [0, 3, 5])
+async def test_an_evaluation_under_way_is_continued_after_resuming(answered):
+    """Neither what it has is played again, nor is it lost."""
+    evaluation = [{"question": f"e{n}", "answer": "yes"} for n in range(3)]
+    fast = half_right()
+
+    def client(limit, asked):
+        async def reply(prompt):
+            if prompt[-1]["content"].startswith("e"):
+                asked.append(prompt[-1]["content"])
+                if len(asked) > limit:
+                    await asyncio.Event().wait()
+                return f"yes {len(asked)} of {limit}"
+            return (await fast.get_response(prompt, "m", {})).message.content
+
+        return ScriptedClient(reply, token_ids=True)
+
+    first: list[str] = []
+    env = environment(eval_dataset=evaluation)
+    async with source(env, client(answered, first), max_in_flight=6, version=4) as rollouts:
+        task = asyncio.create_task(rollouts.evaluate(3, 2, sampling_args={"temperature": 0.0}))
+        while len(first) < min(6, answered + 1) or finished(rollouts) < answered:
+            await asyncio.sleep(0)
+        saved = json.loads(json.dumps(rollouts.state_dict()))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    second: list[str] = []
+    async with source(env, client(99, second), max_in_flight=6, state=saved, version=5) as resumed:
+        again = json.loads(json.dumps(resumed.state_dict()))["evaluations"]
+        assert again == saved["evaluations"]  # saved once more before it is asked for again
+        result = await resumed.evaluate(3, 2, sampling_args={"temperature": 0.0})
+        assert resumed.state_dict()["evaluations"] == []
+    assert len(second) == 6 - answered
+    assert result.versions == (4, 5)
+    assert [output["example_id"] for output in result.outputs] == [0, 0, 1, 1, 2, 2]
+    kept = [o for o in result.outputs if f"of {answered}" in o["completion"][-1]["content"]]
+    assert len(kept) == answered
+    assert result.mean_reward == 1.0
+
+
+def finished(rollouts):
+    """Rollouts of evaluations that have a result."""
+    return sum(
+        result is not None
+        for saved in rollouts.state_dict()["evaluations"]
+        for _, results in saved["groups"]
+        for result in results
+    )
+
+
+async def test_another_evaluation_than_the_saved_one_begins_anew():
+    env = environment(eval_dataset=[{"question": "e0", "answer": "yes"}])
+    async with source(env) as rollouts:
+        saved = rollouts.state_dict()
+    request = {"examples": 1, "rollouts_per_example": 2, "sampling_args": {}, "state_columns": []}
+    saved["evaluations"] = [{"request": request, "version": 0, "groups": [[0, [None, None]]]}]
+    async with source(env, state=saved) as resumed:
+        assert len((await resumed.evaluate(1, 3)).outputs) == 3
+        assert resumed.state_dict()["evaluations"] == saved["evaluations"]
+
+
+async def test_a_source_begins_with_the_version_the_policy_has():
+    async with source(environment(), version=7) as rollouts:
+        assert rollouts.version == 7
+        batch = await rollouts.next_batch()
+        assert batch.version == 7
+        assert {entry.version for entry in batch.entries} == {7}
+        saved = rollouts.state_dict()
+    with pytest.raises(ConfigError, match="state is of policy version 7, the policy of version 6"):
+        await source(environment(), state=saved, version=6).__aenter__()
+    # A later policy than the saved state's: what has become too old is not trained on.
+    dropped = []
+    async with source(
+        environment(), state=saved, version=9, max_off_policy_steps=1,
+        on_cancellation=lambda one: dropped.append((one.reason, one.version)),
+    ) as rollouts:  # fmt: skip
+        assert {e.version for e in (await rollouts.next_batch()).entries} == {9}
+    stale = [version for reason, version in dropped if reason is CancelReason.STALE]
+    assert set(stale) == {7}
 
 
 async def test_groups_that_were_ready_are_trained_after_resuming_without_playing_them_again():
