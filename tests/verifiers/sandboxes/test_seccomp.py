@@ -3,6 +3,7 @@
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,18 +11,41 @@ from verifiers.sandboxes.agent import seccomp
 
 MACHINES = list(seccomp.AUDIT_ARCHITECTURE)
 HEADERS = {
-    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
-    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+    "x86_64": ["/usr/include/x86_64-linux-gnu/asm/unistd_64.h"],
+    # Its own, from Debian's linux-libc-dev-arm64-cross or on such a machine; else the generic table it is made from.
+    "aarch64": [
+        "/usr/aarch64-linux-gnu/include/asm-generic/unistd.h",
+        "/usr/include/asm-generic/unistd.h",
+    ],
 }
-RENAMED = {"umount2": "umount2", "_sysctl": "_sysctl"}
+TABLES = (
+    seccomp.DENIED,
+    seccomp.UNBOUNDED_MEMORY,
+    seccomp.AIMED_AT_PROCESS,
+    seccomp.AIMED_BY_KIND,
+    seccomp.SIGNALLING,
+    seccomp._CHECKED,
+)
+ALL = {name: numbers for table in TABLES for name, numbers in table.items()}
 
 
 def decide(
-    machine: str, number: int, *arguments: int, architecture: int | None = None, **options: bool
+    machine: str, number: int, *arguments: int, architecture: int | None = None, **options: Any
 ) -> int:
     """What the kernel would do with a system call."""
     options = {"deny_unbounded_memory": False, **options}
     program = seccomp.instructions(machine, **options)
+    return run(program, machine, number, *arguments, architecture=architecture)
+
+
+def run(
+    program: list[seccomp.Instruction],
+    machine: str,
+    number: int,
+    *arguments: int,
+    architecture: int | None = None,
+) -> int:
+    """Interpret a filter as the kernel would."""
     padded = [a & (2**64 - 1) for a in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
     data = struct.pack(
         "<IIQ6Q", number, architecture or seccomp.AUDIT_ARCHITECTURE[machine], 0, *padded
@@ -51,33 +75,36 @@ def fails(errno: int) -> int:
 
 
 def number_of(machine: str, name: str) -> int:
-    number = {**seccomp.DENIED, **seccomp.UNBOUNDED_MEMORY, **seccomp._CHECKED}[name][
-        MACHINES.index(machine)
-    ]
+    number = ALL[name][MACHINES.index(machine)]
     assert number is not None
     return number
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_listed_call_is_denied_and_its_neighbours_are_not(machine: str):
+def test_every_listed_call_is_denied_and_all_others_are_not(machine: str):
     column = MACHINES.index(machine)
-    listed = {
-        n[column] for n in (seccomp.DENIED | seccomp._CHECKED).values() if n[column] is not None
+    denied = {numbers[column] for numbers in seccomp.DENIED.values()}
+    # Each has tests of its own, since its arguments decide.
+    by_arguments = {
+        numbers[column]
+        for table in (seccomp.AIMED_AT_PROCESS, seccomp.AIMED_BY_KIND, seccomp._CHECKED)
+        for numbers in table.values()
     }
+    assert not denied & by_arguments - {None}
     for number in range(seccomp.NEWEST_KNOWN + 1):
-        wanted = fails(1) if number in listed else seccomp.ALLOW
-        if number not in {n[column] for n in seccomp._CHECKED.values()}:
+        if number not in by_arguments:
+            wanted = fails(1) if number in denied else seccomp.ALLOW
             assert decide(machine, number) == wanted, number
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_numbers_are_those_of_the_kernel_headers(machine: str):
-    if not HEADERS[machine].exists():
-        pytest.skip("no kernel headers here")
-    numbers = dict(re.findall(r"#define __NR3?2?4?_?(\w+)\s+(\d+)", HEADERS[machine].read_text()))
-    tables = {**seccomp.DENIED, **seccomp.UNBOUNDED_MEMORY, **seccomp._CHECKED}
+    headers = [Path(path) for path in HEADERS[machine] if Path(path).exists()]
+    if not headers:
+        pytest.skip(f"no kernel headers of {machine} here")
+    numbers = dict(re.findall(r"#define __NR3?2?4?_?(\w+)\s+(\d+)", headers[0].read_text()))
     checked = 0
-    for name, columns in tables.items():
+    for name, columns in ALL.items():
         number = columns[MACHINES.index(machine)]
         if name in numbers:
             assert number == int(numbers[name]), name
@@ -85,7 +112,82 @@ def test_the_numbers_are_those_of_the_kernel_headers(machine: str):
         else:
             # Newer than these headers, or not on this architecture.
             assert number is None or number >= 440 or name in ("nfsservctl",), name
-    assert checked > 60
+    assert checked > 75
+
+
+def test_both_architectures_have_the_same_numbers_since_linux_5_1():
+    for name, (x86_64, aarch64) in ALL.items():
+        if x86_64 is not None and x86_64 >= 424:
+            assert x86_64 == aarch64, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_jump_leaves_the_filter_and_every_way_ends_in_an_answer(machine: str):
+    for options in (
+        {},
+        {"deny_unbounded_memory": True, "allow_sockets": False},
+        {"protection": seccomp.Protection(77, forbids_signals=True)},
+    ):
+        program = seccomp.instructions(machine, **{"deny_unbounded_memory": False, **options})
+        assert len(program) < 4096  # the kernel's limit
+        for position, (code, if_true, if_false, _) in enumerate(program):
+            if code != 0x06:
+                assert max(if_true, if_false) < 256
+                assert position + 1 + max(if_true, if_false) < len(program)
+        assert program[-1].code == 0x06
+
+
+AGENT = seccomp.Protection(77, forbids_signals=True)
+FIRST = seccomp.Protection(1, forbids_signals=True)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_commands_cannot_limit_or_starve_the_agent(machine: str):
+    for program in (
+        seccomp.instructions(machine, deny_unbounded_memory=False, protection=AGENT),
+        seccomp.protection_alone(machine, AGENT),
+    ):
+        for name in seccomp.AIMED_AT_PROCESS:
+            call = number_of(machine, name)
+            assert run(program, machine, call, 77) == fails(1)
+            assert run(program, machine, call, 77 | 1 << 32) == fails(1)
+            for target in (0, 78, 1):
+                assert run(program, machine, call, target) == seccomp.ALLOW
+        for name, user_kind in (("setpriority", 2), ("ioprio_set", 3)):
+            call = number_of(machine, name)
+            assert run(program, machine, call, 0, 77) == fails(1)
+            assert run(program, machine, call, user_kind, 1000) == fails(1)
+            assert run(program, machine, call, 0, 0) == seccomp.ALLOW
+            assert run(program, machine, call, 0, 78) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_signals_to_the_agent_are_refused_where_the_kernel_does_not_do_it(machine: str):
+    minus = 2**64
+    for protection, refused, allowed in (
+        (AGENT, (77, minus - 77, minus - 1), (0, 78, 1)),
+        # Process 1 uses kill(-1) itself to end all others.
+        (FIRST, (1,), (0, 2, minus - 1)),
+        (seccomp.Protection(), (), (1, minus - 1)),
+    ):
+        program = seccomp.instructions(machine, deny_unbounded_memory=False, protection=protection)
+        for name in seccomp.SIGNALLING:
+            call = number_of(machine, name)
+            for target in refused:
+                assert run(program, machine, call, target, 9) == fails(1)
+            for target in allowed:
+                assert run(program, machine, call, target, 9) == seccomp.ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_protection_alone_forbids_nothing_else(machine: str):
+    program = seccomp.protection_alone(machine, AGENT)
+    aimed = {**seccomp.AIMED_AT_PROCESS, **seccomp.AIMED_BY_KIND, **seccomp.SIGNALLING}
+    by_arguments = {numbers[MACHINES.index(machine)] for numbers in aimed.values()}
+    for number in (*range(600), 0x40000000 | 165):
+        if number not in by_arguments:
+            assert run(program, machine, number) == seccomp.ALLOW
+    assert run(program, machine, 62, 77, architecture=0x40000003) == seccomp.ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)

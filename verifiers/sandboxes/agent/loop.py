@@ -439,6 +439,11 @@ class Agent:
             for job in self._jobs.values():
                 if largest in processes.family({job.pid}, {job.mark}, running):
                     job.oom = True
+            leader = self._by_pid.get(largest)
+            if leader is not None:
+                # The command itself: its children must not go on where they have used everything up.
+                self._kill_tree(leader)
+                return
             try:
                 os.kill(largest, signal.SIGKILL)
             except ProcessLookupError:

@@ -17,9 +17,9 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 SENTRY_MEMORY_MB = 256
 """What gVisor itself may take on top of the specification's memory."""
-PROCESSES_OF_SENTRY = 512
-STUBS_PER_PROCESS = 8
-"""Processes and threads of this machine: gVisor's own, and those it needs for each one inside."""
+STUBS, STUBS_PER_PROCESS = 4096, 64
+"""Processes and threads of this machine, mostly one for each pair of a process inside and a thread of gVisor. Inside,
+RLIMIT_NPROC counts; this is for a gVisor that has been taken over, and a tight one would crash it under load."""
 _ENTER_GROUPS = (
     # Each file of a group is followed by whether entering it may fail.
     'while [ "$1" != -- ]; do echo $$ > "$1" || [ "$2" = optional ] || exit 125; shift 2; done; '
@@ -62,7 +62,7 @@ class RunscContainer:
 
     def _inside_group(self, groups: cgroups.ControlGroups, command: list[str]) -> list[str]:
         spec = self._spec
-        processes = spec.max_processes * STUBS_PER_PROCESS + PROCESSES_OF_SENTRY
+        processes = STUBS + spec.max_processes * STUBS_PER_PROCESS
         memory_bytes = (spec.memory_mb + SENTRY_MEMORY_MB) << 20
         groups.make(self._name, cgroups.Limits(memory_bytes, processes, spec.cpu_cores))
         self._group = Group(groups, groups.open_oom_counter(self._name))
