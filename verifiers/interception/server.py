@@ -217,36 +217,44 @@ class InterceptionServer:
             self.intercepts.pop(request_id, None)
 
     async def _stream(self, request: web.Request, intercept: Intercept) -> web.StreamResponse:
-        queue: asyncio.Queue[Any] = intercept["chunk_queue"]
-        api_format = intercept["protocol"]
         answer: web.StreamResponse | None = None
+        was_told_all = False
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(KEEPALIVE_INTERVAL_SECONDS):
-                        chunk = await queue.get()
-                except TimeoutError:
-                    chunk = b": keepalive\n\n"
-                if isinstance(chunk, BaseException) and answer is None:
-                    return _error_answer(chunk, intercept)
+            while not was_told_all:
+                chunks = await _next_chunks(intercept["chunk_queue"])
+                if isinstance(chunks[0], BaseException) and answer is None:
+                    return _error_answer(chunks[0], intercept)
                 if answer is None:
                     answer = web.StreamResponse(headers={"Cache-Control": "no-cache"})
                     answer.content_type = "text/event-stream"
                     await answer.prepare(request)
-                if chunk is None:
-                    await answer.write_eof()
-                    return answer
-                await answer.write(_event_bytes(chunk, api_format))
-                if isinstance(chunk, BaseException):
-                    await answer.write_eof()
-                    return answer
+                # In one piece: an agent that hangs up once it has read what it wants has read everything.
+                was_told_all = chunks[-1] is None or isinstance(chunks[-1], BaseException)
+                data = [_event_bytes(chunk, intercept["protocol"]) for chunk in chunks]
+                await answer.write(b"".join(data))
+            assert answer is not None
+            await answer.write_eof()
+            return answer
         except (ConnectionError, asyncio.CancelledError) as error:
-            if intercept["response_future"].done() and not intercept["response_future"].cancelled():
+            future: asyncio.Future[Any] = intercept["response_future"]
+            if future.done() and not future.cancelled() and not was_told_all:
                 broken = StreamInterrupted("The answer to the agent broke off: it has hung up.")
                 self._set_rollout_error(intercept["rollout_id"], broken)
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise asyncio.CancelledError from error
+
+
+async def _next_chunks(queue: asyncio.Queue[Any]) -> list[Any]:
+    """What is to be sent next, up to the end of the stream; a comment if there is nothing for a while."""
+    try:
+        async with asyncio.timeout(KEEPALIVE_INTERVAL_SECONDS):
+            chunks = [await queue.get()]
+    except TimeoutError:
+        return [b": keepalive\n\n"]
+    while not queue.empty() and not (chunks[-1] is None or isinstance(chunks[-1], BaseException)):
+        chunks.append(queue.get_nowait())
+    return chunks
 
 
 def _knows_secret(headers: Mapping[str, str], secret: str) -> bool:
@@ -273,8 +281,8 @@ def _error_answer(error: BaseException, intercept: Intercept) -> web.Response:
 
 
 def _event_bytes(chunk: Any, api_format: Any) -> bytes:
-    if isinstance(chunk, bytes):
-        return chunk
+    if chunk is None or isinstance(chunk, bytes):
+        return chunk or b""
     if isinstance(chunk, BaseException):
         return streams.error_event(chunk, api_format)
     return streams.event(answers.jsonable(chunk))

@@ -17,6 +17,7 @@ from verifiers.interception import server as server_module
 from verifiers.interception.server import (
     InterceptionError,
     InterceptionServer,
+    StreamInterrupted,
     deliver_response,
     synthesize_stream,
 )
@@ -198,6 +199,38 @@ async def test_an_agent_that_hangs_up_is_no_turn(server: InterceptionServer):
     assert intercept["response_future"].cancelled()
     deliver_response(intercept, ANSWER)  # too late, and harmless
     assert await reader.read() == b""
+
+
+async def test_an_agent_may_hang_up_when_it_has_read_enough(server: InterceptionServer):
+    state: dict[str, Any] = {}
+    queue = server.register_rollout("r1", state)
+    reader, writer = await server.open_connection()
+    body = json.dumps({"messages": ASK, "stream": True}).encode()
+    head = f"POST /rollout/r1/v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-api-key: {SECRET}\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    intercept = server.intercepts[await queue.get()]
+    await synthesize_stream(intercept, ANSWER)
+    await reader.readuntil(b"finish_reason")
+    writer.transport.abort()
+    await server.stop()
+    assert state == {}
+
+
+async def test_a_stream_that_breaks_off_is_the_rollouts_error(server: InterceptionServer):
+    state: dict[str, Any] = {}
+    queue = server.register_rollout("r1", state)
+    reader, writer = await server.open_connection()
+    body = json.dumps({"messages": ASK, "stream": True}).encode()
+    head = f"POST /rollout/r1/v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-api-key: {SECRET}\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    intercept = server.intercepts[await queue.get()]
+    deliver_response(intercept, ANSWER)
+    intercept["chunk_queue"].put_nowait({"part": 1})  # the rest never comes
+    await reader.readuntil(b"part")
+    writer.transport.abort()
+    while intercept["request_id"] in server.intercepts:  # noqa: ASYNC110 - what ends it is inside aiohttp
+        await asyncio.sleep(0)
+    assert isinstance(state["error"], StreamInterrupted)
 
 
 async def test_who_may_ask_and_for_what(server: InterceptionServer):
