@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from hub_server.errors import HubError
+from hub_server.accounts.authorisation import Action
+from hub_server.errors import HubError, SettingsError, Unavailable
 from hub_server.logs import configure_logging
 from hub_server.moments import utc_now
 from hub_server.preparation import is_prepared
@@ -52,6 +54,7 @@ def serve(
         data_dir=data_dir, host=host, port=port, workers=workers, base_url=base_url
     )
     configure_logging()
+    _check_address(settings)
     setup_token = None
     if not is_prepared(settings):
         setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
@@ -67,6 +70,20 @@ def serve(
     # A fresh interpreter in place of this one: what preparing needed does not stay in memory.
     arguments = [sys.executable, "-m", "hub_server.server"]
     os.execve(sys.executable, arguments, {**os.environ, **environment_of(settings)})
+
+
+def _check_address(settings: Settings) -> None:
+    """Say at once, before anything is prepared, that this address cannot be listened on."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((settings.host, settings.port))
+    except OSError as error:
+        raise SettingsError(
+            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
+            "Choose with --host and --port."
+        ) from error
 
 
 async def _prepare(settings: Settings, database: "Database", migrate: bool) -> str | None:
@@ -243,9 +260,17 @@ def disable(
 def new_token(
     user: str,
     name: Annotated[str, typer.Option(help="What it is for.")] = "operator",
-    action: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
-    environment: Annotated[list[str] | None, typer.Option(help="Pattern owner/name.")] = None,
-    days: Annotated[float | None, typer.Option(help="Days until it ends.")] = None,
+    action: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(Action)}. May be repeated. (default: all but admin)"),
+    ] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option(help="owner/name, where * stands for anything. May be repeated. (default: *)"),
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="Days until it ends. (default: never)")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Make a token for a person and print it."""
@@ -305,12 +330,25 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line and exit code 2."""
+    """Run the command. An error is one line: exit code 1 for what is broken or out of reach, else 2."""
     try:
         app()
+    except Unavailable as error:
+        _fail(error.detail, 1)
     except HubError as error:
-        typer.echo(f"vf-hub: {error.detail}", err=True)
-        sys.exit(2)
+        _fail(error.detail, 2)
+    except Exception as error:
+        # SQLAlchemy is not imported only to name its errors. Their first line is the cause; further ones repeat
+        # the statement with its values.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("sqlalchemy."):
+            raise
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        _fail(f"{first}. Is the database reachable, and the folder writable?", 1)
+
+
+def _fail(text: str, code: int) -> None:
+    typer.echo(f"vf-hub: {text}", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Everything an operator can set. Each field is also the variable `VF_HUB_<FIELD>`."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from hub_server.errors import SettingsError
 
@@ -39,8 +42,6 @@ class Settings(BaseModel):
     install_urls: Literal["wheel", "index"] = "wheel"
     """What `prime env install` is told: the wheel's address with its hash, which no other index can
     answer for, or the environment's index."""
-    registration: Literal["closed", "open"] = "closed"
-    """Whether strangers may make accounts."""
     anonymous_read: bool = True
     """Whether public environments can be read without an account."""
 
@@ -83,6 +84,35 @@ class Settings(BaseModel):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        if value.startswith(("postgres://", "postgresql://")):
+            value = f"postgresql+asyncpg://{value.partition('://')[2]}"
+        if value and not value.startswith(("postgresql+asyncpg://", "sqlite+aiosqlite:///")):
+            raise ValueError(
+                f"a database is postgresql+asyncpg://user:password@host/name, not {_scheme(value)}"
+            )
+        return value
+
+    @field_validator("storage_url")
+    @classmethod
+    def _known_storage(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme != "s3" or not parts.netloc):
+            raise ValueError(
+                f"a storage is s3://bucket or s3://bucket/prefix, not {_scheme(value)}"
+            )
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.netloc):
+            raise ValueError(f"an address is https://hub.example.org, not {_scheme(value)}")
+        return value
+
     @property
     def sqlalchemy_url(self) -> str:
         """The address of the database."""
@@ -104,6 +134,11 @@ class Settings(BaseModel):
         return self.data_dir / "staging"
 
 
+def _scheme(address: str) -> str:
+    """The beginning of an address, which may have a password further on."""
+    return repr(address.partition("://")[0][:20] + "://…")
+
+
 def settings_from_environment(**overrides: object) -> Settings:
     """Settings from `VF_HUB_*`, with the overrides that are not None on top.
 
@@ -118,8 +153,20 @@ def settings_from_environment(**overrides: object) -> Settings:
     values.update({key: value for key, value in overrides.items() if value is not None})
     try:
         return Settings.model_validate(values)
-    except ValueError as error:
-        raise SettingsError(f"The VF_HUB_* settings cannot be used: {error}") from error
+    except ValidationError as error:
+        raise SettingsError("; ".join(map(_explained, error.errors()))) from error
+
+
+def _explained(problem: ErrorDetails) -> str:
+    """One wrong setting in words; its value is shown unless it may hold a password."""
+    name = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        near = get_close_matches(name, Settings.model_fields, 1)
+        hint = f" Did you mean VF_HUB_{near[0].upper()}?" if near else ""
+        return f"There is no setting VF_HUB_{name.upper()}.{hint} docs/hub.md lists them."
+    shown = "" if "url" in name or "secret" in name else f"={str(problem['input'])[:60]!r}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"VF_HUB_{name.upper()}{shown} cannot be used: {message}."
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

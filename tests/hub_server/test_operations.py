@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 import time
 
 import httpx
@@ -36,10 +40,34 @@ def test_settings_come_from_variables_and_go_to_workers_unchanged(monkeypatch, t
     assert settings_from_environment() == settings
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORTT", "1"), ("PORT", "many"), ("WORKERS", "0")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORTT", "1"),
+        ("PORT", "many"),
+        ("WORKERS", "0"),
+        ("DATABASE_URL", "mysql://user:s3cret@host/name"),
+        ("STORAGE_URL", "ftp://user:s3cret@host"),
+        ("STORAGE_URL", "s3://"),
+        ("BASE_URL", "hub.example.org"),
+    ],
+)
 def test_a_wrong_setting_is_named(monkeypatch, name, value):
     monkeypatch.setenv(f"VF_HUB_{name}", value)
-    with pytest.raises(SettingsError, match=name.lower()):
+    with pytest.raises(SettingsError, match=f"VF_HUB_{name}") as caught:
+        settings_from_environment()
+    for unwanted in ("pydantic", "\n", "s3cret"):
+        assert unwanted not in str(caught.value)
+
+
+def test_the_usual_spelling_of_a_postgresql_address_is_understood():
+    given = Settings(database_url="postgresql://user:password@host/name")
+    assert given.sqlalchemy_url == "postgresql+asyncpg://user:password@host/name"
+
+
+def test_a_misspelt_setting_is_recognised(monkeypatch):
+    monkeypatch.setenv("VF_HUB_DATABSE_URL", "x")
+    with pytest.raises(SettingsError, match="mean VF_HUB_DATABASE_URL"):
         settings_from_environment()
 
 
@@ -274,6 +302,38 @@ async def test_a_fault_of_ours_is_told_without_its_cause(small_hub):
 # --- the command --------------------------------------------------------------------------------
 
 
+def run_vf_hub(*arguments, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "hub_server.cli", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_hub_that_cannot_start_says_why_in_one_line(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        data_dir = str(tmp_path / "hub")
+        busy = run_vf_hub("serve", "--data-dir", data_dir, "--port", port)
+        assert (busy.returncode, busy.stdout) == (2, "")
+        assert f"port {port}: Address already in use" in busy.stderr
+    (tmp_path / "file").write_text("")
+    database = f"postgresql+asyncpg://hub:s3cret@127.0.0.1:{port}/hub"
+    for arguments, variables in (
+        (("serve", "--data-dir", str(tmp_path / "file" / "below"), "--port", port), {}),
+        (("fsck", "--data-dir", data_dir), {"VF_HUB_DATABASE_URL": database}),
+    ):
+        failed = run_vf_hub(*arguments, **variables)
+        assert (failed.returncode, failed.stdout) == (1, "")
+        assert failed.stderr.startswith("vf-hub: ")
+        assert len(failed.stderr.splitlines()) == 1
+        assert "s3cret" not in failed.stderr
+
+
 def test_an_account_and_a_token_are_made_beside_a_serving_hub(live_hub):
     added = live_hub.run("user", "add", "carol", "--password", "correct horse")
     assert added.stdout == "Made the account carol.\n"
@@ -281,6 +341,8 @@ def test_an_account_and_a_token_are_made_beside_a_serving_hub(live_hub):
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{live_hub.url}/api/v1/user/whoami", headers=headers)
     assert list(answer.json()["data"]["scope"]) == ["read"]
+    wrong = live_hub.run("token", "new", "carol", "--action", "reed", check=False)
+    assert (wrong.returncode, wrong.stdout, "publish" in wrong.stderr) == (2, "", True)
     refused = live_hub.run("user", "add", "car0l", "--password", "correct horse", check=False)
     assert (refused.returncode, "looks like" in refused.stderr) == (2, True)
 
