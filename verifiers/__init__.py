@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from verifiers.envs.environment import Environment as Environment
     from verifiers.envs.harbor.env import HarborEnv as HarborEnv
     from verifiers.envs.integrations.gym_env import GymEnv as GymEnv
+    from verifiers.envs.integrations.openenv_env import OpenEnvEnv as OpenEnvEnv
     from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv as ReasoningGymEnv
     from verifiers.envs.integrations.textarena_env import TextArenaEnv as TextArenaEnv
     from verifiers.envs.mcp_env import MCPEnv as MCPEnv
@@ -200,6 +201,7 @@ _EXPORTS: dict[str, str] = {
         "verifiers.envs.harbor.env": "HarborEnv",
         "verifiers.tools.mcp": "MCPTool MCPToolConfig",
         "verifiers.envs.integrations.gym_env": "GymEnv",
+        "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
         "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",
         "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
         "verifiers.loading": "load_environment",
@@ -223,7 +225,7 @@ _GONE = {
 """Names of the oldest releases that nothing here replaces one for one, and what to use."""
 
 _LATER = frozenset(
-    {"BrowserEnv", "CLIHarness", "Harness", "OpenEnvEnv"} | {"RLMEnv", "RendererClient", "Taskset"}
+    {"BrowserEnv", "CLIHarness", "Harness"} | {"RLMEnv", "RendererClient", "Taskset"}
 )
 
 _SUBMODULES = frozenset(
@@ -232,6 +234,7 @@ _SUBMODULES = frozenset(
         "decorators",
         "envs",
         "errors",
+        "legacy",
         "parsers",
         "rollouts",
         "rubrics",

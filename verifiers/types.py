@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 from verifiers.records import Record
 from verifiers.state import State as State
@@ -16,9 +16,6 @@ from verifiers.timing import RolloutTiming as RolloutTiming
 from verifiers.timing import StateUsageTracker as StateUsageTracker
 from verifiers.timing import TimeSpan as TimeSpan
 from verifiers.timing import TimeSpans as TimeSpans
-
-if TYPE_CHECKING:
-    pass
 
 # ---------------------------------------------------------------------------------------------- messages
 
@@ -367,7 +364,7 @@ class RolloutOutput(dict[str, Any]):
 
 
 class GenerateMetadata(TypedDict, total=False):
-    """What is saved about a run beside its rollouts."""
+    """What is saved about a run beside its rollouts; None for a number that cannot be computed."""
 
     format_version: int
     env_id: str
@@ -390,8 +387,6 @@ class GenerateMetadata(TypedDict, total=False):
     state_columns: list[str]
     path_to_save: Path
     tools: list[Tool] | None
-
-    # What 0.1.14 did not write. A number that cannot be computed (an error of one example) is None.
     avg_reward_error_free: float | None
     reward_stderr: float | None
     reward_ci95: list[float] | None

@@ -14,7 +14,7 @@ LAYERS = {
     3: "rubrics rollouts runs interception",
     4: "envs",
     5: "loading packages serve training viewer hub testing evaluation evaluations endpoint logs example_datasets",
-    6: "utils scripts __init__",
+    6: "utils scripts legacy __init__",
 }
 LAYER_OF = {unit: layer for layer, units in LAYERS.items() for unit in units.split()}
 SIBLINGS_MAY_MEET = {0, 5, 6}

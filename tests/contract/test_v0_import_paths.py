@@ -8,13 +8,13 @@ import importlib
 import pytest
 
 PATHS = {
-    "verifiers": """AssistantMessage CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv HarborEnv Info
-        InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError
-        MultiTurnEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
+    "verifiers": """AssistantMessage CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv
+        HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages
+        ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
         Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv
         ThinkParser Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep
         Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset
-        log_level print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
+        log_level print_prompt_completions_sample quiet_verifiers setup_logging stop teardown legacy""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
         OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient resolve_client""",
     "verifiers.clients.anthropic_messages_client": "AnthropicMessagesClient",
@@ -35,6 +35,9 @@ PATHS = {
     "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
         SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
         is_retryable_sandbox_read_error""",
+    "verifiers.envs.experimental.utils.git_checkout_cache": "resolve_git_checkout validate_git_checkout",
+    "verifiers.envs.integrations": "openenv_env",
+    "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
     "verifiers.envs.python_env": "PythonEnv PythonWorkerState",
@@ -86,8 +89,9 @@ PATHS = {
         messages_to_printable normalize_messages sanitize_tool_calls serialize_message_for_output""",
     "verifiers.utils.metric_utils": """EnvMetrics ErrorRateMetric FinalInputTokensMetric FinalOutputTokensMetric
         InputTokensMetric Metric OutputTokensMetric PassAtKMetric RewardMetric""",
+    "verifiers.legacy": "Rubric ToolEnv load_environment",
     "verifiers.utils.path_utils": """find_latest_incomplete_eval_results_path get_eval_runs_dir
-        is_valid_eval_results_path""",
+        is_valid_eval_results_path write_temp_file""",
     "verifiers.utils.pricing_utils": "format_cost_usd",
     "verifiers.utils.response_utils": "parse_response_message parse_response_messages parse_response_tokens",
     "verifiers.utils.save_utils": """GenerateOutputsBuilder extract_usage_tokens load_outputs make_dataset
@@ -101,12 +105,10 @@ PATHS = {
 }
 
 NOT_YET = {
-    "verifiers": "OpenEnvEnv",
     "verifiers.envs.experimental.rlm_env": "RLMEnv",
     # prompt optimisation
     "verifiers.scripts.gepa": "load_gepa_toml_config resolve_gepa_config_args",
-    # browsers and other people's environment servers
-    "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
+    # browsers
     "verifiers.envs.integrations.browser_env": "BrowserEnv",
 }
 

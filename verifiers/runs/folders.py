@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,3 +134,20 @@ def _complete_lines(path: Path) -> Iterator[bytes]:
         for line in file:
             if line.endswith(b"}\n") or line.endswith(b"}"):
                 yield line
+
+
+def write_temp_file(content: str, suffix: str = ".txt") -> str:
+    """The path of a new file with this text in the folder for temporary files; it is the caller's to delete."""
+    with tempfile.NamedTemporaryFile("w", suffix=suffix, delete=False, encoding="utf-8") as file:
+        file.write(content)
+    return file.name
+
+
+def prompt_search_folder(
+    env_id: str,
+    model: str,
+    env_dir_path: str | Path = "./environments",
+    output_dir: str | Path | None = None,
+) -> Path:
+    """A new name for a search for a better system prompt: `{base}/gepa/{env_id}--{model}/{8 hex digits}`."""
+    return named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir), "gepa")

@@ -26,7 +26,7 @@ NAMES = {
     " load_outputs make_dataset make_serializable push_results_to_hf_hub sanitize_metadata save_metadata"
     " save_new_outputs save_outputs serialize_timing state_to_output states_to_outputs validate_resume_metadata",
     "path_utils": "find_latest_incomplete_eval_results_path get_eval_results_path get_eval_runs_dir get_results_path"
-    " is_valid_eval_results_path",
+    " get_gepa_results_path is_valid_eval_results_path write_temp_file",
     "metric_utils": "EnvMetrics ErrorRateMetric FinalInputTokensMetric FinalOutputTokensMetric InputTokensMetric"
     " MeanMetric Metric OutputTokensMetric PassAtKMetric RewardMetric",
     "usage_utils": "StateUsageTracker compute_context_token_metrics extract_usage_tokens response_usage_tokens",

@@ -93,10 +93,18 @@ class EpisodicSumRubric(Rubric):
         self.add_reward_func(sum_step_rewards, weight)
 
 
+class MakesRows(Protocol):
+    """An environment whose rows come from seeds."""
+
+    def episode_row(self, seed: int) -> Row:
+        """The dataset row of one seed."""
+        ...
+
+
 class Episodes(Sequence[Row]):
     """Rows of one split: the first observation of each seed, reset when the row is taken."""
 
-    def __init__(self, env: GymEnv, first_seed: int, count: int) -> None:
+    def __init__(self, env: MakesRows, first_seed: int, count: int) -> None:
         self._env = env
         self._first_seed = first_seed
         self._count = count

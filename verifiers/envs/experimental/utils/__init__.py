@@ -1,0 +1,1 @@
+"""v0 import paths of what experimental environments shared there; imported by nobody inside."""

@@ -1,0 +1,184 @@
+"""Checkouts of git repositories at a commit, kept in a folder and shared by all programs that use it.
+
+    {cache_root}/{name}-{hash of the URL}/mirror.git              everything that was fetched
+    {cache_root}/{name}-{hash of the URL}/worktrees/{commit}      the files of one commit
+
+A checkout is made once, under a lock, and never changed afterwards; a commit that is there needs no network. Nothing is
+ever removed: delete the folder to free its space.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from verifiers.errors import ConfigError, Error
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_GIT_CHECKOUT_CACHE_ROOT = Path("~/.cache/verifiers/git-checkouts")
+_FULL_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+
+
+class GitCheckoutError(Error, RuntimeError):
+    """A repository could not be fetched, or has no such branch, tag or commit."""
+
+
+def resolve_git_checkout(
+    *,
+    repo_url: str,
+    ref: str,
+    cache_root: Path = DEFAULT_GIT_CHECKOUT_CACHE_ROOT,
+    local_checkout: str | Path | None = None,
+    gh_token: str | None = None,
+    required_files: tuple[str, ...] = (),
+) -> Path:
+    """The folder with the files of a repository at `ref`: a branch, a tag, or a commit's 40 hex digits. Blocks.
+
+    `local_checkout`: a checkout of the caller's own to use as it is. `gh_token` is sent to `repo_url` and stored
+    nowhere. Raises GitCheckoutError, and ConfigError when the checkout lacks one of the `required_files`.
+    """
+    if local_checkout is not None:
+        return validate_git_checkout(
+            Path(local_checkout).expanduser(), required_files=required_files
+        )
+    repository = Path(cache_root).expanduser() / _folder_name(repo_url)
+    repository.mkdir(parents=True, exist_ok=True)
+    with _locked(repository / "lock"):
+        mirror = _Mirror(repository / "mirror.git", repo_url, gh_token)
+        commit = mirror.commit_of(ref)
+        checkout = repository / "worktrees" / commit
+        whole = checkout.with_name(f"{commit}.whole")
+        if not whole.exists() or not checkout.is_dir():
+            shutil.rmtree(checkout, ignore_errors=True)  # what an interrupted one left
+            mirror.git("worktree", "prune")
+            mirror.git("worktree", "add", "--detach", "--force", str(checkout), commit)
+            whole.touch()
+    return validate_git_checkout(checkout, required_files=required_files)
+
+
+def validate_git_checkout(path: Path, *, required_files: tuple[str, ...] = ()) -> Path:
+    """`path`, when it is a git checkout with the files; ConfigError says what it lacks."""
+    path = Path(path)
+    if not path.is_dir():
+        raise ConfigError(f"The git checkout {path} is not a folder.")
+    if not (path / ".git").exists():
+        raise ConfigError(f"{path} is not a git checkout: it has no .git.")
+    missing = [name for name in required_files if not (path / name).exists()]
+    if missing:
+        raise ConfigError(f"The git checkout {path} has no {', '.join(missing)}.")
+    return path
+
+
+def _folder_name(repo_url: str) -> str:
+    name = Path(urlsplit(repo_url).path or repo_url).name.removesuffix(".git") or "repository"
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return f"{plain}-{hashlib.sha256(repo_url.encode()).hexdigest()[:12]}"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Mirror:
+    """A bare repository that follows the branches and tags of a URL."""
+
+    def __init__(self, path: Path, url: str, gh_token: str | None) -> None:
+        self._path = path
+        self._url = url
+        self._token = gh_token
+        if not (path / "HEAD").exists():
+            self._run("init", "--quiet", "--bare", str(path))
+
+    def commit_of(self, ref: str) -> str:
+        """The commit a ref stands for, fetched if it is not here."""
+        if ref.startswith("-"):
+            raise ConfigError(f"{ref!r} is no branch, tag or commit.")
+        if _FULL_COMMIT.fullmatch(ref):
+            if not self._has(f"{ref}^{{commit}}"):
+                self._fetch()
+            if not self._has(f"{ref}^{{commit}}"):
+                self._fetch_commit(ref)
+            return ref.lower()
+        try:
+            self._fetch()
+        except GitCheckoutError as error:
+            if self._named(ref) is None:
+                raise
+            logger.warning("%s; using %s as it was when last fetched.", error, ref)
+        commit = self._named(ref)
+        if commit is None:
+            raise GitCheckoutError(
+                f"{self._shown_url()} has no branch or tag {ref!r}. A commit needs all its 40 hex digits."
+            )
+        return commit
+
+    def _named(self, ref: str) -> str | None:
+        for name in (f"refs/heads/{ref}", f"refs/tags/{ref}"):
+            if self._has(f"{name}^{{commit}}"):
+                return self.git("rev-parse", f"{name}^{{commit}}").strip()
+        return None
+
+    def _has(self, name: str) -> bool:
+        return self._result("--git-dir", str(self._path), "cat-file", "-e", name).returncode == 0
+
+    def _fetch(self) -> None:
+        refs = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        self.git("fetch", "--quiet", "--prune", self._url, *refs)
+
+    def _fetch_commit(self, commit: str) -> None:
+        # A commit that no branch or tag leads to; not every server gives it.
+        self.git("fetch", "--quiet", self._url, commit)
+
+    def git(self, *arguments: str) -> str:
+        """Output of a git command on the mirror; GitCheckoutError with git's own words."""
+        return self._run("--git-dir", str(self._path), *arguments)
+
+    def _run(self, *arguments: str) -> str:
+        done = self._result(*arguments)
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            if self._token:
+                said = said.replace(self._token, "[token]")
+            raise GitCheckoutError(f"git could not read {self._shown_url()}: {said}")
+        return done.stdout
+
+    def _result(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+        if self._token and self._url.startswith("https://"):
+            # In the environment: a command line is there for every user to read, and a URL is stored.
+            parts = urlsplit(self._url)
+            basic = base64.b64encode(f"x-access-token:{self._token}".encode()).decode()
+            environment |= {
+                "GIT_CONFIG_COUNT": "1",
+                "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{parts.netloc}/.extraHeader",
+                "GIT_CONFIG_VALUE_0": f"Authorization: Basic {basic}",
+            }
+        try:
+            return subprocess.run(
+                ["git", *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise GitCheckoutError("git is not installed.") from error
+
+    def _shown_url(self) -> str:
+        parts = urlsplit(self._url)
+        return self._url.replace(f"{parts.netloc}", parts.netloc.rpartition("@")[2], 1)

@@ -1,0 +1,365 @@
+"""`OpenEnvEnv`: plays an environment that an OpenEnv server serves, over its WebSocket."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verifiers.decorators import cleanup, setup, stop, teardown
+from verifiers.envs import open_environments, stops
+from verifiers.envs.integrations.gym_env import Episodes, sum_step_rewards
+from verifiers.envs.integrations.openenv_server import (
+    ActionRefused,
+    OpenEnvServer,
+    OpenEnvServerError,
+    Sessions,
+    read_manifest,
+)
+from verifiers.envs.multiturn_env import MultiTurnEnv
+from verifiers.errors import ConfigError, ToolParseError
+from verifiers.messages import normalize_messages
+from verifiers.rubrics.rubric import Rubric
+from verifiers.state import State
+from verifiers.tasks import Row
+from verifiers.tools.toolbox import parsed_arguments, tool_message
+from verifiers.types import Messages, Tool, ToolCall, ToolMessage
+
+_FENCE = re.compile(r"^```[a-zA-Z]*\s*\n(.*?)\n?```$", re.DOTALL)
+
+
+class OpenEnvEpisodicSumRubric(Rubric):
+    """The reward of a rollout is the sum of the rewards of its steps."""
+
+    def __init__(self, weight: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_reward_func(sum_step_rewards, weight)
+
+
+class OpenEnvEnv(MultiTurnEnv):
+    """One session of an OpenEnv server a rollout; what the server rewards is the reward of the turn.
+
+    `openenv_project` is the URL of a server that runs, or a project folder whose server is started here when it is
+    first needed (by docker or podman from v0's `.build.json`, else by uv from `openenv.yaml`, else by `server_command`,
+    a list of words in which `{port}` stands for the port); without it, the folder `proj` beside the module that makes
+    the environment. `prompt_renderer(observation, ...)` gives the chat messages for an observation; it may ask for
+    `context` ("reset" or "step"), `action_schema`, `contract` and `seed`.
+
+    A server of the `gym` contract takes the model's answer as the action: a JSON object, or plain text when the action
+    has one text field. One of the `mcp` contract offers tools. An answer that is no action ends the episode. When a
+    server has no free session, rollouts wait for one of ours to end.
+    """
+
+    def __init__(
+        self,
+        openenv_project: str | Path | None = None,
+        num_train_examples: int = 100,
+        num_eval_examples: int = 50,
+        seed: int = 0,
+        prompt_renderer: Callable[..., Messages] | None = None,
+        max_turns: int = -1,
+        rubric: Rubric | None = None,
+        startup_timeout_seconds: float = 30,
+        startup_poll_interval_seconds: float = 1.0,
+        health_request_timeout_seconds: float = 2.0,
+        schema_request_timeout_seconds: float = 5.0,
+        wait_for_creation_max_attempts: int = 20,
+        max_retries: int = 5,
+        base_delay: float = 0.5,
+        backoff_factor: float = 2.0,
+        max_backoff_seconds: float = 30.0,
+        jitter: float = 0.001,
+        *,
+        server_command: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The last six of v0's arguments describe how a sandbox is made in its cloud; there is none to make here.
+        if prompt_renderer is None:
+            raise ConfigError(
+                "OpenEnvEnv requires `prompt_renderer`: a function that turns an observation into chat messages, e.g. "
+                'lambda observation, **_: [{"role": "user", "content": observation["text"]}].'
+            )
+        for name, count in (("train", num_train_examples), ("eval", num_eval_examples)):
+            if count < 0:
+                raise ConfigError(f"num_{name}_examples must not be negative; got {count}.")
+        self.prompt_renderer = prompt_renderer
+        self._renderer_asks_for = _asked_for(prompt_renderer)
+        self.seed = seed
+        url, folder = _place(openenv_project)
+        self.contract: str | None = None
+        """`gym` or `mcp`; found out from the server's schema when no manifest says it."""
+        if folder is not None and (manifest := read_manifest(folder)) is not None:
+            self.contract = manifest.contract
+        self.server = OpenEnvServer(
+            url,
+            folder=folder,
+            command=server_command,
+            start_timeout_s=startup_timeout_seconds,
+            poll_s=startup_poll_interval_seconds,
+            health_timeout_s=health_request_timeout_seconds,
+            request_timeout_s=schema_request_timeout_seconds,
+        )
+        self.sessions = Sessions(self.server)
+        train = Episodes(self, seed, num_train_examples)
+        evaluation = Episodes(self, seed + num_train_examples, num_eval_examples)
+        super().__init__(
+            max_turns=max_turns,
+            dataset=train or None,
+            eval_dataset=evaluation or None,
+            rubric=rubric or OpenEnvEpisodicSumRubric(),
+            **kwargs,
+        )
+
+    # ------------------------------------------------------------------------------------------------- the rows
+
+    def episode_row(self, seed: int) -> Row:
+        """The dataset row of one seed: what the server observes after a reset with it."""
+        from verifiers.envs.generation import run_sync
+
+        async def first() -> Messages:
+            session, observed = await self.sessions.open(seed)
+            try:
+                schema, contract = await self._contract()
+                return self.render(
+                    observed.observation,
+                    "reset",
+                    action_schema=schema,
+                    contract=contract,
+                    seed=seed,
+                )
+            finally:
+                await self.sessions.close(session)
+
+        open_environments.add(self)  # a server may run from here on
+        return {"prompt": run_sync(first), "info": {"seed": seed}}
+
+    async def _contract(self) -> tuple[dict[str, Any], str]:
+        schema = (await self.server.schema())["action"]
+        is_mcp = {"tool_name", "arguments"} <= set(schema.get("properties", {}))
+        if self.contract == "mcp" and not is_mcp:
+            raise ConfigError(
+                "The project's manifest says that its contract is 'mcp', but the server's actions call no tools: "
+                f"{json.dumps(schema)[:300]}"
+            )
+        self.contract = self.contract or ("mcp" if is_mcp else "gym")
+        return schema, self.contract
+
+    def render(self, observation: Any, context: str, **known: Any) -> Messages:
+        """The chat messages for an observation. Raises ConfigError when the renderer gives none."""
+        known = {"action_schema": None, "contract": None, "seed": None, **known, "context": context}
+        asked = self._renderer_asks_for
+        given = known if asked is None else {k: v for k, v in known.items() if k in asked}
+        messages = self.prompt_renderer(observation, **given)
+        if not isinstance(messages, list) or not messages:
+            raise ConfigError(
+                f"prompt_renderer must return a non-empty list of chat messages; for {context} it returned "
+                f"{messages!r:.200}"
+            )
+        return normalize_messages(messages, field_name="prompt_renderer")
+
+    # ---------------------------------------------------------------------------------------------- the episode
+
+    @setup(priority=1000)
+    async def open_session(self, state: State) -> None:
+        """Give the rollout a session of its own, reset with the seed of its row."""
+        open_environments.add(self)
+        info = state.get("info")
+        seed = info.get("seed") if isinstance(info, Mapping) else None
+        session, observed = await self.sessions.open(seed)
+        state["openenv_session"] = session
+        schema, contract = await self._contract()
+        state["openenv_contract"], state["openenv_action_schema"] = contract, schema
+        state["openenv_done"] = observed.done
+        rendered = self.render(
+            observed.observation, "reset", action_schema=schema, contract=contract, seed=seed
+        )
+        before = len(state.prompt) - len(rendered)
+        if before >= 0 and state.prompt[before:] != rendered:
+            # Many servers do not heed seeds: the model is shown this episode, not the one the row was made of.
+            state.prompt = [*state.prompt[:before], *rendered]
+        if contract == "mcp":
+            found = await session.ask("step", {"type": "list_tools"})
+            state.tool_defs = _tools((found.get("observation") or {}).get("tools") or [])
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        """Take the model's action, or its tool calls, to the server."""
+        if state["openenv_contract"] == "mcp":
+            calls = messages[-1].get("tool_calls") or []
+            return [await self._called(call, state) for call in calls]
+        turn = state.trajectory[-1]
+        try:
+            action = parse_action(_text(messages), state["openenv_action_schema"])
+            observed = await state["openenv_session"].observe("step", action)
+        except (ValueError, ActionRefused) as error:
+            if isinstance(error, OpenEnvServerError) and not isinstance(error, ActionRefused):
+                raise
+            turn["reward"] = 0.0
+            state["openenv_done"] = True
+            said: Messages = normalize_messages(
+                [{"role": "user", "content": f"Action Parsing Error: {error}"}], field_name="action"
+            )
+            state.final_env_response = said
+            return said
+        turn["reward"] = observed.reward or 0.0
+        state["openenv_done"] = observed.done
+        said = self.render(
+            observed.observation,
+            "step",
+            action_schema=state["openenv_action_schema"],
+            contract="gym",
+        )
+        if observed.done or 0 < self.max_turns <= len(state.trajectory):
+            state.final_env_response = said
+        return said
+
+    async def _called(self, call: ToolCall, state: State) -> ToolMessage:
+        name, call_id = call["name"], call["id"]
+        try:
+            arguments = parsed_arguments(name, call["arguments"])
+        except ToolParseError as error:
+            return tool_message(call_id, str(error))
+        action = {"type": "call_tool", "tool_name": name, "arguments": arguments}
+        observed = await state["openenv_session"].observe("step", action)
+        turn = state.trajectory[-1]
+        turn["reward"] = (turn["reward"] or 0.0) + (observed.reward or 0.0)
+        state["openenv_done"] = state["openenv_done"] or observed.done
+        return tool_message(call_id, tool_result(observed.observation))
+
+    @stop(priority=10)
+    async def openenv_done(self, state: State) -> bool:
+        """The server says that the episode is over."""
+        return bool(dict.get(state, "openenv_done")) and bool(state.trajectory)
+
+    @stop
+    async def max_turns_reached(self, state: State) -> bool:
+        """The limit on turns; in the gym contract it is applied when the last action has been taken."""
+        return dict.get(state, "openenv_contract") == "mcp" and stops.max_turns_reached(self, state)
+
+    @stop
+    async def mcp_no_tool_calls(self, state: State) -> bool:
+        """The model has called no tool."""
+        if dict.get(state, "openenv_contract") != "mcp" or not state.trajectory:
+            return False
+        return not any(
+            message.get("tool_calls")
+            for message in state.trajectory[-1]["completion"]
+            if message["role"] == "assistant"
+        )
+
+    @cleanup
+    async def cleanup_openenv(self, state: State) -> None:
+        """End the rollout's session."""
+        session = state.pop("openenv_session", None)
+        if session is not None:
+            await self.sessions.close(session)
+
+    @teardown
+    async def teardown_server(self) -> None:
+        """End the server, if it was started here."""
+        self.server.stop()
+
+
+def _place(project: str | Path | None) -> tuple[str | None, Path | None]:
+    """The URL or the folder that a project names."""
+    if project is None:
+        folder = _folder_of_caller() / "proj"
+    elif isinstance(project, str) and project.startswith(("http://", "https://")):
+        return project, None
+    else:
+        folder = Path(project).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(
+            f"There is no OpenEnv project at {folder}. Pass a project's folder, or the URL of a server, as "
+            "openenv_project."
+        )
+    return None, folder.resolve()
+
+
+def _folder_of_caller() -> Path:
+    """The folder of the first module up the stack that is not part of this package."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("verifiers."):
+        frame = frame.f_back
+    return Path(frame.f_code.co_filename).parent if frame is not None else Path.cwd()
+
+
+def _asked_for(renderer: Callable[..., Any]) -> set[str] | None:
+    """The keyword arguments a renderer takes; None for all."""
+    parameters = inspect.signature(renderer).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+
+
+def _text(messages: Messages) -> str:
+    content = messages[-1].get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content)
+    return content or ""
+
+
+def parse_action(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's answer as an action: a JSON object, with or without a code fence around it, or the text itself for a
+    schema with one text field (or one that is required). Raises ValueError for anything else.
+    """
+    stripped = text.strip()
+    fenced = _FENCE.match(stripped)
+    candidate = fenced[1].strip() if fenced else stripped
+    try:
+        action = json.loads(candidate)
+    except ValueError:
+        action = None
+    if isinstance(action, dict):
+        return action
+    field = single_text_field(schema)
+    if field is None:
+        raise ValueError(
+            "the answer must be a JSON object with these fields: "
+            f"{', '.join(name for name in schema.get('properties', {}) if name != 'metadata')}"
+        )
+    return {field: candidate}
+
+
+def single_text_field(schema: Mapping[str, Any]) -> str | None:
+    """The field that plain text goes to; None when the action has several, or none."""
+    fields = {k: v for k, v in schema.get("properties", {}).items() if k != "metadata"}
+    required = [name for name in schema.get("required", []) if name in fields]
+    names = required if len(required) == 1 else list(fields)
+    if len(names) == 1 and fields[names[0]].get("type") == "string":
+        return names[0]
+    return None
+
+
+def tool_result(observation: Any) -> Any:
+    """What a tool gave, as content of a tool message: its data, its text, or what went wrong."""
+    if not isinstance(observation, dict):
+        return str(observation)
+    if error := observation.get("error"):
+        return f"Error: {error.get('message') if isinstance(error, dict) else error}"
+    result = observation.get("result")
+    if isinstance(result, dict):
+        if result.get("data") is not None:
+            result = result["data"]
+        elif isinstance(parts := result.get("content"), list):
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+            if texts and all(isinstance(one, str) for one in texts):
+                return "\n".join(str(one) for one in texts)
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def _tools(listed: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    return [
+        Tool(
+            name=tool["name"],
+            description=tool.get("description") or "",
+            parameters=tool.get("input_schema") or tool.get("inputSchema") or {"type": "object"},
+        )
+        for tool in listed
+    ]
+
+
+__all__ = ["OpenEnvEnv", "OpenEnvEpisodicSumRubric", "parse_action", "tool_result"]

@@ -1,0 +1,410 @@
+"""An OpenEnv server: the process it may run in, and sessions with it over its WebSocket.
+
+Written from the public wire of `openenv-core` 0.3 (`/health`, `/schema`, `/ws` with the messages `reset`, `step`, `mcp`
+and `close`); that package is not needed here. What a server executes has the rights of the server's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import aiohttp
+
+from verifiers.errors import ConfigError, SandboxError
+
+MANIFEST = ".build.json"
+"""What v0 wrote beside a project whose image it had built."""
+MOST_MESSAGE_BYTES = 64 * 1024 * 1024
+STOP_S = 5.0
+"""Time a server has to end by itself before it is killed, in seconds."""
+
+
+class OpenEnvServerError(SandboxError):
+    """An OpenEnv server could not be started or reached, or failed."""
+
+
+class ActionRefused(OpenEnvServerError):
+    """The server does not take this action: it does not fit the schema."""
+
+
+class NoFreeSession(OpenEnvServerError):
+    """The server has as many sessions as it allows."""
+
+
+class Manifest(NamedTuple):
+    """An image and how to run it."""
+
+    image: str
+    port: int
+    start_command: str
+    contract: str
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a project; None when it has none, ConfigError when it is wrong."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    for name in ("image", "start_command"):
+        if not isinstance(values.get(name), str) or not values[name].strip():
+            raise ConfigError(
+                f"{path}: {name!r} must be a non-empty text; got {values.get(name)!r}."
+            )
+    if values.get("contract") not in ("gym", "mcp"):
+        raise ConfigError(
+            f"{path}: 'contract' must be 'gym' or 'mcp'; got {values.get('contract')!r}."
+        )
+    return Manifest(
+        values["image"], int(values.get("port", 8000)), values["start_command"], values["contract"]
+    )
+
+
+def project_command(folder: Path, port: int) -> list[str]:
+    """The command that serves a project at `port` of this machine's own address.
+
+    A manifest is run as a container, when there is a program for that; else the `app` that `openenv.yaml` names is run
+    with the project's own requirements, by uv. Raises ConfigError when neither is possible.
+    """
+    manifest = read_manifest(folder)
+    runner = shutil.which("docker") or shutil.which("podman")
+    if manifest is not None and runner is not None:
+        published = f"127.0.0.1:{port}:{manifest.port}"
+        start = ("sh", "-c", manifest.start_command)
+        return [runner, "run", "--rm", "--init", "-p", published, manifest.image, *start]
+    app = _app_of(folder)
+    if app is not None and (uv := shutil.which("uv")) is not None:
+        place = ("--host", "127.0.0.1", "--port", str(port))
+        return [uv, "run", "--project", str(folder), "uvicorn", app, *place]
+    raise ConfigError(
+        f"The OpenEnv project {folder} cannot be started: it needs {MANIFEST} and docker or podman, or openenv.yaml "
+        "with an `app` and uv. Or start its server yourself and give its URL as openenv_project, or pass "
+        "server_command."
+    )
+
+
+def _app_of(folder: Path) -> str | None:
+    # One line of a flat file: not worth a YAML parser.
+    with suppress(OSError):
+        for line in (folder / "openenv.yaml").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "app":
+                return value.split("#")[0].strip().strip("'\"") or None
+    return None
+
+
+class OpenEnvServer:
+    """A server at a URL, or one that is started for us when it is first needed."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        folder: Path | None = None,
+        command: Sequence[str] | None = None,
+        start_timeout_s: float = 30.0,
+        poll_s: float = 1.0,
+        health_timeout_s: float = 2.0,
+        request_timeout_s: float = 5.0,
+    ) -> None:
+        """`command` may hold `{port}`; it runs in `folder`."""
+        self._base_url = base_url.rstrip("/") if base_url else None
+        self._folder = folder
+        self._command = command
+        self._start_timeout_s = start_timeout_s
+        self._poll_s = poll_s
+        self._health_timeout_s = health_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._is_ready = False
+        self._schema: dict[str, Any] | None = None
+
+    async def url(self) -> str:
+        """Its base URL, once it is healthy; OpenEnvServerError with its last words when it does not become so."""
+        if self._is_ready and self._base_url and not self._has_ended():
+            return self._base_url
+        base_url = await asyncio.to_thread(self._started)  # a fork of a large process takes a while
+        reason = "it was not asked"
+        try:
+            async with asyncio.timeout(self._start_timeout_s), aiohttp.ClientSession() as session:
+                while (reason := await self._ill(session, base_url)) is not None:
+                    if self._has_ended():
+                        raise self._failure("ended before it served")
+                    await asyncio.sleep(self._poll_s)
+        except TimeoutError:
+            what = f"was not healthy at {base_url} within {self._start_timeout_s:g} s ({reason})"
+            raise self._failure(what) from None
+        self._is_ready = True
+        return base_url
+
+    def _started(self) -> str:
+        with self._lock:
+            if self._base_url is not None and (self._process is None or not self._has_ended()):
+                return self._base_url
+            self.stop()
+            port = _free_port()
+            folder = self._folder or Path.cwd()
+            command = (
+                [part.replace("{port}", str(port)) for part in self._command]
+                if self._command is not None
+                else project_command(folder, port)
+            )
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "PORT": str(port)},
+                    start_new_session=True,  # Ctrl-C is for this process to act on
+                )
+            except OSError as error:
+                self._log.close()
+                raise ConfigError(
+                    f"The OpenEnv server {command} cannot be started: {error}"
+                ) from error
+            self._base_url = f"http://127.0.0.1:{port}"
+            return self._base_url
+
+    async def _ill(self, session: aiohttp.ClientSession, base_url: str) -> str | None:
+        limit = aiohttp.ClientTimeout(total=self._health_timeout_s)
+        try:
+            async with session.get(f"{base_url}/health", timeout=limit) as answer:
+                return None if answer.status == 200 else f"/health answered {answer.status}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return str(error) or type(error).__name__
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def _failure(self, what: str) -> OpenEnvServerError:
+        said = ""
+        if self._log is not None:
+            self._log.seek(0)
+            said = self._log.read()[-2000:].decode("utf-8", "replace").strip()
+        return OpenEnvServerError(
+            f"The OpenEnv server {what}." + (f" It said: {said}" if said else "")
+        )
+
+    async def schema(self) -> dict[str, Any]:
+        """JSON schemas of the server's `action`, `observation` and `state`."""
+        if (found := self._schema) is None:
+            url = await self.url()
+            limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
+            try:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"{url}/schema", timeout=limit) as answer,
+                ):
+                    found = await answer.json()
+                    if answer.status != 200 or not isinstance(found.get("action"), dict):
+                        raise OpenEnvServerError(
+                            f"{url}/schema answered {answer.status}: {found!r:.200}"
+                        )
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                raise OpenEnvServerError(f"{url}/schema gives no schema: {error!r}") from error
+            self._schema = found
+        return found
+
+    def stop(self) -> None:
+        """End the process, if there is one. Blocks until it has ended, `STOP_S` at most before it is killed."""
+        process, self._process, self._is_ready = self._process, None, False
+        if process is not None:
+            self._base_url = None
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    continue
+                break
+            with suppress(ProcessLookupError):  # what it had started and left behind
+                os.killpg(process.pid, signal.SIGKILL)
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Observed(NamedTuple):
+    """What came of a reset or a step."""
+
+    observation: Any
+    reward: float | None
+    done: bool
+
+
+class Session:
+    """One episode's connection. A reader task takes what arrives, so that pings are answered while a model thinks."""
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, http: aiohttp.ClientSession
+    ) -> None:
+        self._socket = socket
+        self._http = http
+        self._answers: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, base_url: str) -> Session:
+        """A new session. Raises OpenEnvServerError."""
+        http = aiohttp.ClientSession()
+        address = "ws" + base_url.removeprefix("http") + "/ws"
+        try:
+            return cls(await http.ws_connect(address, max_msg_size=MOST_MESSAGE_BYTES), http)
+        except BaseException as error:
+            await http.close()
+            if isinstance(error, aiohttp.ClientError | OSError):
+                raise OpenEnvServerError(f"No session with {base_url}: {error}") from error
+            raise
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            try:
+                answer = json.loads(message.data)
+            except (TypeError, ValueError):
+                answer = {
+                    "type": "error",
+                    "data": {"message": f"unreadable: {message.data!r:.200}"},
+                }
+            self._answers.put_nowait(answer)
+        self._answers.put_nowait(None)
+
+    async def ask(self, kind: str, data: Mapping[str, Any]) -> Any:
+        """Send one message and give the `data` of its answer. Raises OpenEnvServerError and its kin."""
+        try:
+            await self._socket.send_str(json.dumps({"type": kind, "data": data}))
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise OpenEnvServerError(f"The OpenEnv session is closed: {error}") from error
+        answer = await self._answers.get()
+        if answer is None:
+            self._answers.put_nowait(None)
+            raise OpenEnvServerError(
+                f"The OpenEnv server ended the session (code {self._socket.close_code}) before it answered {kind!r}."
+            )
+        found = answer.get("data")
+        if answer.get("type") != "error":
+            return found
+        found = found if isinstance(found, dict) else {"message": found}
+        said = (
+            f"The OpenEnv server answered {kind!r} with {found.get('code')}: {found.get('message')}"
+        )
+        match found.get("code"):
+            case "CAPACITY_REACHED":
+                raise NoFreeSession(f"{said} Raise its max_concurrent_envs.")
+            case "VALIDATION_ERROR":
+                raise ActionRefused(f"{said} {_problems(found.get('errors'))}")
+        raise OpenEnvServerError(said)
+
+    async def observe(self, kind: str, data: Mapping[str, Any]) -> Observed:
+        """`ask` for a reset or a step."""
+        found = await self.ask(kind, data)
+        if not isinstance(found, dict) or "observation" not in found:
+            raise OpenEnvServerError(f"The OpenEnv server answered {kind!r} with {found!r:.200}.")
+        reward = found.get("reward")
+        return Observed(
+            found["observation"], None if reward is None else float(reward), bool(found.get("done"))
+        )
+
+    async def aclose(self) -> None:
+        """End the session; the server frees its environment."""
+        try:
+            with suppress(ConnectionError, aiohttp.ClientError):
+                await self._socket.send_str(json.dumps({"type": "close"}))
+            await self._socket.close()
+        finally:
+            self._reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reader
+            await self._http.close()
+
+
+def _problems(errors: Any) -> str:
+    if not isinstance(errors, list):
+        return ""
+    return "; ".join(
+        f"{'.'.join(map(str, one.get('loc', [])))}: {one.get('msg')}"
+        for one in errors
+        if isinstance(one, dict)
+    )
+
+
+class Sessions:
+    """Opens sessions, not more than the server allows: who comes when it is full waits for one of ours to end."""
+
+    def __init__(self, server: OpenEnvServer) -> None:
+        self._server = server
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
+
+    async def open(self, seed: int | None) -> tuple[Session, Observed]:
+        """A session, reset with `seed`. Raises NoFreeSession when others hold all that the server allows."""
+        held = self._by_loop.setdefault(asyncio.get_running_loop(), _Open())
+        while True:
+            session = await Session.connect(await self._server.url())
+            try:
+                first = await session.observe("reset", {} if seed is None else {"seed": seed})
+            except NoFreeSession:
+                await session.aclose()
+                if held.count == 0 and held.refusals >= MOST_REFUSALS:
+                    raise
+                # None of ours is open, but one may be closing on the server's side.
+                held.refusals += held.count == 0
+                ended = held.ended
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if held.count else REFUSED_WAIT_S):
+                        await ended.wait()
+                continue
+            except BaseException:
+                await session.aclose()
+                raise
+            held.count += 1
+            held.refusals = 0
+            return session, first
+
+    async def close(self, session: Session) -> None:
+        """End a session and let one that waits in."""
+        held = self._by_loop.setdefault(asyncio.get_running_loop(), _Open())
+        try:
+            await session.aclose()
+        finally:
+            held.count -= 1
+            held.ended.set()
+            held.ended = asyncio.Event()
+
+
+MOST_REFUSALS = 20
+REFUSED_WAIT_S = 0.25
+"""A full server of which we hold no session is asked this often, this many seconds apart."""
+
+
+class _Open:
+    def __init__(self) -> None:
+        self.count = 0
+        self.refusals = 0
+        self.ended = asyncio.Event()

@@ -1,0 +1,20 @@
+"""The name that releases 0.2 and 0.3 of the public package gave to v0: `from verifiers import legacy as vf`.
+
+It has every name of the package itself; modules below it (`verifiers.legacy.types`) are those without `legacy`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_ROOT = importlib.import_module("verifiers")
+__all__ = list(_ROOT.__all__)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_ROOT, name)
+
+
+def __dir__() -> list[str]:
+    return dir(_ROOT)
