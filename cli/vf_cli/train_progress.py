@@ -153,9 +153,10 @@ def shown_live(config: TrainConfig) -> Iterator[LiveTable]:
 def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> str:
     """What is trained, where, and with how much."""
     went_on = f"   from {about['phase'].replace('_', ' ')} {about['step']}" if about["step"] else ""
+    pids = about["pids"]
     return (
         f"{config.environment.id}   {about['parameters']:,} parameters on {about['device']}   "
-        f"{folder.path}{went_on}"
+        f"{folder.path}{went_on}   processes: trainer {pids['trainer']}, server {pids['server']}"
     )
 
 

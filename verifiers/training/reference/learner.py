@@ -149,7 +149,8 @@ class Learner:
         with torch.no_grad():
             # The logits at t are the distribution of token t + 1.
             deciding = logits[:, :-1][streams["mask"][:, 1:]].float()
-            entropy = torch.distributions.Categorical(logits=deciding).entropy()
+            shares = deciding.log_softmax(-1)
+            entropy = -(shares.exp() * shares).sum(-1)
             mean = float(entropy.mean()) if len(entropy) else 0.0
         return streams, logprobs, mean
 

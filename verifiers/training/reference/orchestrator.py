@@ -216,8 +216,9 @@ class _Run:
             )
             done = int(metrics.pop("step"))
             self._note("warm_start", done, metrics, self.listener.warm_start_step)
-        if self.stop.is_set():
+        if section.steps:
             await self._save("warm_start", done, None)
+        if self.stop.is_set():
             return
         await self.trainer.ask("begin_reinforcement")
         weights = self.folder.weights("warm")
