@@ -25,10 +25,11 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from verifiers.errors import InfraError
+from verifiers.errors import InfraError, RateLimitError
 from verifiers.interception import answers, streams
 from verifiers.interception.requests import (
     PATHS,
+    ApiFormat,
     UnusableRequest,
     protocol_from_path,
     read_request,
@@ -41,6 +42,8 @@ KEEPALIVE_INTERVAL_SECONDS = 3.0
 """Between two comments on a stream that waits for the model."""
 MAX_BODY_BYTES = 48 << 20
 """Of one request; conversations with images are large."""
+MAX_WAITING_BYTES = 2 * MAX_BODY_BYTES
+"""Of all requests of one rollout that wait at once: an agent must not fill this machine's memory."""
 
 Intercept = dict[str, Any]
 """One request that waits: `request_id`, `rollout_id`, `protocol`, `messages` and `tools` (both in OpenAI's chat
@@ -68,7 +71,7 @@ class InterceptionServer:
         self.host = host
         self.secret = secret or secrets.token_urlsafe(32)
         self.active_rollouts: dict[str, dict[str, Any]] = {}
-        """Rollout id → `request_id_queue` and `state`."""
+        """Rollout id → `request_id_queue`, `state` and `waiting_bytes`."""
         self.intercepts: dict[str, Intercept] = {}
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
@@ -139,7 +142,11 @@ class InterceptionServer:
     ) -> asyncio.Queue[str]:
         """Begin to take a rollout's requests. Their ids come out of the queue, in the order of arrival."""
         queue: asyncio.Queue[str] = asyncio.Queue()
-        self.active_rollouts[rollout_id] = {"request_id_queue": queue, "state": state}
+        self.active_rollouts[rollout_id] = {
+            "request_id_queue": queue,
+            "state": state,
+            "waiting_bytes": 0,
+        }
         return queue
 
     def unregister_rollout(self, rollout_id: str) -> None:
@@ -181,15 +188,28 @@ class InterceptionServer:
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         rollout = self._rollout_of(request)
         api_format = protocol_from_path(request.path)
+        length = request.content_length
+        size_bytes = MAX_BODY_BYTES if length is None else length
+        if rollout["waiting_bytes"] + size_bytes > MAX_WAITING_BYTES:
+            crowd = RateLimitError("Too much is waiting for the model already: ask again later.")
+            return web.json_response(answers.error_body(crowd, api_format), status=429)
+        rollout["waiting_bytes"] += size_bytes
         try:
-            try:
-                body = json.loads(await request.read())
-            except (ValueError, RecursionError) as error:
-                raise UnusableRequest(f"Invalid JSON: {error}") from error
-            asked = read_request(body, api_format)
+            return await self._take_request(request, rollout, api_format)
         except UnusableRequest as error:
             logger.warning("An agent's request was refused: %s", error)
             return web.json_response(answers.error_body(error, api_format), status=400)
+        finally:
+            rollout["waiting_bytes"] -= size_bytes
+
+    async def _take_request(
+        self, request: web.Request, rollout: dict[str, Any], api_format: ApiFormat
+    ) -> web.StreamResponse:
+        try:
+            body = json.loads(await request.read())
+        except (ValueError, RecursionError) as error:
+            raise UnusableRequest(f"Invalid JSON: {error}") from error
+        asked = read_request(body, api_format)
         request_id = f"req_{uuid4().hex[:8]}"
         intercept: Intercept = {
             "request_id": request_id,

@@ -257,6 +257,25 @@ async def test_who_may_ask_and_for_what(server: InterceptionServer):
             assert await answer.json() == {"status": "ok"}
 
 
+async def test_what_waits_of_one_rollout_is_bounded_and_others_are_not_hurt(
+    server: InterceptionServer, gpt: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server_module, "MAX_WAITING_BYTES", 1500)
+    queue = server.register_rollout("r1", {})
+    long: Any = [{"role": "user", "content": "x" * 1000}]
+    first = asyncio.create_task(gpt.chat.completions.create(model="x", messages=long))
+    intercept = server.intercepts[await queue.get()]
+    with pytest.raises(openai.RateLimitError, match="ask again later"):
+        await gpt.chat.completions.create(model="x", messages=long)
+    async with answering(server, ANSWER, "r2"):
+        other = gpt.with_options(base_url=str(gpt.base_url).replace("r1", "r2"))
+        await other.chat.completions.create(model="x", messages=long)
+    deliver_response(intercept, ANSWER)
+    await first
+    async with answering(server, ANSWER):
+        await gpt.chat.completions.create(model="x", messages=long)
+
+
 async def test_the_end_of_a_rollout_ends_its_requests(server: InterceptionServer, gpt: Any):
     queue = server.register_rollout("r1", {})
     for stream in (False, True):
