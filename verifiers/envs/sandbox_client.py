@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from verifiers.envs.background_jobs import JobResult, RunningJob
 from verifiers.envs.sandbox_request import CreateSandboxRequest, spec_of
-from verifiers.errors import Error, SandboxError
+from verifiers.errors import ConfigError, Error, SandboxError
 from verifiers.sandboxes import (
     PythonSession,
     Sandbox,
     SandboxBackend,
     SandboxCreationError,
     SandboxDead,
+    SandboxPool,
     SandboxSpec,
 )
 from verifiers.sandboxes.open import BackendName
@@ -92,6 +93,14 @@ class _Box:
     jobs: dict[str, tuple[RunningJob, asyncio.Task[JobResult]]] = field(default_factory=dict)
 
 
+class _WarmPool(NamedTuple):
+    """The sandboxes that wait in one event loop."""
+
+    backend: SandboxBackend
+    spec: SandboxSpec
+    pool: SandboxPool
+
+
 class SandboxClient:
     """Creates, uses and deletes sandboxes. What was not deleted is when the client or its event loop closes."""
 
@@ -101,6 +110,10 @@ class SandboxClient:
         self.backends = LoopBackends(backend)
         self.template = template or SandboxSpec()
         self._boxes: dict[str, _Box] = {}
+        self._warm: tuple[CreateSandboxRequest, int] | None = None
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _WarmPool] = (
+            weakref.WeakKeyDictionary()
+        )
         weakref.finalize(self, _kill_all, self._boxes)
 
     # ----------------------------------------------------------------------------------------------- life
@@ -108,10 +121,34 @@ class SandboxClient:
     async def create(self, request: CreateSandboxRequest) -> CreatedSandbox:
         """A sandbox, at once; it comes up meanwhile. Raises ConfigError or SandboxCreationError."""
         spec = spec_of(request, self.template, self.backends.name)
-        sandbox = await self.backends.here().create(spec)
+        pool = await self._pool_of(spec)
+        sandbox = await (self.backends.here().create(spec) if pool is None else pool.acquire())
         sandbox_id = f"sandbox-{uuid.uuid4().hex[:12]}"
         self._boxes[sandbox_id] = _Box(request, spec, sandbox, asyncio.get_running_loop())
         return CreatedSandbox(sandbox_id, request.name, "PENDING")
+
+    def keep_warm(self, request: CreateSandboxRequest, size: int) -> None:
+        """From the first `create` on, have `size` sandboxes for exactly this request ready before anybody asks.
+
+        Raises ConfigError for a size below 1.
+        """
+        if size < 1:
+            raise ConfigError(f"A warm pool has at least 1 sandbox, not {size}; 0 means none.")
+        self._warm = (request, size)
+
+    async def _pool_of(self, spec: SandboxSpec) -> SandboxPool | None:
+        """The pool of the running loop, if it is for such sandboxes."""
+        if self._warm is None:
+            return None
+        request, size = self._warm
+        warm = self._pools.get(asyncio.get_running_loop())
+        if warm is None or warm.backend is not self.backends.here():
+            backend = self.backends.here()
+            warm_spec = spec_of(request, self.template, self.backends.name)
+            warm = _WarmPool(backend, warm_spec, SandboxPool(backend, warm_spec, size=size))
+            self._pools[asyncio.get_running_loop()] = warm
+            await warm.pool.__aenter__()
+        return warm.pool if warm.spec == spec else None
 
     async def wait_for_creation(self, sandbox_id: str, *_: Any, **__: Any) -> None:
         """Wait until commands can run. One that failed to come up is created again first."""
@@ -147,6 +184,9 @@ class SandboxClient:
 
     async def aclose(self) -> None:
         """End everything."""
+        warm = self._pools.pop(asyncio.get_running_loop(), None)
+        if warm is not None:
+            await warm.pool.__aexit__(None, None, None)
         await self.bulk_delete(list(self._boxes))
         await self.backends.aclose()
 

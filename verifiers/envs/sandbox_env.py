@@ -63,7 +63,8 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
 
     v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_request` says how). What they
     cannot say, such as `network` or `packages`, is in `sandbox_spec`: a `SandboxSpec` or its fields as a dict.
-    `backend` is a name or a back end; one that is passed stays the caller's to close. Authors override
+    `backend` is a name or a back end; one that is passed stays the caller's to close. `warm_pool_size` sandboxes wait
+    ready from the first rollout on, refilled as they are taken: for back ends that start slowly. Authors override
     `get_sandbox_request`, `setup_state`, `post_rollout`, add tools, and use `sandbox_client` with
     `state["sandbox_id"]`.
     """
@@ -96,6 +97,7 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         backend: SandboxBackend | BackendName = "local",
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
         keep_sandbox_for_scoring: bool = False,
+        warm_pool_size: int = 0,
         **kwargs: Any,
     ) -> None:
         # The three sandbox_client_… numbers size the connections of a remote provider; there are none to size here.
@@ -123,6 +125,8 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
             advanced_configs=advanced_configs,
             labels=labels or [],
         )
+        if warm_pool_size:
+            self.sandbox_client.keep_warm(self.sandbox_request, warm_pool_size)
         self.add_rubric(SandboxMonitorRubric())
         self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from verifiers.errors import ConfigError
 from verifiers.sandboxes import SandboxSpec
 
-IMAGELESS_BACKENDS = frozenset({"local", "unsafe-local"})
+IMAGELESS_BACKENDS = frozenset({"local", "unsafe-local", "gvisor"})
 """Back ends that run on the files of this machine."""
 _PYTHON_IMAGE = re.compile(r"(?:docker\.io/)?(?:library/)?python(?::[\w.-]+)?(?:@sha256:\w+)?")
 _IDLE_COMMANDS = frozenset({"", "tail -f /dev/null", "sleep infinity"})

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
+from typing import NamedTuple
 
-from verifiers.sandboxes.errors import SandboxError
+from verifiers.errors import AuthorError
+from verifiers.sandboxes.errors import IsolationUnavailable, SandboxError, SandboxImageError
 from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -14,12 +18,15 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = (0.1, 0.5, 2.0, 10.0)
 """How long to wait before the next attempt, after so many failures in a row; the last goes on for ever."""
+MAX_WAITED_OF_TTL = 0.1
+"""The part of its life that a sandbox may spend waiting."""
 
 
 class SandboxPool:
     """Keeps `size` sandboxes of one specification ready. Use as `async with`; each sandbox is handed out once.
 
-    The caller who acquires a sandbox terminates it. Those nobody acquired are terminated at the end of the block.
+    The caller who acquires a sandbox terminates it. Those nobody acquired are terminated at the end of the block, and
+    so is one that has spent a tenth of its `ttl_s` here, which is replaced: a lifetime is for whoever acquires it.
     """
 
     def __init__(self, backend: SandboxBackend, spec: SandboxSpec, *, size: int) -> None:
@@ -28,7 +35,8 @@ class SandboxPool:
         self._backend = backend
         self._spec = spec
         self._size = size
-        self._ready: deque[Sandbox] = deque()
+        self._ready: deque[_Waiting] = deque()
+        self._stale: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
 
@@ -50,16 +58,20 @@ class SandboxPool:
             filler.cancel()
             await asyncio.wait([filler])
         leftovers, self._ready = list(self._ready), deque()
-        await asyncio.gather(*(sandbox.terminate() for sandbox in leftovers))
+        await asyncio.gather(*(waiting.sandbox.terminate() for waiting in leftovers), *self._stale)
 
     async def acquire(self) -> Sandbox:
         """A ready sandbox, at once if there is one; otherwise one that is coming up. Raises SandboxCreationError."""
         if self._filler is None:
             raise RuntimeError("This pool is not open; use `async with SandboxPool(…) as pool`.")
         while self._ready:
-            sandbox = self._ready.popleft()
+            sandbox, since_s = self._ready.popleft()
             self._wanted.set()
-            if await _is_alive(sandbox):
+            if time.monotonic() - since_s > (self._spec.ttl_s or math.inf) * MAX_WAITED_OF_TTL:
+                ending = asyncio.get_running_loop().create_task(sandbox.terminate())
+                self._stale.add(ending)
+                ending.add_done_callback(self._stale.discard)
+            elif await _is_alive(sandbox):
                 return sandbox
         return await self._backend.create(self._spec)
 
@@ -69,20 +81,35 @@ class SandboxPool:
             if len(self._ready) >= self._size:
                 self._wanted.clear()
                 await self._wanted.wait()
-            sandbox = await self._backend.create(self._spec)
             try:
-                await sandbox.ready()
+                await self._add_one()
+            except (AuthorError, IsolationUnavailable, SandboxImageError) as error:
+                logger.warning("the warm pool stays empty: %s", error)
+                return  # trying again cannot help, and whoever acquires gets the error
             except SandboxError as error:
                 failures += 1
                 # The caller of acquire() gets the error; here it is only worth trying again.
                 logger.warning("a sandbox for the warm pool did not come up: %s", error)
                 await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S)) - 1])
-            except asyncio.CancelledError:
-                await sandbox.terminate()
-                raise
             else:
                 failures = 0
-                self._ready.append(sandbox)
+
+    async def _add_one(self) -> None:
+        since_s = time.monotonic()
+        sandbox = await self._backend.create(self._spec)
+        try:
+            await sandbox.ready()
+        except BaseException:
+            await sandbox.terminate()
+            raise
+        self._ready.append(_Waiting(sandbox, since_s))
+
+
+class _Waiting(NamedTuple):
+    """A sandbox that nobody has acquired yet."""
+
+    sandbox: Sandbox
+    since_s: float
 
 
 async def _is_alive(sandbox: Sandbox) -> bool:

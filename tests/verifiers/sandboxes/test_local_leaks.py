@@ -200,3 +200,45 @@ async def test_creating_is_cancelled_by_closing_the_backend():
         with pytest.raises(SandboxDead):
             await sandbox.ready()
     assert zygotes_of(os.getpid()) == []
+
+
+# A program whose loop ends while a zygote is just starting: nobody closes the back end.
+SUDDEN_END = """
+    import asyncio, sys
+    from verifiers.sandboxes import SandboxSpec
+    from verifiers.sandboxes.local import LocalBackend
+
+    async def main():
+        await LocalBackend().create(SandboxSpec(env={"TOKEN": sys.argv[1]}))
+        for _ in range(int(sys.argv[2])):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("rounds_of_the_loop", [0, 1, 2, 3, 5, 50])
+async def test_a_loop_that_ends_while_a_zygote_starts_leaves_nothing_and_says_nothing(
+    rounds_of_the_loop: int,
+):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        textwrap.dedent(SUDDEN_END),
+        "token",
+        str(rounds_of_the_loop),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    (
+        _,
+        said,
+    ) = await process.communicate()  # the zygote has this pipe too: it ends when both are gone
+    assert (process.returncode, said) == (0, b"")
+    assert zygotes_of(process.pid) == []
+
+
+async def test_ids_are_unique_among_all_back_ends_of_a_process():
+    async with LocalBackend() as one, LocalBackend() as two:
+        made = [await backend.create(SandboxSpec()) for backend in (one, two, one, two)]
+        assert len({sandbox.id for sandbox in made}) == 4
+        await asyncio.gather(*(sandbox.ready() for sandbox in made))

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from verifiers.sandboxes import SandboxDead, SandboxPool, SandboxSpec
+from verifiers.sandboxes import IsolationUnavailable, SandboxDead, SandboxPool, SandboxSpec
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.local import LocalBackend
 
@@ -25,7 +25,7 @@ async def test_a_pool_hands_out_ready_sandboxes_once_and_refills():
             assert first.id != second.id
             assert (await first.exec("echo up")).ok
             await filled(pool, 3)
-            leftover = pool._ready[0]
+            leftover = pool._ready[0].sandbox
         with pytest.raises(SandboxDead):
             await leftover.exec("true")
         # Those that were handed out are the caller's.
@@ -43,7 +43,7 @@ async def test_an_empty_pool_still_gives_a_sandbox():
 async def test_a_dead_sandbox_is_not_handed_out():
     async with LocalBackend() as backend, SandboxPool(backend, SandboxSpec(), size=2) as pool:
         await filled(pool, 2)
-        await pool._ready[0].terminate()
+        await pool._ready[0].sandbox.terminate()
         sandbox = await pool.acquire()
         assert (await sandbox.exec("echo up")).ok
 
@@ -82,3 +82,29 @@ async def test_a_long_command_gives_its_place_up():
     started_s = time.perf_counter()
     await admission.enter()
     assert 0.1 < time.perf_counter() - started_s < 5
+
+
+async def test_a_sandbox_that_waited_too_long_of_its_life_is_replaced():
+    spec = SandboxSpec(ttl_s=600)
+    async with LocalBackend() as backend, SandboxPool(backend, spec, size=1) as pool:
+        await filled(pool, 1)
+        waiting = pool._ready[0]
+        pool._ready[0] = waiting._replace(since_s=waiting.since_s - 61)
+        fresh = await pool.acquire()
+        assert fresh.id != waiting.sandbox.id
+        assert (await fresh.exec("echo up")).ok
+        with pytest.raises(SandboxDead):
+            await waiting.sandbox.exec("true")
+
+
+async def test_what_can_never_come_up_stops_the_filling_and_is_told_to_whoever_acquires(
+    caplog: pytest.LogCaptureFixture,
+):
+    spec = SandboxSpec(isolation_min="vm")
+    async with LocalBackend() as backend, SandboxPool(backend, spec, size=1) as pool:
+        with pytest.raises(IsolationUnavailable):
+            await pool.acquire()
+        filler = pool._filler
+        assert filler is not None
+        await asyncio.wait([filler])
+    assert [record.message for record in caplog.records if "stays empty" in record.message]

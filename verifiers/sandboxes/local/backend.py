@@ -27,7 +27,26 @@ from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8
-_TAKEN = frozenset("bin box dev etc home lib lib32 lib64 proc run rw sbin sys tmp usr var".split())
+_TAKEN = frozenset(
+    [
+        "bin",
+        "box",
+        "dev",
+        "etc",
+        "home",
+        "lib",
+        "lib32",
+        "lib64",
+        "proc",
+        "run",
+        "rw",
+        "sbin",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+    ]
+)
 """Names at the top of the view that sandboxes have."""
 _FIRST_HOST_UID = 0x7000_0000
 """User ids of sandboxes under root: above everything that container tools hand out (systemd's list ends here)."""
