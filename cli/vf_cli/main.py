@@ -96,9 +96,11 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
 
 
 def _usage_error(error: Any) -> int:
-    output.error(error.format_message())
+    said = error.format_message()
+    if said:
+        output.error(said)
     context = getattr(error, "ctx", None)
-    if context is not None:
+    if context is not None and said:  # without words it is the help, which was shown just now
         output.note(f"See `{context.command_path} --help`.")
     return error.exit_code
 
@@ -185,6 +187,20 @@ def train_main() -> int:
     from vf_cli.train import app
 
     return run(app, "vf-train")
+
+
+def rollouts_main() -> int:
+    """`vf-rollouts`."""
+    from vf_cli.rollouts import app
+
+    return run(app, "vf-rollouts")
+
+
+def gepa_main() -> int:
+    """`vf-gepa`."""
+    from vf_cli.gepa import app
+
+    return run(app, "vf-gepa")
 
 
 def sandboxes_main() -> int:

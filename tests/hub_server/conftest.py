@@ -58,7 +58,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def wait_for_port(port: int, process: subprocess.Popen[Any], limit_s: float = 30.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[Any], limit_s: float = 120.0) -> None:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import quote
 
 import typer
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 teams = group("Your teams.")
 PAGE = 100
+ROLES = ("admin", "member", "reader")
+TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="Name or id of the team.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -127,7 +130,6 @@ def switch(
     ] = None,
 ) -> int:
     """Choose whom new environments and evaluations belong to: you, or one of your teams."""
-    from verifiers.errors import ConfigError
     from verifiers.hub.config import ConfigFile
 
     refuse_temporary_context()
@@ -148,8 +150,7 @@ def switch(
         return 0
     team = next((team for team in mine if target in (team["teamId"], team.get("slug"))), None)
     if team is None:
-        names = ", ".join(str(team.get("slug")) for team in mine) or "none"
-        raise ConfigError(f"You are in no team {target!r}. Your teams: {names}.")
+        not_a_team(target, mine)
     file.update(team_id=team["teamId"], team_name=team.get("name"), team_role=team.get("role"))
     data = {"team_id": team["teamId"], "team_name": team.get("name")}
     show_facts(data, [("new things belong to", team.get("slug"))])
@@ -199,6 +200,93 @@ def members(
         ],
     )
     return 0
+
+
+@command(teams)
+def create(
+    slug: Annotated[str, typer.Argument(metavar="NAME", help="The team's name in owner/name.")],
+    name: Annotated[str | None, typer.Option("--name", help="How it is shown.")] = None,
+) -> int:
+    """Found a team, whose owner you are then.
+
+    JSON: {teamId, name, slug}
+    """
+    from verifiers.hub.client import body_of, data_of
+    from verifiers.hub.wire import TeamRequest
+
+    async def found(hub: HubClient) -> dict[str, Any]:
+        return dict(data_of(await hub.post("/teams", body_of(TeamRequest, slug=slug, name=name))))
+
+    team = with_hub(found, needs_key=True)
+    facts = [("founded", team.get("slug")), ("id", team.get("teamId"))]
+    show_facts(team, facts, next_step=f"prime teams add {slug} USER --role member")
+    return 0
+
+
+@command(teams)
+def add(
+    team: TeamName,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person.")],
+    role: Annotated[
+        str,
+        typer.Option(
+            "--role",
+            help="admin: everything; member: read, publish, evaluate; reader: read.",
+        ),
+    ] = "member",
+) -> int:
+    """Take a person into a team, or change the role. For the team's owner and admins.
+
+    JSON: {team, user, role}
+    """
+    from verifiers.hub.client import body_of
+    from verifiers.hub.wire import MemberRequest
+
+    if role not in ROLES:
+        raise typer.BadParameter(f"--role is one of {', '.join(ROLES)}, not {role!r}.")
+
+    async def take_in(hub: HubClient) -> None:
+        body = body_of(MemberRequest, user=user, role=role)
+        await hub.post(f"/teams/{await _team_id(hub, team)}/members", body)
+
+    with_hub(take_in, needs_key=True)
+    data = {"team": team, "user": user, "role": role}
+    show_facts(data, [("team", team), ("member", user), ("role", role)])
+    return 0
+
+
+@command(teams)
+def remove(
+    team: TeamName,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person.")],
+) -> int:
+    """Take a person out of a team. What they published stays the team's.
+
+    JSON: {team, removed}
+    """
+
+    async def take_out(hub: HubClient) -> None:
+        path = f"/teams/{await _team_id(hub, team)}/members/{quote(user, safe='')}"
+        await hub.request("DELETE", path)
+
+    with_hub(take_out, needs_key=True)
+    show_facts({"team": team, "removed": user}, [("team", team), ("removed", user)])
+    return 0
+
+
+async def _team_id(hub: HubClient, team: str) -> str:
+    """The id of a team of the user's, by its slug or id."""
+    mine = await _all_teams(hub)
+    found = next((one for one in mine if team in (one["teamId"], one.get("slug"))), None)
+    return str(found["teamId"]) if found else not_a_team(team, mine)
+
+
+def not_a_team(name: str, mine: list[dict[str, Any]]) -> NoReturn:
+    """Raise ConfigError with the teams that there are."""
+    from verifiers.errors import ConfigError
+
+    names = ", ".join(str(team.get("slug")) for team in mine) or "none"
+    raise ConfigError(f"You are in no team {name!r}. Your teams: {names}.")
 
 
 async def _whoami(hub: HubClient) -> dict[str, Any]:

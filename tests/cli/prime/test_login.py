@@ -1,5 +1,6 @@
 """Getting a key by the browser, and saying whose it is."""
 
+import os
 from types import SimpleNamespace
 
 import httpx
@@ -110,3 +111,36 @@ def test_teams_own_what_is_pushed_after_a_switch(prime, hub, alice, make_project
         prime("env", "push", "-p", make_project(), "--team", slug, "--json").json["owner"] == slug
     )
     assert prime("env", "push", "-p", make_project(), "--json").json["owner"] == "alice"
+
+
+def test_a_team_is_founded_and_its_members_change(prime, hub, alice, token_of, as_person):
+    token_of("tina")
+    slug = f"team-{os.urandom(4).hex()}"
+    founded = prime("teams", "create", slug, "--name", "The team", "--json")
+    assert (founded.code, founded.json["slug"]) == (0, slug)
+    assert prime("teams", "create", slug).code == 1
+    assert prime("teams", "add", slug, "tina", "--role", "reader").code == 0
+    assert prime("teams", "add", slug, "tina", "--json").json["role"] == "member"
+    known = ("teams", "members", "--team-id", founded.json["teamId"], "--json")
+    roles = {row["userName"]: row["role"] for row in prime(*known).json["members"]}
+    assert roles == {"alice": "owner", "tina": "member"}
+    for arguments, code, said in (
+        (("add", slug, "nobody-here"), 1, "nobody-here"),
+        (("add", "no-such-team", "tina"), 2, slug),
+        (("add", slug, "tina", "--role", "king"), 2, "reader"),
+        (("remove", slug, "alice"), 1, "founded"),
+        (("remove", slug, "no-body"), 1, "not in this team"),
+    ):
+        refused = prime("teams", *arguments)
+        assert (refused.code, said in refused.err) == (code, True), refused.err
+    as_person("tina")
+    assert prime("teams", "remove", slug, "alice").code == 1
+    as_person("alice")
+    assert prime("teams", "remove", slug, "tina").code == 0
+    assert len(prime(*known).json["members"]) == 1
+
+
+@pytest.mark.parametrize("group", [(), ("teams",), ("env",), ("eval",), ("config",)])
+def test_a_group_alone_shows_its_help_and_no_empty_error(prime, group):
+    shown = prime(*group)
+    assert (shown.code, "Usage" in shown.out, shown.err) == (2, True, "")
