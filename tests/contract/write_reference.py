@@ -18,7 +18,7 @@ import typer.main
 import verifiers
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
-COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint", "train")
+COMMANDS = ("eval", "init", "install", "build", "validate", "gepa", "endpoint", "train", "rollouts")
 COMMON_PANEL = "Output"
 """What every command of `prime` has; described once."""
 NOTICE = "<!-- Written by tests/contract/write_reference.py; change the code, then run `make docs`. -->\n"

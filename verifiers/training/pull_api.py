@@ -118,6 +118,11 @@ class PullServer:
             self._runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=CLOSING_S)
             await self._runner.setup()
             await web.TCPSite(self._runner, self.host, self.port).start()
+        except OSError as error:
+            await self.__aexit__(None, None, None)
+            raise ConfigError(
+                f"Cannot listen on {self.host}:{self.port}: {error.strerror or error}. Port 0 takes a free one."
+            ) from error
         except BaseException:
             await self.__aexit__(None, None, None)
             raise

@@ -1,0 +1,212 @@
+"""`vf-rollouts`: play environments on inference servers and hand the samples to a trainer over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vf_cli import output
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+    from verifiers.training.pull_api import PullServer
+    from verifiers.training.source_config import SourceConfig
+
+app = typer.Typer(add_completion=False)
+
+DEFAULTS = {"groups_per_batch": 8, "rollouts_per_group": 8}
+"""Of what `SourceConfig` leaves open."""
+
+
+@app.command()
+def rollouts(
+    envs: Annotated[
+        list[str],
+        typer.Argument(metavar="ENV...", help="Installed environments; several are mixed."),
+    ],
+    base_url: Annotated[
+        list[str],
+        typer.Option("--base-url", "-b", help="Inference server; repeat for more, used in turn."),
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help="The model's name there.")],
+    env_args: Annotated[
+        str | None,
+        typer.Option("--env-args", "-a", help="Arguments of the environment, a JSON object."),
+    ] = None,
+    sampling_args: Annotated[
+        str | None,
+        typer.Option("--sampling-args", "-S", help="Sampling arguments, a JSON object."),
+    ] = None,
+    groups_per_batch: Annotated[
+        int | None,
+        typer.Option("--groups-per-batch", "-g", min=1, help="Examples in a batch. Default: 8."),
+    ] = None,
+    rollouts_per_group: Annotated[
+        int | None,
+        typer.Option(
+            "--rollouts-per-group", "-r", min=1, help="Rollouts of each example. Default: 8."
+        ),
+    ] = None,
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option(
+            "--max-in-flight", "-c", min=1, help="Rollouts at the same time. Default: 128."
+        ),
+    ] = None,
+    num_examples: Annotated[
+        int, typer.Option("--num-examples", "-n", help="Examples to train on; -1 for all.")
+    ] = -1,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file with any settings of SourceConfig; options win."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="File with what GET /state gave, to go on from there."),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", min=0, help="Version of the policy that the servers have now."),
+    ] = None,
+    dialect: Annotated[
+        str, typer.Option("--dialect", help="Weight updates of the servers: prime_rl or vllm.")
+    ] = "prime_rl",
+    salts: Annotated[
+        bool,
+        typer.Option("--salts/--no-salts", help="Send a prefix-cache salt for each version."),
+    ] = True,
+    endpoint_key_var: Annotated[
+        str | None,
+        typer.Option("--endpoint-key-var", "-k", help="Variable with the key of the servers."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = 8100,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            envvar="VF_ROLLOUTS_API_KEY",
+            help="Ask trainers for this key; prefer the variable. Needed unless on 127.0.0.1.",
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the address as one JSON document.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")
+    ] = False,
+) -> int:
+    """Play environments all the time and serve batches of training samples over HTTP until Ctrl-C.
+
+    A trainer in any language asks for GET /batches/1, trains, says POST /weights, asks for GET /batches/2, and so on.
+    """
+    from verifiers.training.pull_api import PullServer
+    from verifiers.training.source import RolloutSource
+    from vf_cli.eval import json_object
+    from vf_cli.main import configure_logging
+
+    configure_logging(is_verbose=verbose)
+    options = {
+        "groups_per_batch": groups_per_batch,
+        "rollouts_per_group": rollouts_per_group,
+        "max_in_flight": max_in_flight,
+    }
+    settings = _settings(config, {name: v for name, v in options.items() if v is not None})
+    source = RolloutSource(
+        _environment(envs, json_object(env_args, "-a") if env_args else {}),
+        _endpoints(base_url, dialect, endpoint_key_var, salts=salts),
+        settings,
+        model=model,
+        sampling_args=json_object(sampling_args, "-S") if sampling_args else None,
+        num_examples=num_examples,
+        state=_saved(state),
+        version=version,
+    )
+    server = PullServer(source, host=host, port=port, api_key=api_key)
+    asyncio.run(_serve(server, json_output=json_output))
+    return 0
+
+
+def _settings(path: Path | None, options: dict[str, int]) -> SourceConfig:
+    from pydantic import ValidationError
+
+    from verifiers.training.source_config import SourceConfig
+
+    try:
+        given: dict[str, Any] = tomllib.loads(path.read_text("utf-8")) if path else {}
+        return SourceConfig.model_validate({**DEFAULTS, **given, **options})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise typer.BadParameter(f"--config {path} cannot be read: {error}") from error
+    except ValidationError as error:
+        raise typer.BadParameter(f"These settings do not work: {error}") from error
+
+
+def _environment(names: list[str], arguments: dict[str, Any]) -> Environment:
+    from verifiers.envs.env_group import EnvGroup
+    from verifiers.loading import load_environment
+
+    if len(names) == 1:
+        return load_environment(names[0], **arguments)
+    if arguments:
+        raise typer.BadParameter(
+            "-a is for one environment; several are loaded with their defaults."
+        )
+    return EnvGroup([load_environment(name) for name in names], env_names=names)
+
+
+def _endpoints(urls: list[str], dialect: str, key_var: str | None, *, salts: bool) -> list[Any]:
+    from pydantic import ValidationError
+
+    from verifiers.training.inference_admin import AdminConfig
+    from verifiers.training.policy import PolicyEndpoint
+
+    try:
+        admin = AdminConfig.model_validate({"dialect": dialect})
+    except ValidationError as error:
+        raise typer.BadParameter(f"--dialect is prime_rl or vllm, not {dialect!r}.") from error
+    key = os.environ.get(key_var) if key_var else None
+    return [
+        PolicyEndpoint.at(url, api_key_var=key_var, api_key=key, admin=admin, salts=salts)
+        for url in urls
+    ]
+
+
+def _saved(path: Path | None) -> Any:
+    import orjson
+
+    if path is None:
+        return None
+    try:
+        return orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise typer.BadParameter(f"--state {path} cannot be read: {error}") from error
+
+
+async def _serve(server: PullServer, *, json_output: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with server:
+        source = server.source
+        if json_output:
+            output.show_json({"url": server.url, "pid": os.getpid()})
+        else:
+            config = source.config
+            output.show(f"serving    {server.url}")
+            output.show(
+                f"playing    {source.env.env_id} on {', '.join(e.url for e in source.endpoints)}"
+            )
+            output.show(
+                f"a batch    {config.groups_per_batch} groups of {config.rollouts_per_group}"
+            )
+            output.show(f"next       curl {server.url}/batches/1   Ctrl-C stops")
+        await stop.wait()
