@@ -13,7 +13,8 @@ LAYERS = {
     2: "parsers tasks clients tools sandboxes tokens packages.manifest",
     3: "rubrics rollouts runs interception",
     4: "envs",
-    5: "loading packages serve training viewer hub testing evaluation evaluations endpoint logs example_datasets",
+    5: "loading packages serve training viewer hub testing evaluation evaluations prompt_search endpoint logs"
+    " example_datasets",
     6: "utils scripts legacy __init__",
 }
 LAYER_OF = {unit: layer for layer, units in LAYERS.items() for unit in units.split()}

@@ -9,12 +9,14 @@ import pytest
 
 PATHS = {
     "verifiers": """AssistantMessage CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv
-        HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages
-        ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
-        Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv
-        ThinkParser Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep
-        Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer load_environment load_example_dataset
-        log_level print_prompt_completions_sample quiet_verifiers setup_logging stop teardown legacy""",
+        HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message
+        Messages ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv ReasoningGymEnv Response
+        ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric RubricGroup SandboxEnv SandboxError
+        SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool ToolCall
+        ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage
+        UserMessage XMLParser cleanup ensure_keys extract_boxed_answer legacy load_environment
+        load_example_dataset log_level print_prompt_completions_sample quiet_verifiers setup_logging stop
+        teardown""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
         OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient resolve_client""",
     "verifiers.clients.anthropic_messages_client": "AnthropicMessagesClient",
@@ -60,6 +62,7 @@ PATHS = {
     "verifiers.rubrics.tool_rubric": "ToolRubric",
     "verifiers.scripts": "build setup",
     "verifiers.scripts.eval": "main",
+    "verifiers.scripts.gepa": "load_gepa_toml_config main resolve_gepa_config_args",
     "verifiers.scripts.init": "init_environment",
     "verifiers.scripts.install": "main",
     "verifiers.types": """AssistantMessage ChatCompletion ChatCompletionMessageToolCall ChatCompletionToolParam
@@ -106,8 +109,6 @@ PATHS = {
 
 NOT_YET = {
     "verifiers.envs.experimental.rlm_env": "RLMEnv",
-    # prompt optimisation
-    "verifiers.scripts.gepa": "load_gepa_toml_config resolve_gepa_config_args",
     # browsers
     "verifiers.envs.integrations.browser_env": "BrowserEnv",
 }

@@ -1,0 +1,203 @@
+"""`vf-gepa`: search for a better system prompt of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vf_cli import eval_options as o
+from vf_cli import output
+
+if TYPE_CHECKING:
+    from verifiers.prompt_search import SearchResult
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def gepa(  # one parameter an option
+    env_id_or_config: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV_OR_CONFIG",
+            help="Id of an environment, a folder (./my_env), or a TOML file.",
+        ),
+    ],
+    env_args: o.EnvArgs = None,
+    extra_env_kwargs: Annotated[
+        str | None,
+        typer.Option("--extra-env-kwargs", "-x", help="JSON object of attributes to set on it."),
+    ] = None,
+    env_dir_path: Annotated[
+        str | None, typer.Option("--env-dir-path", "-p", help="Folder of local environments.")
+    ] = None,
+    model: o.Model = None,
+    reflection_model: Annotated[
+        str | None,
+        typer.Option("--reflection-model", "-M", help="Model that writes prompts. (default: -m)"),
+    ] = None,
+    endpoints_path: o.EndpointsPath = None,
+    api_key_var: o.ApiKeyVar = None,
+    api_base_url: o.ApiBaseUrl = None,
+    max_calls: Annotated[
+        int | None, typer.Option("--max-calls", "-B", min=1, help="Rollouts in all. (default: 500)")
+    ] = None,
+    minibatch_size: Annotated[
+        int | None,
+        typer.Option("--minibatch-size", min=1, help="Examples of one reflection. (default: 3)"),
+    ] = None,
+    perfect_score: Annotated[
+        float | None,
+        typer.Option("--perfect-score", help="Do not reflect on examples with this reward."),
+    ] = None,
+    state_columns: Annotated[
+        str | None,
+        typer.Option("--state-columns", help="State keys to show the reflecting model: 'a,b'."),
+    ] = None,
+    num_train: Annotated[
+        int | None, typer.Option("--num-train", "-n", min=1, help="Examples. (default: 100)")
+    ] = None,
+    num_val: Annotated[
+        int | None,
+        typer.Option("--num-val", "-N", min=1, help="Validation examples. (default: 50)"),
+    ] = None,
+    max_concurrent: Annotated[
+        int | None,
+        typer.Option("--max-concurrent", "-c", min=1, help="Rollouts at once. (default: 32)"),
+    ] = None,
+    sampling_args: o.SamplingArgs = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of every choice. (default: 0)")
+    ] = None,
+    verbose: o.Verbose = False,
+    run_dir: Annotated[
+        str | None,
+        typer.Option("--run-dir", "-o", help="Folder of the results; one with a search goes on."),
+    ] = None,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Write nothing.")] = False,
+    tui: Annotated[
+        bool, typer.Option("--tui", "-u", help="Accepted for 0.1.14; there is no such display.")
+    ] = False,
+    as_json: o.AsJson = False,
+) -> int:
+    """Search for a system prompt with a higher reward, by the gepa package (pip install 'verifiers[gepa]').
+
+    \b
+    vf-gepa my-env -m Qwen/Qwen3-4B -b http://localhost:8000/v1 -B 200
+    vf-gepa prompts.toml
+    """
+    said = dict(locals())
+    from vf_cli.main import configure_logging
+
+    configure_logging(is_verbose=verbose)
+    settings = _settings(said)
+    found, folder = _search(settings, no_save=no_save, is_verbose=verbose)
+    report = {**found._asdict(), "saved_to": None if folder is None else str(folder)}
+    if as_json:
+        output.show_json(report)
+    else:
+        output.show(f"reward        {found.first_score:.3f} -> {found.best_score:.3f}")
+        output.show(f"prompts       {len(found.candidates)} kept, {found.calls} rollouts")
+        output.show("saved         " + (str(folder) if folder else "nothing (--no-save)"))
+        output.show()
+        output.show(found.best_prompt)
+    return 0
+
+
+def _settings(said: dict[str, Any]) -> dict[str, Any]:
+    """What the file says, and over it what the command line says."""
+    from verifiers.prompt_search import load_gepa_toml_config
+    from vf_cli.eval import json_object
+
+    given = {
+        name: value
+        for name, value in said.items()
+        if value is not None and name not in ("env_id_or_config", "as_json", "tui", "no_save")
+    }
+    for name, option in (("env_args", "-a"), ("extra_env_kwargs", "-x"), ("sampling_args", "-S")):
+        if name in given:
+            given[name] = json_object(given[name], option)
+    if "state_columns" in given:
+        given["state_columns"] = [n.strip() for n in given["state_columns"].split(",") if n.strip()]
+    if not said["env_id_or_config"].endswith(".toml"):
+        env = {"env_id": said["env_id_or_config"]}
+        own = {k: given.pop(k) for k in ("env_args", "extra_env_kwargs") if k in given}
+        return {**given, "envs": [{**env, **own}]}
+    if {"env_args", "extra_env_kwargs"} & set(given):
+        raise typer.BadParameter("-a and -x belong into the file's [env] table.")
+    return {**load_gepa_toml_config(Path(said["env_id_or_config"])), **given}
+
+
+_ENDPOINT = ("model", "endpoints_path", "api_key_var", "api_base_url")
+
+
+def _search(
+    settings: dict[str, Any], *, no_save: bool, is_verbose: bool
+) -> tuple[SearchResult, Path | None]:
+    import asyncio
+
+    from verifiers.clients.connect import api_key_of, close_all_clients
+    from verifiers.evaluation import prepare_environment
+    from verifiers.evaluations.settings import resolve, settings_of
+    from verifiers.prompt_search import SearchOptions, search_prompt
+    from verifiers.runs.folders import prompt_search_folder
+
+    endpoint = {name: settings[name] for name in _ENDPOINT if name in settings}
+    shared = {**endpoint, **{k: settings[k] for k in ("sampling_args",) if k in settings}}
+    configs = [resolve(settings_of({**shared, **env}, "options")) for env in settings["envs"]]
+    config = configs[0]
+    reflection = settings.get("reflection_model") or settings.get("model")
+    reflecting = resolve(
+        settings_of({**endpoint, "model": reflection, "env_id": config.env_id}, "options")
+    )
+    api_key_of(config.client_config)
+    environments = [prepare_environment(one).environment for one in configs]
+    environment = environments[0]
+    if len(environments) > 1:
+        from verifiers.envs.env_group import EnvGroup
+
+        environment = EnvGroup(environments, [one.env_id for one in configs])
+    folder: Path | None = None
+    if not no_save:
+        chosen = settings.get("run_dir")
+        where = settings.get("env_dir_path") or "./environments"
+        folder = (
+            Path(chosen)
+            if chosen
+            else prompt_search_folder(environment.env_id, config.model, where)
+        )
+    options = SearchOptions(
+        **{name: settings[name] for name in SearchOptions._fields if name in settings}
+    )
+
+    async def run() -> SearchResult:
+        try:
+            return await search_prompt(
+                environment,
+                config.client_config,
+                config.model,
+                config.sampling_args,
+                reflection_client=reflecting.client_config,
+                reflection_model=reflecting.model,
+                options=options,
+                run_dir=folder,
+                on_log=output.note if is_verbose else None,
+            )
+        finally:
+            await environment.aclose()
+            await close_all_clients()
+
+    found = asyncio.run(run())
+    if folder is not None:
+        _save(found, folder)
+    return found, folder
+
+
+def _save(found: SearchResult, folder: Path) -> None:
+    import json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "system_prompt.txt").write_text(found.best_prompt)
+    (folder / "result.json").write_text(json.dumps(found._asdict(), indent=2, ensure_ascii=False))

@@ -1,0 +1,98 @@
+"""The TOML file of `vf-gepa`.
+
+model = "Qwen/Qwen3-4B"
+reflection_model = "Qwen/Qwen3-32B"
+
+[env]                        # or several [[env]]: one prompt for all of them
+env_id = "gsm8k"
+env_args = { split = "train" }
+
+[gepa]
+max_calls = 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from verifiers.errors import ConfigError
+
+# fmt: off
+_KEYS = frozenset({
+    "model", "reflection_model", "endpoints_path", "api_key_var", "api_base_url", "max_calls", "minibatch_size",
+    "perfect_score", "state_columns", "num_train", "num_val", "max_concurrent", "sampling_args", "seed", "verbose",
+    "run_dir", "no_save", "env_dir_path",
+})
+# fmt: on
+_ENV_KEYS = frozenset({"env_id", "env_args", "extra_env_kwargs"})
+_OTHER_NAMES = {"id": "env_id", "args": "env_args"}
+
+
+def load_gepa_toml_config(path: Path) -> dict[str, Any]:
+    """The settings of a file: `envs` (each with `env_id`, `env_args`, `extra_env_kwargs`), those of the first beside
+    it, and what the top and the `[gepa]` table say, flat. Raises ConfigError that names the file and the key.
+    """
+    try:
+        document = tomllib.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no configuration file {path}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    tables = document.pop("env", None)
+    tables = [tables] if isinstance(tables, dict) else tables
+    if not tables or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{path} needs a table [env], or several [[env]], each with env_id.")
+    envs = [_env(table, f"{path}, env number {index}") for index, table in enumerate(tables, 1)]
+    settings: dict[str, Any] = {}
+    for name in ("gepa", "execution", "sampling"):
+        table = document.pop(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} must be a table; got {table!r}.")
+        settings |= {"sampling_args": table} if name == "sampling" and table else table
+    settings = document | settings
+    for key in settings:
+        _check(key, _KEYS, str(path))
+    return {**settings, **envs[0], "envs": envs}
+
+
+def _env(table: dict[str, Any], where: str) -> dict[str, Any]:
+    table = {_OTHER_NAMES.get(key, key): value for key, value in table.items()}
+    for key in table:
+        _check(key, _ENV_KEYS, where)
+    if not isinstance(table.get("env_id"), str) or not table["env_id"]:
+        raise ConfigError(
+            f"{where}: env_id must be the id of an environment; got {table.get('env_id')!r}."
+        )
+    return {"env_args": {}, "extra_env_kwargs": {}, **table}
+
+
+def _check(key: str, known: frozenset[str], where: str) -> None:
+    if key not in known:
+        near = get_close_matches(key, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{where}: there is no key {key!r}.{hint}")
+
+
+def resolve_gepa_config_args(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of v0's command with `env_id` and `envs`: from the TOML file when `env_id_or_config` names one,
+    whose values replace the arguments'.
+    """
+    resolved = argparse.Namespace(**vars(args))
+    if not str(args.env_id_or_config).endswith(".toml"):
+        resolved.env_id = args.env_id_or_config
+        resolved.envs = [
+            {
+                "env_id": args.env_id_or_config,
+                "env_args": args.env_args or {},
+                "extra_env_kwargs": args.extra_env_kwargs or {},
+            }
+        ]
+        return resolved
+    for name, value in load_gepa_toml_config(Path(args.env_id_or_config)).items():
+        setattr(resolved, name, value)
+    resolved.config_warnings = []
+    return resolved

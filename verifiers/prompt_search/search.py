@@ -1,0 +1,250 @@
+"""The search itself: `gepa` proposes system prompts, the environment plays and scores them.
+
+`gepa` is synchronous and runs in a thread; every rollout and every reflection runs in the caller's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from verifiers.clients import resolve_client
+from verifiers.errors import ConfigError
+from verifiers.messages import content_text, normalize_messages
+from verifiers.types import RolloutOutput, SamplingArgs, UserMessage
+
+if TYPE_CHECKING:
+    from verifiers.envs.environment import Environment
+
+logger = logging.getLogger(__name__)
+
+COMPONENT = "system_prompt"
+FIRST_PROMPT = "You are a helpful assistant."
+"""Where the search begins for an environment that has no system prompt."""
+
+Value = TypeVar("Value")
+Row = dict[str, Any]
+
+
+class SearchOptions(NamedTuple):
+    """How far to search."""
+
+    max_calls: int = 500
+    """Rollouts in all."""
+    minibatch_size: int = 3
+    """Examples that one reflection looks at."""
+    perfect_score: float | None = None
+    """Examples with this reward are not reflected on."""
+    num_train: int = 100
+    num_val: int = 50
+    max_concurrent: int = 32
+    seed: int = 0
+    state_columns: Sequence[str] = ()
+    """State keys shown to the reflecting model."""
+
+
+class SearchResult(NamedTuple):
+    """What was found."""
+
+    best_prompt: str
+    best_score: float
+    """Mean reward on the validation examples."""
+    first_prompt: str
+    first_score: float
+    candidates: list[tuple[str, float]]
+    """Every prompt that was kept, with its score, in the order of finding."""
+    calls: int
+    """Rollouts that were played."""
+
+
+async def search_prompt(
+    environment: Environment,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None = None,
+    *,
+    reflection_client: Any = None,
+    reflection_model: str | None = None,
+    options: SearchOptions | None = None,
+    run_dir: Path | None = None,
+    on_log: Callable[[str], None] | None = None,
+) -> SearchResult:
+    """Search for a system prompt with a higher mean reward.
+
+    `run_dir`: where gepa keeps its state, to be continued by the same call. Raises ConfigError when the extra is not
+    installed, and what a rollout raises that ends a run (a refused key).
+    """
+    try:
+        from gepa.api import optimize
+    except ImportError as error:
+        raise ConfigError("The prompt search needs gepa: pip install 'verifiers[gepa]'.") from error
+    options = options or SearchOptions()
+    train = environment.source("train").inputs(options.num_train, options.seed)
+    validation = environment.source("eval").inputs(options.num_val, options.seed)
+    if not train or not validation:
+        raise ConfigError("The prompt search needs training and validation examples.")
+    first = environment.system_prompt or _system_text(train[0]) or FIRST_PROMPT
+    adapter = _Adapter(environment, client, model, sampling_args, options)
+    reflect = _Reflection(
+        client if reflection_client is None else reflection_client, reflection_model or model
+    )
+    found = await asyncio.to_thread(
+        optimize,
+        seed_candidate={COMPONENT: first},
+        trainset=train,
+        valset=validation,
+        adapter=adapter,
+        reflection_lm=reflect,
+        max_metric_calls=options.max_calls,
+        reflection_minibatch_size=options.minibatch_size,
+        perfect_score=1.0 if options.perfect_score is None else options.perfect_score,
+        skip_perfect_score=options.perfect_score is not None,
+        seed=options.seed,
+        run_dir=None if run_dir is None else str(run_dir),
+        logger=_Log(on_log or logger.info),
+    )
+    prompts = [candidate[COMPONENT] for candidate in found.candidates]
+    scores = found.val_aggregate_scores
+    return SearchResult(
+        prompts[found.best_idx],
+        scores[found.best_idx],
+        first,
+        scores[0],
+        list(zip(prompts, scores, strict=True)),
+        found.total_metric_calls or 0,
+    )
+
+
+class _Log:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def log(self, message: str) -> None:
+        self._say(message)
+
+
+class _InLoop:
+    """Runs coroutines of another thread in the loop it was made in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class _Reflection(_InLoop):
+    """The model that writes new prompts, as gepa calls it."""
+
+    def __init__(self, client: Any, model: str) -> None:
+        super().__init__()
+        self._client = resolve_client(client)
+        self._model = model
+
+    def __call__(self, prompt: Any) -> str:
+        messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
+        asked = normalize_messages(messages, field_name="reflection")
+        answer = self.wait(self._client.get_response(asked, self._model, {}))
+        return content_text(answer.message.content) if answer.message.content else ""
+
+
+class _Adapter(_InLoop):
+    """An environment as gepa sees one: `evaluate` and `make_reflective_dataset`."""
+
+    propose_new_texts: Any = None  # gepa's own way of proposing
+
+    def __init__(
+        self,
+        environment: Environment,
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        options: SearchOptions,
+    ) -> None:
+        super().__init__()
+        self._environment = environment
+        self._client = client
+        self._model = model
+        self._sampling_args = sampling_args
+        self._options = options
+
+    def evaluate(
+        self, batch: Sequence[Row], candidate: Mapping[str, str], capture_traces: bool = False
+    ) -> Any:
+        """Play the rows with the candidate's prompt."""
+        from gepa.core.adapter import EvaluationBatch
+
+        rows = [
+            {
+                **row,
+                "example_id": position,
+                "prompt": with_system(row["prompt"], candidate[COMPONENT]),
+            }
+            for position, row in enumerate(batch)
+        ]
+        results = self.wait(
+            self._environment.generate(
+                rows,
+                self._client,
+                self._model,
+                self._sampling_args,
+                max_concurrent=self._options.max_concurrent,
+                state_columns=list(self._options.state_columns),
+            )
+        )
+        outputs = results["outputs"]
+        scores = [float(output["reward"] or 0.0) for output in outputs]
+        return EvaluationBatch(outputs, scores, outputs if capture_traces else None)
+
+    def make_reflective_dataset(
+        self, candidate: Mapping[str, str], eval_batch: Any, components_to_update: Sequence[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What the reflecting model is shown of each rollout."""
+        shown = [
+            _shown(output, self._options.state_columns) for output in eval_batch.trajectories or []
+        ]
+        return dict.fromkeys(components_to_update, shown)
+
+
+def with_system(prompt: Sequence[Mapping[str, Any]], text: str) -> list[Any]:
+    """A prompt with `text` in the place of its system messages."""
+    return [
+        {"role": "system", "content": text},
+        *(message for message in prompt if message["role"] != "system"),
+    ]
+
+
+def _system_text(row: Row) -> str | None:
+    texts = [content_text(m["content"]) for m in row["prompt"] if m["role"] == "system"]
+    return "\n\n".join(texts) or None
+
+
+def _shown(output: RolloutOutput, state_columns: Sequence[str]) -> dict[str, Any]:
+    feedback = [f"Reward: {output['reward']:.3g}"]
+    if output.get("metrics"):
+        feedback.append(f"Metrics: {output['metrics']}")
+    if answer := output.get("answer"):
+        feedback.append(f"Expected answer: {answer}")
+    if error := output.get("error"):
+        feedback.append(f"The rollout failed: {error}")
+    feedback += [f"{name}: {output.get(name)}" for name in state_columns]
+    return {
+        "Inputs": _transcript([m for m in output["prompt"] if m["role"] != "system"]),
+        "Generated Outputs": _transcript(output["completion"] or []),
+        "Feedback": "\n".join(feedback),
+    }
+
+
+def _transcript(messages: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for message in messages:
+        text = content_text(message.get("content") or "")
+        calls = "".join(
+            f"\n[calls {call['name']}({call['arguments']})]"
+            for call in message.get("tool_calls") or []
+        )
+        parts.append(f"{message['role']}: {text}{calls}")
+    return "\n\n".join(parts)
