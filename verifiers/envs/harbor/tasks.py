@@ -6,7 +6,7 @@
                 tests/test.sh       writes /logs/verifier/reward.txt or reward.json
                 solution/           a solution, for whoever wants to check the task
 
-Source: https://harborframework.com/docs/tasks
+Source: https://github.com/harbor-framework/harbor
 """
 
 from __future__ import annotations
