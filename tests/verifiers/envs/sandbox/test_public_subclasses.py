@@ -119,7 +119,7 @@ async def test_an_environment_that_repairs_a_repository():
         assert (output["error"], output["reward"]) == (None, 1.0)
         assert output["stop_condition"] in ("is_submitted", "no_tools_called")
         told = [m["content"] for m in output["completion"] if m["role"] == "tool"]
-        assert told == ["print(6)\n/tmp/repo", "(no output)", "Submitted."]
+        assert told == ["print(6)/tmp/repo", "(no output)", "Submitted."]
         assert len(env.destroyed) == 1
         assert env.active_sandboxes == set()
 
