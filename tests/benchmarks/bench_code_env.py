@@ -1,17 +1,26 @@
-"""`CodeEnv`: programs and their tests for each minute, beside one `python3` process for each test.
+"""`CodeEnv`: programs and their tests, beside one `python3` process for each test.
 
-    python tests/benchmarks/bench_code_env.py [programs] [--numpy]
+    python tests/benchmarks/bench_code_env.py [PROGRAMS] [--rounds N] [--json FILE]
 
-The comparison runs the same programs on the same inputs, without any isolation, as many at once. With `--numpy` the
-programs begin with `import numpy`, which the sandboxes have imported beforehand.
+The floor runs the same programs on the same inputs without any isolation, as many at once, in rounds that alternate
+with ours: a ratio of the same minute means something on a machine that also does other things. CPU is user and system
+time of everything together, sandboxes, their making and their end included.
 """
+
+from __future__ import annotations
 
 import argparse
 import asyncio
 import json
 import os
+import statistics
 import sys
 import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import NamedTuple
+
+from cpu_meter import CpuMeter
 
 import verifiers as vf
 from verifiers.testing import ScriptedClient
@@ -19,27 +28,65 @@ from verifiers.testing import ScriptedClient
 TESTS = [
     {"input": f"{n}\n", "output": f"{sum(i * i for i in range(n))}\n"} for n in range(100, 115)
 ]
-PROGRAM = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
+PLAIN = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
+IMPORTING = (
+    "import sys\nimport heapq\nimport random\nfrom collections import defaultdict, deque\n"
+    "from functools import lru_cache\nfrom typing import List\n"
+    "n = int(sys.stdin.readline())\nheap = []\n"
+    "for i in range(n):\n    heapq.heappush(heap, i * i)\n"
+    "print(sum(heap))\n"
+)
+NUMPY = "import numpy\n" + PLAIN
 
 
-async def in_sandboxes(program: str, count: int, at_once: int, packages: str | None) -> float:
-    """Seconds for `count` rollouts, sandboxes and scoring included."""
-    spec = {"packages": packages, "preload": ("numpy",)} if packages else {}
-    rows = [{"question": "q", "answer": "", "info": {"tests": json.dumps(TESTS)}}] * count
-    env = vf.CodeEnv(dataset=rows, sandbox_spec=spec)
-    env.set_concurrency(at_once)
+class Case(NamedTuple):
+    """Programs of one kind."""
+
+    name: str
+    program: str
+    spec: dict
+    ratio_needed: float
+    floor_share: int
+    """The floor runs one program where we run so many: it would take minutes."""
+
+
+CASES = (
+    Case("plain program", PLAIN, {}, 10.0, 8),
+    Case("program that imports 6 modules", IMPORTING, {}, 10.0, 8),
+    Case(
+        "program that imports numpy", NUMPY, {"packages": "host", "preload": ("numpy",)}, 10.0, 32
+    ),
+)
+
+
+class Cost(NamedTuple):
+    """Of one test."""
+
+    wall_s: float
+    cpu_s: float | None
+
+
+async def measured(meter: CpuMeter, work: Awaitable[object], tests: int) -> Cost:
+    """What a test costs when `work` runs so many of them."""
+    cpu_s, started_s = meter.seconds(), time.perf_counter()
+    await work
+    wall_s, cpu_after_s = time.perf_counter() - started_s, meter.seconds()
+    if cpu_s is None or cpu_after_s is None:
+        return Cost(wall_s / tests, None)
+    return Cost(wall_s / tests, (cpu_after_s - cpu_s) / tests)
+
+
+async def in_sandboxes(env: vf.CodeEnv, program: str, count: int, at_once: int) -> None:
+    """`count` rollouts, sandboxes and scoring included."""
     client = ScriptedClient(then=f"```python\n{program}```")
-    async with env:
-        await env.evaluate(client, "scripted", num_examples=1)  # starts what all share
-        started = time.perf_counter()
-        results = await env.evaluate(client, "scripted", num_examples=count, max_concurrent=at_once)
-        took_s = time.perf_counter() - started
-    assert all(output["reward"] == 1.0 for output in results.outputs)
-    return took_s
+    results = await env.evaluate(client, "scripted", num_examples=count, max_concurrent=at_once)
+    wrong = [output for output in results.outputs if output["reward"] != 1.0]
+    if wrong:
+        raise RuntimeError(f"{len(wrong)} of {count} programs did not pass: {wrong[0]}")
 
 
-async def in_processes(program: str, count: int, at_once: int) -> float:
-    """Seconds for the same tests with a process for each."""
+async def in_processes(program: str, count: int, at_once: int) -> None:
+    """The same tests with a process for each."""
     slots = asyncio.Semaphore(at_once)
 
     async def one(test: dict[str, str]) -> None:
@@ -48,33 +95,85 @@ async def in_processes(program: str, count: int, at_once: int) -> float:
                 sys.executable, "-c", program, stdin=-1, stdout=-1
             )
             printed, _ = await process.communicate(test["input"].encode())
-            assert printed.decode() == test["output"]
+            if printed.decode() != test["output"]:
+                raise RuntimeError(f"the floor printed {printed!r} instead of {test['output']!r}")
 
-    started = time.perf_counter()
     await asyncio.gather(*(one(test) for _ in range(count) for test in TESTS))
-    return time.perf_counter() - started
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("programs", type=int, nargs="?", default=256)
-    parser.add_argument("--numpy", action="store_true")
-    options = parser.parse_args()
-    program = "import numpy\n" * options.numpy + PROGRAM
+async def run_case(case: Case, programs: int, rounds: int, meter: CpuMeter) -> tuple[list, list]:
+    """The costs of each round, ours and the floor's."""
     at_once = 2 * (os.cpu_count() or 1)
-    tests = options.programs * len(TESTS)
-    ours_s = await in_sandboxes(
-        program, options.programs, at_once, "host" if options.numpy else None
+    count = max(1, programs // rounds)
+    rows = [{"question": "q", "answer": "", "info": {"tests": json.dumps(TESTS)}}] * count
+    env = vf.CodeEnv(dataset=rows, sandbox_spec=case.spec)
+    env.set_concurrency(at_once)
+    ours, floor = [], []
+    async with env:
+        await in_sandboxes(env, case.program, 1, 1)  # starts what all share
+        for _ in range(rounds):
+            work = in_sandboxes(env, case.program, count, at_once)
+            ours.append(await measured(meter, work, count * len(TESTS)))
+            share = max(1, count // case.floor_share)
+            work = in_processes(case.program, share, at_once)
+            floor.append(await measured(meter, work, share * len(TESTS)))
+    return ours, floor
+
+
+def ratios(ours: list[Cost], floor: list[Cost]) -> tuple[float, float | None]:
+    """(by the clock, in processor time): the medians of the rounds."""
+    walls = [theirs.wall_s / mine.wall_s for mine, theirs in zip(ours, floor, strict=True)]
+    cpus = [
+        theirs.cpu_s / mine.cpu_s
+        for mine, theirs in zip(ours, floor, strict=True)
+        if mine.cpu_s and theirs.cpu_s
+    ]
+    return statistics.median(walls), statistics.median(cpus) if cpus else None
+
+
+def shown(costs: list[Cost], field: str) -> str:
+    """The median in milliseconds."""
+    values = [getattr(cost, field) for cost in costs if getattr(cost, field) is not None]
+    return f"{1e3 * statistics.median(values):.2f}" if values else "-"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; 1 if a ratio is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("programs", type=int, nargs="?", default=256)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--case", type=int, action="append", choices=range(len(CASES)))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(argv)
+    meter = CpuMeter().start()
+    missed, figures = 0, {}
+    print(
+        f"{options.programs} programs x {len(TESTS)} tests; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, "
+        f"Python {sys.version.split()[0]}; ms per test, medians of {options.rounds} rounds"
     )
-    share = 16  # of the comparison, which would take minutes
-    theirs_s = share * await in_processes(program, options.programs // share, at_once)
-    sys.stdout.write(
-        f"{options.programs} programs x {len(TESTS)} tests, {at_once} at once\n"
-        f"CodeEnv                    {ours_s:7.2f} s   {60 * tests / ours_s:9.0f} tests a minute\n"
-        f"one process for each test  {theirs_s:7.2f} s   {60 * tests / theirs_s:9.0f} tests a minute\n"
-        f"ratio                      {theirs_s / ours_s:7.1f}\n"
+    print(
+        f"{'':32}{'wall':>8}{'python3':>9}{'ratio':>7}{'CPU':>9}{'python3':>9}{'ratio':>7}{'need':>6}"
     )
+    try:
+        for case in [CASES[number] for number in options.case or range(len(CASES))]:
+            ours, floor = asyncio.run(run_case(case, options.programs, options.rounds, meter))
+            wall, cpu = ratios(ours, floor)
+            # By the clock what other programs take counts too, in unknown parts: processor time says it, if it can.
+            ratio = wall if cpu is None else max(wall, cpu)
+            missed += ratio < case.ratio_needed
+            figures[case.name] = {"wall": wall, "cpu": cpu, "ours": ours, "floor": floor}
+            print(
+                f"{case.name:32}{shown(ours, 'wall_s'):>8}{shown(floor, 'wall_s'):>9}{wall:>7.1f}"
+                f"{shown(ours, 'cpu_s'):>9}{shown(floor, 'cpu_s'):>9}{'-' if cpu is None else f'{cpu:.1f}':>7}"
+                f"{case.ratio_needed:>6.0f}  {'ok' if ratio >= case.ratio_needed else 'MISSED'}",
+                flush=True,
+            )
+    finally:
+        meter.close()
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2))
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(main())

@@ -13,7 +13,6 @@ from verifiers.decorators import teardown
 from verifiers.envs.code_tests.cases import Comparison, TestCase, Whitespace, test_cases
 from verifiers.envs.code_tests.extraction import extract_code
 from verifiers.envs.code_tests.runner import (
-    WORKER_MODULES,
     ProgramReport,
     TestLimits,
     run_program,
@@ -239,12 +238,12 @@ class CodeEnv(SingleTurnEnv):
 
 
 def _spec(given: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> SandboxSpec:
-    """The specification, with room for one test and with what the worker needs imported already."""
+    """The specification, with room for one test."""
     spec = SandboxSpec.model_validate(given or {})
-    changes: dict[str, Any] = {"preload": tuple(dict.fromkeys((*spec.preload, *WORKER_MODULES)))}
-    if "memory_mb" not in spec.model_fields_set:
-        changes["memory_mb"] = limits.memory_mb + limits.max_file_mb + _BOX_OVERHEAD_MB
-    return spec.model_copy(update=changes)
+    if "memory_mb" in spec.model_fields_set:
+        return spec
+    memory_mb = limits.memory_mb + limits.max_file_mb + _BOX_OVERHEAD_MB
+    return spec.model_copy(update={"memory_mb": memory_mb})
 
 
 __all__ = ["CodeEnv", "CodeRubric", "Comparison", "TestCase", "TestLimits"]

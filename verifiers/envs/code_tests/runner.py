@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import marshal
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,26 +15,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.envs.code_tests.cases import Comparison, TestCase
-from verifiers.errors import SandboxError
+from verifiers.errors import DatasetError, SandboxError
 from verifiers.sandboxes import CellResult, PythonSession, Sandbox, SandboxDead
 
 Verdict = Literal["passed", "wrong", "error", "timeout", "output_limit", "ended_worker", "not_run"]
 """How a test went: right · wrong answer · the program raised or exited with a code · out of time · printed too much ·
 the program ended what was to run it, or used up the memory of the whole sandbox · not run, as an earlier one failed."""
 
-WORKER_MODULES = (
-    "atexit",
-    "json",
-    "marshal",
-    "resource",
-    "shutil",
-    "tempfile",
-    "threading",
-    "traceback",
-)
-"""What the worker imports: preloaded, it starts in 2 ms instead of 10."""
 _EXHAUSTED = re.compile(r"MemoryError|KeyboardInterrupt|\w*Error \[Errno (11|12|23|24|28|122)\]")
 """Errors of the worker that a program brings about: no memory, processes, descriptors or space left, an interrupt."""
+WORKER_IS_READY = b'{"worker": "ready"}'
+NO_WORKER = "no worker"
 STARTUP_S = 20.0
 """Beyond the tests' own limits: what the worker may take around them before it is taken for stuck."""
 SHOWN_CHARS = 500
@@ -104,18 +95,21 @@ class ProgramReport:
 @cache
 def worker_source() -> str:
     """The half that runs inside."""
-    return files("verifiers.envs.code_tests").joinpath("worker.py").read_text(encoding="utf-8")
+    return files("verifiers.sandboxes.agent").joinpath("program_tests.py").read_text("utf-8")
 
 
-@cache
-def worker_cell() -> str:
-    """The cell that defines the worker: compiled already, where the interpreter inside is like ours."""
-    source = worker_source()
-    compiled = marshal.dumps(compile(source, "<worker>", "exec"))
+def worker_cell(calls: str, *, as_source: bool = False) -> str:
+    """The cell that gets hold of the worker and makes calls of it; it prints `NO_WORKER` where there is none.
+
+    Our own agent has it, imported already. Any other interpreter session needs its source.
+    """
+    if as_source:
+        return f"import marshal\nexec(compile({worker_source()!r}, '<worker>', 'exec'))\n{calls}"
     return (
-        "import importlib.util, marshal\n"
-        f"_same = importlib.util.MAGIC_NUMBER == {importlib.util.MAGIC_NUMBER!r}\n"
-        f"exec(marshal.loads({compiled!r}) if _same else compile({source!r}, '<worker>', 'exec'))"
+        "import sys, marshal\n"
+        "try: from sandbox_agent.program_tests import load, run_tests\n"
+        f"except ImportError: print({NO_WORKER!r})\n"
+        f"else: {calls}"
     )
 
 
@@ -161,71 +155,99 @@ class _Runner:
 
     async def run(self, program: str, stop_at_first_failure: bool) -> ProgramReport:
         async with await self.sandbox.python() as session:
-            started = await session.run(worker_cell(), timeout_s=STARTUP_S)
-            if not started.ok:
-                raise SandboxError(f"The test worker did not start: {_why(started)}")
-            loaded = await session.run(f"load({program!r})", timeout_s=STARTUP_S)
-            if not loaded.ok:
-                return self.report(Outcome("ended_worker", _why(loaded)))
-            if problem := json.loads(loaded.stdout)["error"]:
-                return self.report(Outcome("error", problem[-SHOWN_CHARS:]))
             wave = 1 if stop_at_first_failure else len(self.tests)
-            while len(self.outcomes) < len(self.tests):
-                start = len(self.outcomes)
-                batch = self.tests[start : start + wave]
-                await self._run_wave(session, batch, stop_at_first_failure)
+            problem = await self._begin(session, program, self.tests[:wave], stop_at_first_failure)
+            if problem:
+                return self.report(Outcome("error", problem[-SHOWN_CHARS:]))
+            while not self._is_over(stop_at_first_failure):
                 wave *= 2
-                if self._is_over(stop_at_first_failure):
-                    break
+                start = len(self.outcomes)
+                await self._run_wave(
+                    session, self.tests[start : start + wave], stop_at_first_failure
+                )
         return self.report(Outcome("not_run"))
 
     def _is_over(self, stop_at_first_failure: bool) -> bool:
         verdicts = {outcome.verdict for outcome in self.outcomes}
-        return "ended_worker" in verdicts or (stop_at_first_failure and verdicts != {"passed"})
+        return (
+            len(self.outcomes) == len(self.tests)
+            or "ended_worker" in verdicts
+            or (stop_at_first_failure and verdicts != {"passed"})
+        )
 
     def report(self, rest: Outcome) -> ProgramReport:
         """The outcomes so far, with `rest` for the tests that have none."""
         missing = len(self.tests) - len(self.outcomes)
         return ProgramReport((*self.outcomes, *[rest] * missing))
 
+    async def _begin(
+        self, session: PythonSession, program: str, tests: Sequence[TestCase], stop_at_error: bool
+    ) -> str | None:
+        """Start the worker, and with the same cell run the first tests: a cell costs as much as a test does.
+
+        Returns what is wrong with the program if it is none.
+        """
+        load = f"load({program!r}, {self._limits()!r}) and {self._call(tests, stop_at_error)}"
+        cell = await self._run_cell(session, worker_cell(load), len(tests))
+        if cell.ok and cell.text.strip() == NO_WORKER:
+            cell = await self._run_cell(session, worker_cell(load, as_source=True), len(tests))
+        ready, _, rest = cell.stdout.partition(b"\n")
+        if ready != WORKER_IS_READY:
+            raise SandboxError(f"The test worker did not start: {_why(cell)}")
+        loaded, _, answers = rest.partition(b"\n")
+        try:
+            if cell.ok and (problem := json.loads(loaded)["error"]):
+                return str(problem)
+        except (ValueError, TypeError, LookupError):
+            answers = b""
+        self._take(cell, answers, tests)
+        return None
+
     async def _run_wave(
         self, session: PythonSession, tests: Sequence[TestCase], stop_at_error: bool
     ) -> None:
-        requests = [self._request(test) for test in tests]
-        # Escaped as JSON, one byte of output can take six.
-        room_bytes = len(tests) * (6 * self.max_output_bytes + 32_768)
-        cell = await session.run(
-            f"run_tests({requests!r}, {stop_at_error})",
-            timeout_s=len(tests) * self.limits.clock_s + STARTUP_S,
-            max_output_bytes=room_bytes,
+        cell = await self._run_cell(session, self._call(tests, stop_at_error), len(tests))
+        self._take(cell, cell.stdout, tests)
+
+    def _call(self, tests: Sequence[TestCase], stop_at_error: bool) -> str:
+        requests = [_request(test) for test in tests]
+        # As one literal: a tree of the syntax of many would cost more than the tests.
+        return f"run_tests(marshal.loads({_marshaled(requests)!r}), {stop_at_error})"
+
+    async def _run_cell(self, session: PythonSession, code: str, tests: int) -> CellResult:
+        return await session.run(
+            code,
+            timeout_s=tests * self.limits.clock_s + STARTUP_S,
+            # Escaped as JSON, one byte of output can take six.
+            max_output_bytes=(tests + 1) * (6 * self.max_output_bytes + 32_768),
         )
+
+    def _take(self, cell: CellResult, printed: bytes, tests: Sequence[TestCase]) -> None:
+        """Judge what the worker answered."""
         if cell.error is not None and not _EXHAUSTED.match(
             f"{cell.error.type} {cell.error.message}"
         ):
             raise SandboxError(f"The test worker failed: {_why(cell)}")
-        answers = _answers(cell)
+        answers = _answers(printed) if cell.ok else None
         if answers is None:
             self.outcomes.append(Outcome("ended_worker", _why(cell)))
             return
         for test, answer in zip(tests, answers, strict=False):
             self.outcomes.append(self._judge(test, answer))
 
-    def _request(self, test: TestCase) -> dict[str, Any]:
-        request: dict[str, Any] = {
+    def _limits(self) -> dict[str, float]:
+        return {
             "cpu_limit_s": self.limits.time_s,
             "wall_limit_s": self.limits.clock_s,
             "memory_bytes": self.limits.memory_mb << 20,
             "max_file_bytes": max(self.limits.max_file_mb << 20, 2 * self.max_output_bytes),
             "max_output_bytes": self.max_output_bytes,
         }
-        if test.function is None:
-            return {**request, "stdin": test.stdin}
-        return {**request, "function": test.function, "arguments": list(test.arguments)}
 
     def _judge(self, test: TestCase, answer: dict[str, Any]) -> Outcome:
         status, cpu_s = answer["status"], float(answer["cpu_s"])
         if status == "error":
-            error = str(answer["error"]).strip() or f"exit code {answer['exit_code']}"
+            error = str(answer["error"]).strip() or f"exit code {_exit_code(answer)}"
             return Outcome("error", error[-SHOWN_CHARS:], cpu_s)
         if status in ("timeout", "output_limit"):
             return Outcome(status, "", cpu_s)
@@ -240,20 +262,44 @@ class _Runner:
         )
 
 
-def _answers(cell: CellResult) -> list[dict[str, Any]] | None:
-    """What the worker printed; None if it ended or printed anything else, which is the program's doing."""
-    if not cell.ok:
-        return None
+def _request(test: TestCase) -> dict[str, Any]:
+    """A test as the worker needs it, without what is expected."""
+    if test.function is None:
+        return {"stdin": str(test.stdin)}
+    return {"function": test.function, "arguments": list(test.arguments)}
+
+
+def _marshaled(requests: list[dict[str, Any]]) -> bytes:
     try:
-        answers = json.loads(cell.stdout)
+        return marshal.dumps(requests)
+    except ValueError:
+        pass  # it only takes the built-in types themselves
+    try:
+        return marshal.dumps(json.loads(json.dumps(requests)))
+    except (TypeError, ValueError) as error:
+        raise DatasetError(f"The arguments of a test are no plain values: {error}") from error
+
+
+def _answers(printed: bytes) -> list[dict[str, Any]] | None:
+    """What the worker answered; None if that is anything else than answers, which is the program's doing."""
+    try:
+        answers = json.loads(printed)
     except (ValueError, RecursionError):
         return None
-    keys = {"status", "stdout", "value", "error", "exit_code", "cpu_s"}
+    keys = {"status", "wait_status", "cpu_s", "stdout", "value", "error"}
     is_sound = isinstance(answers, list) and all(
         isinstance(answer, dict) and keys <= answer.keys() and isinstance(answer["cpu_s"], float)
         for answer in answers
     )
     return answers if is_sound and answers else None
+
+
+def _exit_code(answer: dict[str, Any]) -> object:
+    try:
+        code = os.waitstatus_to_exitcode(answer["wait_status"])
+    except (TypeError, ValueError, OverflowError):
+        return "unknown"
+    return 128 - code if code < 0 else code
 
 
 def _why(cell: CellResult) -> str:

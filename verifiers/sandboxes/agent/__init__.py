@@ -4,6 +4,7 @@ Standard library only, Python 3.9 or newer, and nothing from outside this folder
 images as it is. Files: `frames` (wire format, both sides) · `output` (what is kept of long output, both sides) ·
 `archive` (directory copies, both sides) · `loop` (the process) · `jobs` (one command) · `launch` (starting
 processes) · `processes` (who belongs to whom, killing, memory) · `throttle` (fairness without control groups) ·
-`programs` (Python by fork) · `cells` (interpreter sessions) · `files` (file copies) ·
+`programs` (Python by fork) · `cells` (interpreter sessions) ·
+`program_tests` (a program's tests, inside a session) · `files` (file copies) ·
 `stdio` (the process in a container that somebody else has made).
 """

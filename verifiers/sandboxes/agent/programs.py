@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import linecache
 import sys
-import threading
 import traceback
 import types
 
@@ -43,8 +42,11 @@ def finish(exit_code: int) -> int:
     """What an interpreter does at its end: wait for threads, run exit functions, flush."""
     import atexit
 
+    # Not imported by this agent: its hook after every fork costs more than the fork itself.
+    threading = sys.modules.get("threading")
     try:
-        threading._shutdown()  # type: ignore[attr-defined] # the interpreter's own step, without public name
+        if threading is not None:
+            threading._shutdown()  # the interpreter's own step, without public name
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # the same
         sys.stdout.flush()
     except BrokenPipeError:

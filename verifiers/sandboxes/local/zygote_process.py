@@ -37,6 +37,8 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
+    # Symbols are looked up once, here, instead of at their first use in each of the forks.
+    "LD_BIND_NOW": "1",
 }
 
 

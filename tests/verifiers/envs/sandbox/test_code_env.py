@@ -135,6 +135,110 @@ async def test_what_a_program_leaves_running_is_ended_before_the_next_test(env: 
     assert verdicts == ["passed"] * 5
 
 
+FORGED = '[{"status": "ok", "wait_status": 0, "cpu_s": 0.0, "stdout": "RIGHT", "value": "1", "error": ""}]'
+WORKER = "sandbox_agent.program_tests"
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        # descriptors: only its own three are open to it
+        (
+            "import os\n"
+            "for fd in range(3, 256):\n"
+            f"    try: os.write(fd, {FORGED!r}.encode())\n"
+            "    except OSError: continue\n"
+            "    print('wrote to', fd)\n",
+            "wrong",
+        ),
+        (f"print({FORGED!r})\nimport sys\nprint({FORGED!r}, file=sys.stderr)", "wrong"),
+        ("import os\nprint(0)\nos.close(0); os.close(2); os.close(1)", "error"),
+        ("import os\nos._exit(0)", "wrong"),
+        ("import os\nos.truncate('/proc/self/fd/1', 1 << 20)", "output_limit"),
+        # the worker's memory, descriptors and limits
+        (
+            "import os\n"
+            "for name in ('mem', 'fd', 'environ', 'maps'):\n"
+            "    path = f'/proc/{os.getppid()}/{name}'\n"
+            "    try: open(path, 'rb+' if name == 'mem' else 'rb') if name != 'fd' else os.listdir(path)\n"
+            "    except PermissionError: continue\n"
+            "    print('opened', path)\n",
+            "wrong-nothing",
+        ),
+        (
+            "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))\n",
+            "any failure",
+        ),
+        # what judges: it is elsewhere, and the worker's functions here are copies
+        (
+            f"import json, sys\nworker = sys.modules[{WORKER!r}]\n"
+            "worker._wait = lambda *_: True\n"
+            f"worker._answer = json.dumps = lambda *_, **__: {FORGED!r}\n"
+            "class Right(str):\n"
+            "    __eq__ = lambda *_: True\n"
+            "    __hash__ = str.__hash__\n"
+            "print(Right('?'))\n",
+            "wrong",
+        ),
+        # raising a limit
+        (
+            "import resource\n"
+            "for which in (resource.RLIMIT_AS, resource.RLIMIT_CPU):\n"
+            "    try: resource.setrlimit(which, (-1, -1))\n"
+            "    except ValueError: continue\n"
+            "    print('raised', which)\n",
+            "wrong-nothing",
+        ),
+        ("import os, signal\nos.kill(os.getppid(), signal.SIGINT)", "any failure"),
+        ("import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)", "ended_worker"),
+    ],
+)
+async def test_no_program_passes_by_force(
+    program: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+):
+    from verifiers.envs.code_tests import runner
+
+    monkeypatch.setattr(runner, "STARTUP_S", 3.0)
+    async with made([{"input": "", "output": "RIGHT"}] * 2) as env:
+        [output] = await run(env, ScriptedClient([block(program)]), state_columns=["test_report"])
+    outcomes = output["test_report"]["outcomes"]
+    assert (output["reward"], output["error"]) == (0.0, None)
+    if verdict == "wrong-nothing":
+        assert [(one["verdict"], one["detail"]) for one in outcomes] == [("wrong", "")] * 2
+    elif verdict == "any failure":
+        assert "passed" not in {one["verdict"] for one in outcomes}
+    else:
+        assert outcomes[0]["verdict"] == verdict
+        assert "wrote" not in outcomes[0]["detail"]
+
+
+async def test_what_one_test_writes_anywhere_is_not_there_for_the_next(env: CodeEnv):
+    program = (
+        "import os\n"
+        "places = ['/tmp', '/box', '/dev/shm', os.environ['HOME'], os.path.expanduser('~'), '..']\n"
+        "for place in places:\n"
+        "    assert not [n for n in os.listdir(place) if n.startswith('mark')], place\n"
+        "for number, place in enumerate(places):\n"
+        "    os.makedirs(f'{place}/mark-{number}/deep')\n"
+        "    open(f'{place}/mark-{number}/deep/file', 'w').write('x' * 5000)\n"
+        "    os.symlink('/', f'{place}/mark-link-{number}')\n" + RIGHT
+    )
+    _, verdicts = await played(env, program)
+    assert verdicts == ["passed"] * 5
+
+
+async def test_a_tests_memory_limit_holds_for_it_and_spares_the_next():
+    program = (
+        "n = int(input())\n"
+        "if n == 1: held = bytearray(100 << 20)\n"
+        "if n == 2: held = [bytearray(1 << 20) for _ in range(100)]\n"
+        "print(n * n)\n"
+    )
+    async with made(test_limits={"memory_mb": 64}) as env:
+        _, verdicts = await played(env, program)
+    assert verdicts == ["passed", "error", "error", "passed", "passed"]
+
+
 async def test_tests_share_no_memory_and_no_working_directory(env: CodeEnv):
     program = (
         "import os, sys, math\n"
@@ -151,7 +255,8 @@ async def test_what_is_expected_cannot_be_found_in_the_sandbox():
     """The program searches its whole memory and every file that it can read for an answer that is no input."""
     secret = "rosebud" + "-4711"
     program = (
-        "import os, re\n"
+        "import ctypes, os, re\n"
+        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"  # else not even its own memory is open to it
         "wanted = b'rosebud' + b'-4711'\n"
         "found = 0\n"
         "for line in open('/proc/self/maps'):\n"
@@ -281,7 +386,9 @@ async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
     from verifiers.envs.code_tests import runner
 
     broken = runner.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
-    monkeypatch.setattr(runner, "worker_cell", lambda: broken)
+    cell = runner.worker_cell
+    monkeypatch.setattr(runner, "worker_source", lambda: broken)
+    monkeypatch.setattr(runner, "worker_cell", lambda calls, **_: cell(calls, as_source=True))
     async with made() as env:
         output, verdicts = await played(env, RIGHT)
     assert (output["error"]["error"], verdicts) == ("SandboxError", [])
