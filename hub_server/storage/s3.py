@@ -17,8 +17,10 @@ from hub_server.settings import Settings
 from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
 
 SIGNATURE_LIFETIME = timedelta(minutes=15)
-SMALL_BYTES = 64 * 1024**2
-"""Up to this size a blob is put in one request, which S3 can refuse when the key exists."""
+SMALL_BYTES = 8 * 1024**2
+"""Up to this size a blob is put in one request, which S3 can refuse when the key exists; it is in memory then."""
+PART_BYTES, PARTS_AT_ONCE = 5 * 1024**2, 1
+"""Of larger blobs; S3 takes no smaller parts, and each one under way is in memory."""
 
 YOUNG = timedelta(hours=1)
 
@@ -68,6 +70,8 @@ class ObjectStore:
                     staged,
                     mode="create" if create else "overwrite",
                     use_multipart=size_bytes > SMALL_BYTES,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
                 )
             )
         except AlreadyExistsError:

@@ -1,295 +1,220 @@
-"""What the hub costs: `python tests/benchmarks/bench_hub.py [--quick] [--devpi]`.
+"""The figures of the hub: `python tests/benchmarks/bench_hub.py [PART …] [--quick] [--without-devpi]`.
 
-The number to compare is CPU per request: user and system time of the server's processes divided by
-requests. It depends little on what else the machine does; requests a second do, so they are shown only
-as a lower bound. Prints one JSON object.
+Parts: reads, publish, search, memory, install. The number to compare is processor time: user and system time of
+the server's processes divided by requests. It depends little on what else the machine does; requests a second
+do, so the load of the machine is printed beside them. Exit code 1 when a figure misses its bound.
 """
 
 import argparse
-import base64
-import concurrent.futures
 import contextlib
-import csv
-import hashlib
-import io
 import json
 import os
 import shutil
-import socket
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import httpx
+import hub_load
+from hub_load import Hub, Server, ask, free_port, get, serving, write_wheel
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 JSON_ACCEPT = "application/vnd.pypi.simple.v1+json"
+PAGE = "/alice/simple/bench-env/"
+DEVPI_PAGE = "/u/i/+simple/bench-env/"
 
 
-def wheel_bytes(name: str, version: str, size_bytes: int) -> tuple[str, bytes]:
-    """A valid wheel of about the given size that does not compress."""
-    stem = f"{name.replace('-', '_')}-{version}"
-    info = f"{stem}.dist-info"
-    members = [
-        (f"{name.replace('-', '_')}.py", base64.b64encode(os.urandom(size_bytes * 3 // 4))),
-        (
-            f"{info}/METADATA",
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            f"Summary: Environment {name}\nRequires-Python: >=3.10\n\n# {name}\n".encode(),
-        ),
-        (
-            f"{info}/WHEEL",
-            b"Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        ),
-    ]
-    lines = io.StringIO()
-    writer = csv.writer(lines)
-    for path, content in members:
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        writer.writerow([path, f"sha256={digest}", len(content)])
-    writer.writerow([f"{info}/RECORD", "", ""])
-    members.append((f"{info}/RECORD", lines.getvalue().encode()))
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for path, content in members:
-            archive.writestr(path, content)
-    return f"{stem}-py3-none-any.whl", buffer.getvalue()
+class Figure(NamedTuple):
+    """One row of the table; a value of None is a row that could not be measured, and why."""
+
+    what: str
+    value: float | None
+    unit: str
+    bound: float | None = None
+    is_least: bool = False
+    """Whether the value must be at least the bound, and not at most."""
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`ok`, `MISSED`, `skipped`, or nothing without a bound."""
+        if self.value is None:
+            return "skipped"
+        if self.bound is None:
+            return ""
+        met = self.value >= self.bound if self.is_least else self.value <= self.bound
+        return "ok" if met else "MISSED"
 
 
-class Server:
-    """A server process (with its children) whose CPU time and memory can be read."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], port: int, log: Path):
-        self.port = port
-        with log.open("w") as out:
-            self.process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdout=out, stderr=out
-            )
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.5).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    raise RuntimeError(log.read_text()[-2000:]) from None
-                time.sleep(0.05)
-
-    def _pids(self) -> list[int]:
-        pids, waiting = [], [self.process.pid]
-        while waiting:
-            pid = waiting.pop()
-            pids.append(pid)
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                waiting += [int(child) for child in task.read_text().split()]
-        return pids
-
-    def cpu_s(self) -> float:
-        """User and system time so far."""
-        total = 0
-        for pid in self._pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / TICKS_PER_S
-
-    def rss_mib(self) -> float:
-        """Resident memory now."""
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._pids())
-        return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
-
-    def stop(self) -> None:
-        """End it."""
-        self.process.terminate()
-        self.process.wait(20)
+def cpu(what: str, server: Server, request: bytes, count: int, bound: float | None) -> Figure:
+    """Processor time of one request."""
+    return Figure(what, hub_load.cpu_ms_of(server, request, count), "ms CPU", bound)
 
 
-def hammer(server: Server, request: bytes, count: int, clients: int = 4) -> dict[str, float]:
-    """Send the request `count` times over keep-alive connections."""
-    expected = _once(server.port, request)
-
-    def work(share: int) -> None:
-        connection = socket.create_connection(("127.0.0.1", server.port))
-        done = 0
-        while done < share:
-            left = len(expected)
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(request)
-                while left > 0 and (piece := connection.recv(1 << 18)):
-                    left -= len(piece)
-            if left < len(expected):
-                done += 1
-            if left > 0:  # the server closes connections now and then
-                connection.close()
-                connection = socket.create_connection(("127.0.0.1", server.port))
-        connection.close()
-
-    before, began = server.cpu_s(), time.perf_counter()
-    threads = [threading.Thread(target=work, args=(count // clients,)) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    took_s = time.perf_counter() - began
-    return {
-        "cpu_ms": round((server.cpu_s() - before) * 1000 / count, 4),
-        "requests_per_s": round(count / took_s),
-        "status": int(expected.split(b" ", 2)[1]),
-        "answer_bytes": len(expected),
-    }
+# --- reads ------------------------------------------------------------------------------------
 
 
-def _once(port: int, request: bytes) -> bytes:
-    """One answer, as every further one will be long; the first requests warm the server."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        for _ in range(3):
-            connection.sendall(request)
-            answer = b""
-            while b"\r\n\r\n" not in answer:
-                answer += connection.recv(1 << 18)
-            head, _, body = answer.partition(b"\r\n\r\n")
-            lengths = [
-                int(line.split(b":")[1])
-                for line in head.lower().split(b"\r\n")
-                if line.startswith(b"content-length:")
-            ]
-            while lengths and len(body) < lengths[0]:
-                body += connection.recv(1 << 18)
-            if not lengths:  # chunked: read as long as something comes
-                connection.settimeout(1.0)
-                with contextlib.suppress(TimeoutError):
-                    while piece := connection.recv(1 << 18):
-                        body += piece
-                break
-    return head + b"\r\n\r\n" + body
+def publish_versions(hub: Hub, folder: Path, count: int) -> None:
+    """Versions of `bench-env`, 98 KB each."""
+    for number in range(count):
+        wheel = write_wheel(folder, "bench-env", f"0.{number}.0", 98_000)
+        answer = hub_load.upload_form(hub, wheel)
+        if answer.status != 200:
+            raise RuntimeError(f"publishing {wheel.name} was answered with {answer.status}")
 
 
-def get(path: str, **headers: str) -> bytes:
-    """A GET request."""
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode()
+def reads(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+    """Pages and files of an environment with 50 versions, beside devpi in the same run."""
+    count = 4_000 if options.quick else 20_000
+    with serving(folder / "hub") as hub:
+        publish_versions(hub, folder, 50)
+        server = hub.server
+        page = cpu("index page, JSON", server, get(PAGE, Accept=JSON_ACCEPT), count, 0.20)
+        yield page
+        yield cpu("index page, HTML", server, get(PAGE, Accept="text/html"), count, 0.20)
+        listed = json.loads(ask(server.port, "GET", PAGE, Accept=JSON_ACCEPT))
+        with hub_load.socket.create_connection(("127.0.0.1", server.port)) as connection:
+            etag = hub_load.exchange(connection, get(PAGE, Accept=JSON_ACCEPT)).headers[b"etag"]
+        known = get(PAGE, Accept=JSON_ACCEPT, If_None_Match=etag.decode())
+        yield cpu("not modified (304)", server, known, count, 0.15)
+        file = listed["files"][0]["url"].removeprefix("../../..")
+        yield cpu("wheel of 98 KB, in process", server, get(file), count // 4, 0.45)
+    fill(folder / "hub" / "hub.db", 10_000)
+    with serving(folder / "hub") as hub:
+        beside = cpu(
+            "index page beside 10,000 projects",
+            hub.server,
+            get(PAGE, Accept=JSON_ACCEPT),
+            count,
+            0.20,
+        )
+        yield beside
+    ratio = (beside.value or 0.0) / (page.value or 1.0)
+    yield Figure("the same, against 1 project", ratio, "x", 1.25)
+    yield against_devpi(folder, options, page.value or 1.0)
 
 
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def start_hub(folder: Path) -> tuple[Server, str]:
-    """A new hub with an administrator; its token."""
-    port = free_port()
-    environment = {
-        "VF_HUB_DATA_DIR": str(folder),
-        "VF_HUB_PORT": str(port),
-        "VF_HUB_RATE_LIMIT_PER_MINUTE": "100000000",
-        "VF_HUB_MAX_ENVIRONMENTS": "1000000",
-        "VF_HUB_OWNER_QUOTA_BYTES": str(1 << 50),
-        "VF_HUB_MAX_WHEEL_BYTES": str(2 << 30),
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log"
-    server = Server([sys.executable, "-m", "hub_server.cli", "serve"], environment, port, log)
-    setup = next((w for w in log.read_text().split('"') if w.startswith("setup_")), None)
-    if setup is None:
-        return server, ""
-    body = {"token": setup, "username": "alice", "password": "correct horse"}
-    answer = httpx.post(f"http://127.0.0.1:{port}/api/v1/setup", json=body)
-    return server, answer.json()["data"]["token"]
-
-
-def upload(
-    client: httpx.Client, port: int, token: str, name: str, version: str, size: int
-) -> float:
-    """Publish one wheel by the upload form; seconds."""
-    filename, content = wheel_bytes(name, version, size)
-    fields = {":action": "file_upload", "name": name, "version": version}
-    began = time.perf_counter()
-    answer = client.post(
-        f"http://127.0.0.1:{port}/legacy/",
-        data=fields,
-        files={"content": (filename, content)},
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=120,
+def against_devpi(folder: Path, options: argparse.Namespace, ours_ms: float) -> Figure:
+    """How many times the processor time devpi needs for the same page."""
+    what = "devpi for the same page"
+    if options.without_devpi:
+        return Figure(what, None, "x", note="--without-devpi")
+    try:
+        with devpi(folder) as server:
+            theirs = hub_load.cpu_ms_of(server, get(DEVPI_PAGE, Accept=JSON_ACCEPT), 600)
+    except (OSError, subprocess.CalledProcessError, RuntimeError) as error:
+        return Figure(what, None, "x", note=f"devpi-server does not run here: {error}"[:100])
+    return Figure(
+        what, theirs / ours_ms, "x ours", 10.0, is_least=True, note=f"{theirs:.2f} ms CPU"
     )
-    took_s = time.perf_counter() - began
-    if answer.status_code != 200:
-        raise RuntimeError(answer.text)
-    return took_s
 
 
-def measure_uploads(
-    server: Server, token: str, clients: int, count: int, tag: str
-) -> dict[str, float]:
-    """Publish `count` wheels of 98 KB from several clients at once."""
-    before, began = server.cpu_s(), time.perf_counter()
+@contextlib.contextmanager
+def devpi(folder: Path) -> Iterator[Server]:
+    """devpi, from the package index, with the same 50 wheels."""
+    tools, data, port = Path(".bench/devpi").absolute() / "bin", folder / "devpi", free_port()
+    if not (tools / "devpi").exists():
+        uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+        subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(tools.parent)], check=True)
+        install = [uv, "pip", "install", "-q", "-p", str(tools / "python")]
+        subprocess.run([*install, "devpi-server", "devpi-client"], check=True)
+    prepare = [tools / "devpi-init", "--serverdir", str(data), "--no-root-pypi"]
+    subprocess.run(prepare, check=True, capture_output=True)
+    command = [str(tools / "devpi-server"), "--serverdir", str(data), "--port", str(port)]
+    server = Server(command, port, folder / "devpi.log")
+    try:
+        home = {**os.environ, "HOME": str(folder), "NO_PROXY": "127.0.0.1"}
+        for arguments in (
+            ["use", f"http://127.0.0.1:{port}"],
+            ["user", "-c", "u", "password=p"],
+            ["login", "u", "--password=p"],
+            ["index", "-c", "i", "bases="],
+            ["use", "u/i"],
+            ["upload", "--from-dir", str(folder)],
+        ):
+            command = [str(tools / "devpi"), *arguments]
+            subprocess.run(command, check=True, env=home, capture_output=True, timeout=300)
+        yield server
+    finally:
+        server.stop()
 
-    def work(number: int) -> list[float]:
-        with httpx.Client(trust_env=False) as client:
-            name = f"{tag}-{number}-env"
-            return [
-                upload(client, server.port, token, name, f"0.{n}.0", 98_000)
-                for n in range(count // clients)
-            ]
 
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        times = [t for share in pool.map(work, range(clients)) for t in share]
-    took_s = time.perf_counter() - began
-    return {
-        "per_s": round(len(times) / took_s, 1),
-        "p50_ms": round(statistics.median(times) * 1000, 1),
-        "p99_ms": round(sorted(times)[int(len(times) * 0.99) - 1] * 1000, 1),
-        "cpu_ms": round((server.cpu_s() - before) * 1000 / len(times), 2),
-    }
+# --- publish ----------------------------------------------------------------------------------
 
+
+def publish(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+    """Wheels of 98 KB by the upload form, synced to the disk before the answer."""
+    count = 96 if options.quick else 384
+    with serving(folder / "hub") as hub:
+        hub_load.publish_many(hub, 1, 20, "warm")
+        one = hub_load.publish_many(hub, 1, count // 2, "one")
+        note = f"p50 {one.p50_ms:.1f} ms, {one.cpu_ms:.1f} ms CPU each"
+        yield Figure("publish, 1 client", one.per_s, "/s", 50, is_least=True, note=note)
+        eight = hub_load.publish_many(hub, 8, count, "eight")
+        note = f"p50 {eight.p50_ms:.1f} ms"
+        yield Figure("publish, 8 clients", eight.per_s, "/s", 150, is_least=True, note=note)
+        yield Figure("publish, 8 clients, p99", eight.p99_ms, "ms", 600)
+        note = "1,000 / 150: what 150/s leave one core"
+        yield Figure("publish, 8 clients, processor", eight.cpu_ms, "ms CPU", 6.6, note=note)
+        many = hub_load.publish_many(hub, 32, count, "many")
+        note = f"{many.per_s:.0f}/s, p99 {many.p99_ms:.0f} ms"
+        yield Figure("publish, 32 clients, errors", many.errors, "", 0, note=note)
+        syncs = hub_load.syncs_of_a_publish(hub)
+        what = "syncs of a publish: blob and its folder"
+        if syncs is None:
+            yield Figure(what, None, "", note="strace is not there, or may not trace")
+        else:
+            yield Figure(what, syncs[0], "fsync", 2.0, is_least=True)
+            what = "syncs of a publish: transaction, shared"
+            yield Figure(what, syncs[1], "fdatasync", 1.5)
+        yield installable(hub, folder)
+
+
+def installable(hub: Hub, folder: Path) -> Figure:
+    """From the start of an upload until an installer could have the wheel."""
+    wheel = write_wheel(folder, "fresh-env", "1.0", 98_000)
+    began = time.perf_counter()
+    hub_load.upload_form(hub, wheel)
+    page = json.loads(ask(hub.server.port, "GET", "/alice/simple/fresh-env/", Accept=JSON_ACCEPT))
+    path = page["files"][0]["url"].removeprefix("../../..")
+    content = ask(hub.server.port, "GET", path)
+    seconds = time.perf_counter() - began
+    assert content == wheel.read_bytes()
+    return Figure("from push to installable", seconds, "s", 2.0)
+
+
+# --- search -----------------------------------------------------------------------------------
 
 WORDS = (
     *("chess", "maths", "code", "poems", "logic", "tools", "search", "browser", "agent"),
     *("physics", "chemistry", "law", "trading", "robot", "puzzle", "crossword", "proof"),
     *("theorem", "sql", "shell"),
 )
+QUERIES = (
+    *("search=chess", "search=chess+maths", "search=poems+logic+7", "search=zugzwang"),
+    *("search=environment", "search=theor", "search=alice/sql-shell", "search=browser+agent"),
+)
+LISTS = ("sort_by=name", "sort_by=created_at", "sort_by=stars", "offset=5000", "owner=alice")
 
 
 def fill(database: Path, count: int) -> None:
     """Add environments straight to the database: publishing 100,000 would take an hour."""
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         (owner,) = connection.execute("SELECT id FROM owners LIMIT 1").fetchone()
+        top = "SELECT coalesce(max(rowid), 0) FROM environment_search"
+        (start,) = connection.execute(top).fetchone()
         now = "2026-01-01 00:00:00.000000"
         rows, texts, places = [], [], []
-        (start,) = connection.execute(
-            "SELECT coalesce(max(rowid), 0) FROM environment_search"
-        ).fetchone()
-        for n in range(count):
+        for n in range(start, start + count):
             name = f"{WORDS[n % 20]}-{WORDS[(n // 20) % 20]}-{n}"
-            key = f"c{n:024d}"
-            text = f"Environment about {WORDS[(n // 7) % 20]} and {WORDS[(n // 3) % 20]}"
-            rows.append(
-                (
-                    key,
-                    owner,
-                    name,
-                    name,
-                    f"alice/{name}",
-                    "PUBLIC",
-                    "active",
-                    text,
-                    "[]",
-                    "1.0",
-                    0,
-                    0,
-                    0,
-                    now,
-                    now,
-                )
-            )
-            texts.append((start + n + 1, key, f"alice/{name} {name}", "", text, text * 5))
-            places.append((key, start + n + 1))
+            key, text = f"c{n:024d}", f"About {WORDS[(n // 7) % 20]} and {WORDS[(n // 3) % 20]}"
+            about = (name, name, f"alice/{name}", "PUBLIC", "active", f"Environment {text}", "[]")
+            rows.append((key, owner, *about, "1.0", 0, 0, 0, now, now))
+            texts.append((n + 1, key, f"alice/{name} {name}", "", f"Environment {text}", text * 5))
+            places.append((key, n + 1))
         connection.executemany(
             "INSERT INTO environments (id, owner_id, name, normalized_name, full_name, visibility,"
             " status, description, tags, latest_version, stars, downloads, stored_bytes, created_at,"
@@ -302,221 +227,236 @@ def fill(database: Path, count: int) -> None:
             texts,
         )
         connection.executemany("INSERT INTO environment_rows VALUES (?,?)", places)
-    connection.close()
 
 
-def measure_search(server: Server, queries: list[str]) -> dict[str, float]:
-    """Search with each query; milliseconds as the client sees them."""
-    times = []
-    with httpx.Client(trust_env=False) as client:
-        for _ in range(3):
-            for query in queries:
-                began = time.perf_counter()
-                answer = client.get(
-                    f"http://127.0.0.1:{server.port}/api/v1/environmentshub/?{query}&limit=20"
-                )
-                times.append((time.perf_counter() - began) * 1000)
-                answer.raise_for_status()
-    times = sorted(times[len(queries) :])
-    return {
-        "p50_ms": round(times[len(times) // 2], 1),
-        "p95_ms": round(times[int(len(times) * 0.95)], 1),
-        "max_ms": round(times[-1], 1),
-    }
+def search(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+    """Queries over 100,000 environments, as one client sees them."""
+    count = 10_000 if options.quick else 100_000
+    hub_load.start_hub(folder / "hub").server.stop()
+    fill(folder / "hub" / "hub.db", count)
+    with serving(folder / "hub") as hub:
+        for what, queries, bound in (("search", QUERIES, 20.0), ("list", LISTS, None)):
+            times, before = [], 0.0
+            with hub_load.socket.create_connection(("127.0.0.1", hub.server.port)) as connection:
+                for turn in range(6):
+                    before = hub.server.cpu_s() if turn == 1 else before  # the first turn warms
+                    for query in queries:
+                        path = f"/api/v1/environmentshub/?{query}&limit=20"
+                        answer = hub_load.exchange(connection, get(path))
+                        assert answer.status == 200, query
+                        if turn:
+                            times.append(answer.seconds * 1000)
+            cpu_ms = (hub.server.cpu_s() - before) * 1000 / len(times)
+            times.sort()
+            high = times[int(len(times) * 0.95)]
+            note = f"p50 {times[len(times) // 2]:.1f} ms, {cpu_ms:.1f} ms CPU each"
+            yield Figure(f"{what} among {count:,}, p95", high, "ms", bound, note=note)
 
 
-def bench_hub(folder: Path, quick: bool) -> dict[str, object]:
-    """All figures of the hub."""
-    figures: dict[str, object] = {}
-    server, token = start_hub(folder / "hub")
+# --- memory -----------------------------------------------------------------------------------
+
+
+def memory(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+    """Resident memory at rest, and its growth while 1 GiB arrives."""
+    size_bytes = (64 if options.quick else 1024) << 20
+    wheel = write_wheel(folder, "large-env", "1.0", size_bytes)
+    with serving(folder / "first"):
+        pass  # the first start makes the database; rest is after a start like any other
+    with serving(folder / "first") as hub:
+        time.sleep(1.0)
+        yield Figure("resident at rest", hub.server.rss_mib(), "MiB", 100)
+        small = write_wheel(folder, "small-env", "1.0", 98_000)
+        assert hub_load.upload_form(hub, small).status == 200  # what every upload loads once
+        yield growth("form, folder", hub, lambda: hub_load.upload_form(hub, wheel), size_bytes)
+    with serving(folder / "second") as hub:
+        two_phases(hub, write_wheel(folder, "small-env", "1.0", 98_000))
+        yield growth("two phases, folder", hub, lambda: two_phases(hub, wheel), size_bytes)
+    with s3(folder) as settings:
+        with serving(folder / "third", **settings, s3_presign="false") as hub:
+            assert hub_load.upload_form(hub, small).status == 200
+            yield growth("form, S3", hub, lambda: hub_load.upload_form(hub, wheel), size_bytes)
+        with serving(folder / "fourth", **settings) as hub:
+            two_phases(hub, small)
+            yield growth("two phases, signed S3", hub, lambda: two_phases(hub, wheel), size_bytes)
+
+
+def growth(way: str, hub: Hub, upload: Callable[[], object], size_bytes: int) -> Figure:
+    """How much more memory the hub had at most during the upload."""
+    hub.server.forget_peak()
+    before, began = hub.server.rss_mib(), time.perf_counter()
+    upload()
+    took_s, grown = time.perf_counter() - began, hub.server.peak_mib() - before
+    what = f"growth while {size_bytes >> 20:,} MiB arrive: {way}"
+    return Figure(what, grown, "MiB", 20, note=f"{took_s:.1f} s")
+
+
+def two_phases(hub: Hub, wheel: Path) -> None:
+    """Reserve, put, finalize."""
+    name = wheel.name.partition("-")[0].replace("_", "-")
+    with wheel.open("rb") as file:
+        sha256 = hub_load.hashlib.file_digest(file, "sha256").hexdigest()
+    wanted = {"filename": wheel.name, "sha256": sha256, "size": wheel.stat().st_size}
+
+    def post(step: str, body: dict[str, object]) -> dict[str, list[dict[str, str]]]:
+        answer = ask(
+            hub.server.port,
+            "POST",
+            f"/api/v1/hub/alice/{name}/{step}",
+            json.dumps(body).encode(),
+            authorization=f"Bearer {hub.token}",
+            content_type="application/json",
+        )
+        return json.loads(answer)["data"]
+
+    [reserved] = post("reserve", {"files": [wanted]})["uploads"]
+    answer = hub_load.put_file(reserved["upload_url"], wheel)
+    assert answer.status == 200, answer
+    post("finalize", {"upload_ids": [reserved["upload_id"]]})
+
+
+@contextlib.contextmanager
+def s3(folder: Path) -> Iterator[dict[str, str]]:
+    """An S3 server on this machine; the hub's settings for it."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = Server(command, port, folder / "moto.log")
     try:
-        time.sleep(1)
-        figures["rss_rest_mib"] = server.rss_mib()
-        with httpx.Client(trust_env=False) as client:
-            for n in range(50):
-                upload(client, server.port, token, "bench-env", f"0.{n}.0", 98_000)
-        page = "/alice/simple/bench-env/"
-        count = 4_000 if quick else 20_000
-        figures["page_json"] = hammer(server, get(page, Accept=JSON_ACCEPT), count)
-        figures["page_html"] = hammer(server, get(page, Accept="text/html"), count)
-        figures["page_json_gzip"] = hammer(
-            server, get(page, Accept=JSON_ACCEPT, Accept_Encoding="gzip, deflate"), count
-        )
-        answer = httpx.get(
-            f"http://127.0.0.1:{server.port}{page}",
-            headers={"Accept": JSON_ACCEPT, "Accept-Encoding": "identity"},
-        )
-        figures["page_304"] = hammer(
-            server, get(page, Accept=JSON_ACCEPT, If_None_Match=answer.headers["etag"]), count
-        )
-        file = answer.json()["files"][0]["url"].removeprefix("../../..")
-        figures["wheel_98kb"] = hammer(server, get(file), count // 4)
-        figures["rss_after_reads_mib"] = server.rss_mib()
-        for clients in (1, 8, 32):
-            figures[f"publish_{clients}_clients"] = measure_uploads(
-                server, token, clients, 64 if quick else 320, f"up{clients}"
-            )
-        figures["rss_after_uploads_mib"] = server.rss_mib()
-        figures["large_upload"] = measure_large_upload(server, token, (64 if quick else 1024) << 20)
-    finally:
-        server.stop()
-    fill(folder / "hub" / "hub.db", 10_000 if quick else 100_000)
-    server, _ = start_hub(folder / "hub")
-    try:
-        figures["environments"] = 10_000 if quick else 100_000
-        figures["page_json_many"] = hammer(server, get(page, Accept=JSON_ACCEPT), count)
-        figures["search"] = measure_search(
-            server,
-            [
-                f"search={q}"
-                for q in (
-                    "chess",
-                    "chess+maths",
-                    "poems+logic+7",
-                    "zugzwang",
-                    "environment",
-                    "theor",
-                    "alice/sql-shell",
-                    "browser+agent",
-                )
-            ],
-        )
-        figures["list"] = measure_search(
-            server,
-            ["sort_by=name", "sort_by=created_at", "sort_by=stars", "offset=5000", "owner=alice"],
-        )
-    finally:
-        server.stop()
-    return figures
-
-
-def measure_large_upload(server: Server, token: str, size_bytes: int) -> dict[str, float]:
-    """Memory while one large wheel is published."""
-    filename, content = wheel_bytes("large-env", "1.0", size_bytes)
-    before, peak = server.rss_mib(), 0.0
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.05):
-            peak = max(peak, server.rss_mib())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    boundary = b"boundary-of-the-form"
-    head = (
-        b"--"
-        + boundary
-        + b'\r\nContent-Disposition: form-data; name="content"; filename="'
-        + filename.encode()
-        + b'"\r\n\r\n'
-    )
-    tail = b"\r\n--" + boundary + b"--\r\n"
-
-    def pieces():
-        yield head
-        view = memoryview(content)
-        for start in range(0, len(content), 1 << 20):
-            yield bytes(view[start : start + (1 << 20)])
-        yield tail
-
-    began = time.perf_counter()
-    answer = httpx.post(
-        f"http://127.0.0.1:{server.port}/legacy/",
-        content=pieces(),
-        timeout=600,
-        trust_env=False,
-        headers={
-            "Authorization": f"Bearer {token}",
-            "Content-Length": str(len(head) + len(content) + len(tail)),
-            "Content-Type": f"multipart/form-data; boundary={boundary.decode()}",
-        },
-    )
-    took_s = time.perf_counter() - began
-    done.set()
-    watcher.join()
-    if answer.status_code != 200:
-        raise RuntimeError(answer.text)
-    return {
-        "mib": size_bytes >> 20,
-        "seconds": round(took_s, 1),
-        "rss_growth_mib": round(peak - before, 1),
-    }
-
-
-def bench_devpi(folder: Path, quick: bool) -> dict[str, object]:
-    """The same page from devpi, installed from the machine's package index."""
-    venv = folder / "devpi-venv"
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(venv)], check=True)
-    subprocess.run(
-        [
-            uv,
-            "pip",
-            "install",
-            "-q",
-            "-p",
-            str(venv / "bin/python"),
-            "devpi-server",
-            "devpi-client",
-        ],
-        check=True,
-    )
-    tools, data, port = venv / "bin", folder / "devpi", free_port()
-    subprocess.run(
-        [tools / "devpi-init", "--serverdir", str(data), "--no-root-pypi"],
-        check=True,
-        capture_output=True,
-    )
-    server = Server(
-        [str(tools / "devpi-server"), "--serverdir", str(data), "--port", str(port)],
-        {},
-        port,
-        folder / "devpi.log",
-    )
-    try:
-        client = str(tools / "devpi")
-        home = {**os.environ, "HOME": str(folder), "NO_PROXY": "127.0.0.1"}
-        wheels = folder / "wheels"
-        wheels.mkdir()
-        for n in range(50):
-            filename, content = wheel_bytes("bench-env", f"0.{n}.0", 98_000)
-            (wheels / filename).write_bytes(content)
-        for arguments in (
-            ["use", f"http://127.0.0.1:{port}"],
-            ["user", "-c", "u", "password=p"],
-            ["login", "u", "--password=p"],
-            ["index", "-c", "i", "bases="],
-            ["use", "u/i"],
-            ["upload", "--from-dir", str(wheels)],
-        ):
-            subprocess.run([client, *arguments], check=True, env=home, capture_output=True)
-        count = 500 if quick else 2_000
-        page = "/u/i/+simple/bench-env/"
-        return {
-            "page_json": hammer(server, get(page, Accept=JSON_ACCEPT), count),
-            "page_html": hammer(server, get(page, Accept="text/html"), count),
-            "rss_mib": server.rss_mib(),
+        ask(port, "PUT", "/bench")
+        yield {
+            "storage_url": "s3://bench/hub",
+            "s3_endpoint": f"http://127.0.0.1:{port}",
+            "s3_access_key_id": "bench",
+            "s3_secret_access_key": "bench-secret",
         }
     finally:
         server.stop()
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the requests, 10,000 rows")
-    parser.add_argument("--devpi", action="store_true", help="measure devpi too")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="vf-hub-bench-"))
+# --- install ----------------------------------------------------------------------------------
+
+INSTALLERS = {
+    "pip": [
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--isolated",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+    ],
+    "uv": [
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "-q",
+        "--no-cache",
+        "--no-config",
+        "--python",
+        sys.executable,
+    ],
+}
+
+
+def install(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
+    """A cold install of one environment from the hub, against the same index as files behind nginx."""
+    rounds = 3 if options.quick else 9
+    if shutil.which("nginx") is None:
+        for name in INSTALLERS:
+            yield Figure(
+                f"cold {name} install, against nginx", None, "x", note="nginx is not installed"
+            )
+        return
+    with serving(folder / "hub") as hub:
+        publish_versions(hub, folder, 5)
+        export = [sys.executable, "-m", "hub_server.cli", "export", str(folder / "www")]
+        environment = {**os.environ, "VF_HUB_DATA_DIR": str(hub.folder)}
+        subprocess.run(export, check=True, env=environment, capture_output=True)
+        with nginx(folder) as static:
+            for name, command in INSTALLERS.items():
+                ours: list[float] = []
+                theirs: list[float] = []
+                for _ in range(rounds):
+                    ours.append(install_s(command, hub.server.port, folder))
+                    theirs.append(install_s(command, static.port, folder))
+                ratio = min(ours) / min(theirs)
+                note = f"{min(ours):.2f} s against {min(theirs):.2f} s, best of {rounds}"
+                yield Figure(f"cold {name} install, against nginx", ratio, "x", 1.10, note=note)
+
+
+def install_s(command: list[str], port: int, folder: Path) -> float:
+    """Seconds of one install into an empty folder, without any cache."""
+    target = folder / "site"
+    shutil.rmtree(target, ignore_errors=True)
+    index = f"http://127.0.0.1:{port}/alice/simple/"
+    arguments = ["--no-deps", "--target", str(target), "--index-url", index, "bench-env"]
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *command, *arguments], check=True, cwd=folder)
+    took_s = time.perf_counter() - began
+    assert (target / "bench_env" / "data.bin").is_file()
+    return took_s
+
+
+@contextlib.contextmanager
+def nginx(folder: Path) -> Iterator[Server]:
+    """nginx on the exported index."""
+    port, configuration = free_port(), folder / "nginx.conf"
+    user = "user root;" if os.geteuid() == 0 else ""
+    configuration.write_text(
+        f"{user} daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log; worker_processes 2;\n"
+        "events {}\nhttp { access_log off; sendfile on; types { text/html html; }\n"
+        f"  server {{ listen 127.0.0.1:{port}; root {folder}/www; index index.html; }} }}\n"
+    )
+    server = Server(
+        ["nginx", "-c", str(configuration), "-p", str(folder)], port, folder / "nginx.out"
+    )
     try:
-        figures = {"hub": bench_hub(folder, arguments.quick)}
-        if arguments.devpi:
-            figures["devpi"] = bench_devpi(folder, arguments.quick)
-        sys.stdout.write(json.dumps(figures, indent=1) + "\n")
+        yield server
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        server.stop()
+
+
+PARTS = {
+    "reads": reads,
+    "publish": publish,
+    "search": search,
+    "memory": memory,
+    "install": install,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print a table, and say by the exit code whether all bounds are met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all without any")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the requests, small sizes")
+    parser.add_argument(
+        "--without-devpi", action="store_true", help="do not install and measure it"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    options = parser.parse_args(argv)
+    load = os.getloadavg()[0]
+    sys.stdout.write(
+        f"hub   {time.strftime('%Y-%m-%d')}   load {load:.1f} on {os.cpu_count()} cores\n"
+    )
+    figures = []
+    for part in options.parts or PARTS:
+        with tempfile.TemporaryDirectory(
+            prefix="vf-hub-bench-", ignore_cleanup_errors=True
+        ) as folder:
+            for figure in PARTS[part](Path(folder), options):
+                figures.append(figure)
+                value = "-" if figure.value is None else f"{figure.value:.3g}"
+                sign = ">=" if figure.is_least else "<="
+                bound = "" if figure.bound is None else f"{sign} {figure.bound:g}"
+                row = f"{figure.what:48}{value:>9} {figure.unit:10}{bound:>9}  {figure.verdict:8}"
+                sys.stdout.write(f"{row}{figure.note}".rstrip() + "\n")
+                sys.stdout.flush()
+    if options.json:
+        rows = [{**figure._asdict(), "verdict": figure.verdict} for figure in figures]
+        options.json.write_text(json.dumps(rows, indent=1))
+    return 1 if any(figure.verdict == "MISSED" for figure in figures) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -474,6 +474,32 @@ def test_s12_clients_that_drip_are_dropped(serve_hub):
     assert httpx.get(f"{hub.url}/health").status_code == 200
 
 
+def test_s12_a_client_that_goes_on_dripping_is_dropped_too(serve_hub):
+    """Every byte comes in time; it is the whole that does not."""
+    hub = serve_hub(header_timeout_s=1.0, body_idle_timeout_s=1.0)
+    post = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for head in (
+        b"GET /health HTTP/1.1\r\nHost: x\r\nX-Drip: ",
+        post + b"Content-Length: 100000\r\n\r\n",
+        post + b"Transfer-Encoding: chunked\r\n\r\nfffff\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", hub.port)) as connection:
+            connection.sendall(head)
+            connection.settimeout(0.1)
+            received, deadline = None, time.monotonic() + 30
+            while received is None and time.monotonic() < deadline:
+                try:
+                    connection.sendall(b"a")
+                    received = connection.recv(4096)
+                except TimeoutError:
+                    continue
+                except (ConnectionResetError, BrokenPipeError):
+                    received = b""
+            assert received is not None, f"the hub listens to a drip for ever: {head}"
+            assert received == b"" or b" 408 " in received
+    assert httpx.get(f"{hub.url}/health").status_code == 200
+
+
 def _received(connection):
     try:
         return connection.recv(4096)
