@@ -5,6 +5,7 @@ It trusts the host and nothing else. As the first process of a pid namespace it 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -208,7 +209,7 @@ class Agent:
                 raise launch.CannotStart(launch.CANNOT_START, f"{MAX_JOBS} jobs run already")
             self._settings.set_oom_score(1000)
             try:
-                job.start(self._settings.env, self._settings.workdir, self._prepare_fork)
+                self._start_job(job)
             finally:
                 self._settings.set_oom_score(0)
         except (launch.CannotStart, OSError) as error:
@@ -228,6 +229,22 @@ class Agent:
         if job.control is not None:
             control = job.control
             self._watch(control.fileno(), select.EPOLLIN, lambda ev: self._on_control(job, ev))
+
+    def _start_job(self, job: Job) -> None:
+        start = (self._settings.env, self._settings.workdir, self._prepare_fork)
+        try:
+            job.start(*start)
+        except (launch.CannotStart, OSError) as error:
+            if not _is_for_want_of_processes(error):
+                raise
+            # What commands left running may stay, unless it leaves no room for the next one.
+            processes.kill_all_but(
+                {other.pid for other in self._jobs.values()},
+                {other.mark for other in self._jobs.values()},
+                self._settings.is_init,
+            )
+            self._reap()
+            job.start(*start)
 
     def _prepare_fork(self) -> None:
         self._stream.detach()  # the descriptor itself has been closed with all others
@@ -361,6 +378,9 @@ class Agent:
                     os.read(descriptor, 4096)
                 except BlockingIOError:
                     pass
+        self._reap()
+
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -452,6 +472,11 @@ class Agent:
     def _end_everything(self) -> None:
         if not self._settings.is_init:
             processes.kill_descendants()
+
+
+def _is_for_want_of_processes(error: BaseException) -> bool:
+    cause = error.__context__ if isinstance(error, launch.CannotStart) else error
+    return isinstance(cause, OSError) and cause.errno == errno.EAGAIN
 
 
 def _signal_group(pid: int, number: int) -> None:

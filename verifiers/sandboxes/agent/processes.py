@@ -75,14 +75,17 @@ def mark_of(pid: int) -> bytes | None:
 def kill_all_but(protected_leaders: set[int], protected_marks: set[bytes], is_init: bool) -> None:
     """End every process in this pid namespace except this one and the protected families.
 
-    Only for the first process of a pid namespace; `kill_family` is for the others.
+    Where the processes of others are in sight (not `is_init`): every process that comes from this one.
     """
     if is_init and not protected_leaders:
-        # One atomic sweep by the kernel: no fork can slip through.
-        _kill(-1, signal.SIGKILL)
+        # One sweep by the kernel. Linux lets no fork slip through; gVisor does, so that a few rounds may be needed.
+        for _ in range(_MAX_ROUNDS):
+            _kill(-1, signal.SIGKILL)
+            if not running_processes().keys() - {os.getpid()}:
+                return
         return
     for _ in range(_MAX_ROUNDS):
-        processes = running_processes()
+        processes = running_processes() if is_init else own_descendants()
         processes.pop(os.getpid(), None)
         doomed = set(processes) - family(protected_leaders, protected_marks, processes)
         if not doomed:

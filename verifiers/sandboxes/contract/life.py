@@ -158,6 +158,21 @@ async def the_number_of_processes_is_limited(bench: Bench) -> None:
 
 
 @promise
+async def leftovers_that_hold_all_processes_make_room_for_the_next_command(bench: Bench) -> None:
+    async with bench.sandbox(max_processes=32) as sandbox:
+        code = (
+            "import os, time\n"
+            "try:\n"
+            "    for _ in range(200):\n"
+            "        if os.fork() == 0: os.setsid(); time.sleep(1000); os._exit(0)\n"
+            "except OSError: pass"
+        )
+        for _ in range(2):
+            await sandbox.exec(["python3", "-c", code], timeout_s=30)
+            expect((await sandbox.exec("echo alive", timeout_s=30)).stdout, b"alive\n")
+
+
+@promise
 async def disk_space_is_limited(bench: Bench) -> None:
     async with bench.sandbox(disk_mb=16) as sandbox:
         result = await sandbox.exec("head -c 100M /dev/zero > big; stat -c %s big")
