@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from verifiers.envs.env_group import EnvGroup as EnvGroup
     from verifiers.envs.environment import Environment as Environment
     from verifiers.envs.harbor.env import HarborEnv as HarborEnv
+    from verifiers.envs.integrations.browser_env import BrowserEnv as BrowserEnv
     from verifiers.envs.integrations.gym_env import GymEnv as GymEnv
     from verifiers.envs.integrations.openenv_env import OpenEnvEnv as OpenEnvEnv
     from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv as ReasoningGymEnv
@@ -200,6 +201,7 @@ _EXPORTS: dict[str, str] = {
         "verifiers.envs.cli_agent_env": "CliAgentEnv",
         "verifiers.envs.harbor.env": "HarborEnv",
         "verifiers.tools.mcp": "MCPTool MCPToolConfig",
+        "verifiers.envs.integrations.browser_env": "BrowserEnv",
         "verifiers.envs.integrations.gym_env": "GymEnv",
         "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
         "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",
@@ -224,9 +226,7 @@ _GONE = {
 }
 """Names of the oldest releases that nothing here replaces one for one, and what to use."""
 
-_LATER = frozenset(
-    {"BrowserEnv", "CLIHarness", "Harness"} | {"RLMEnv", "RendererClient", "Taskset"}
-)
+_LATER = frozenset({"CLIHarness", "Harness"} | {"RLMEnv", "RendererClient", "Taskset"})
 
 _SUBMODULES = frozenset(
     [

@@ -8,13 +8,13 @@ import importlib
 import pytest
 
 PATHS = {
-    "verifiers": """AssistantMessage CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv
-        HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message
-        Messages ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv ReasoningGymEnv Response
-        ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric RubricGroup SandboxEnv SandboxError
-        SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser Tool ToolCall
-        ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep Usage
-        UserMessage XMLParser cleanup ensure_keys extract_boxed_answer legacy load_environment
+    "verifiers": """AssistantMessage BrowserEnv CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment
+        Error GymEnv HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric
+        MaybeThinkParser Message Messages ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv
+        ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric RubricGroup
+        SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser
+        Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep
+        Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer legacy load_environment
         load_example_dataset log_level print_prompt_completions_sample quiet_verifiers setup_logging stop
         teardown""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
@@ -39,6 +39,7 @@ PATHS = {
         is_retryable_sandbox_read_error""",
     "verifiers.envs.experimental.utils.git_checkout_cache": "resolve_git_checkout validate_git_checkout",
     "verifiers.envs.integrations": "openenv_env",
+    "verifiers.envs.integrations.browser_env": "BrowserEnv ModeType",
     "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
     "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
     "verifiers.envs.multiturn_env": "MultiTurnEnv",
@@ -109,8 +110,6 @@ PATHS = {
 
 NOT_YET = {
     "verifiers.envs.experimental.rlm_env": "RLMEnv",
-    # browsers
-    "verifiers.envs.integrations.browser_env": "BrowserEnv",
 }
 
 
