@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from verifiers.decorators import cleanup, stop
 from verifiers.envs.hooks import call_hook
+from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
@@ -101,33 +102,6 @@ class MakesRows(Protocol):
         ...
 
 
-class Episodes(Sequence[Row]):
-    """Rows of one split: the first observation of each seed, reset when the row is taken."""
-
-    def __init__(self, env: MakesRows, first_seed: int, count: int) -> None:
-        self._env = env
-        self._first_seed = first_seed
-        self._count = count
-        self._rows: dict[int, Row] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        index = index + self._count if index < 0 else index
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        if index not in self._rows:
-            self._rows[index] = self._env.episode_row(self._first_seed + index)
-        return self._rows[index]
-
-
 class GymEnv(MultiTurnEnv):
     """Plays `env_cls(**env_kwargs)`, one instance a rollout, one action a turn.
 
@@ -190,8 +164,10 @@ class GymEnv(MultiTurnEnv):
         for name in ("num_train_episodes", "num_eval_episodes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}.")
-        train = Episodes(self, self.seed, self.num_train_episodes)
-        evaluation = Episodes(self, self.seed + self.num_train_episodes, self.num_eval_episodes)
+        train = RowsOnDemand(self.episode_row, self.seed, self.num_train_episodes)
+        evaluation = RowsOnDemand(
+            self.episode_row, self.seed + self.num_train_episodes, self.num_eval_episodes
+        )
         return train or None, evaluation or None
 
     def episode_row(self, seed: int) -> Row:

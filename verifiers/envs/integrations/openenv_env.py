@@ -12,7 +12,7 @@ from typing import Any
 
 from verifiers.decorators import cleanup, setup, stop, teardown
 from verifiers.envs import open_environments, stops
-from verifiers.envs.integrations.gym_env import Episodes, sum_step_rewards
+from verifiers.envs.integrations.gym_env import sum_step_rewards
 from verifiers.envs.integrations.openenv_server import (
     ActionRefused,
     OpenEnvServer,
@@ -20,6 +20,7 @@ from verifiers.envs.integrations.openenv_server import (
     Sessions,
     read_manifest,
 )
+from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError, ToolParseError
 from verifiers.messages import normalize_messages
@@ -104,8 +105,8 @@ class OpenEnvEnv(MultiTurnEnv):
             request_timeout_s=schema_request_timeout_seconds,
         )
         self.sessions = Sessions(self.server)
-        train = Episodes(self, seed, num_train_examples)
-        evaluation = Episodes(self, seed + num_train_examples, num_eval_examples)
+        train = RowsOnDemand(self.episode_row, seed, num_train_examples)
+        evaluation = RowsOnDemand(self.episode_row, seed + num_train_examples, num_eval_examples)
         super().__init__(
             max_turns=max_turns,
             dataset=train or None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
+from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
@@ -20,33 +21,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SYSTEM_PROMPT = "reasoning-gym's own"
 """Stands for the package's default system prompt, which asks for `<answer>…</answer>`."""
-
-
-class Problems(Sequence[Row]):
-    """Rows of one split, generated when they are taken: a problem can take seconds to make."""
-
-    def __init__(self, rg_dataset: Any, first: int, count: int) -> None:
-        self._rg_dataset = rg_dataset
-        self._first = first
-        self._count = count
-        self._rows: dict[int, Row] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        index = index + self._count if index < 0 else index
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        if index not in self._rows:
-            self._rows[index] = _row(self._rg_dataset[self._first + index], self._first + index)
-        return self._rows[index]
 
 
 def _row(entry: Mapping[str, Any], index: int) -> Row:
@@ -140,8 +114,12 @@ class ReasoningGymEnv(SingleTurnEnv):
 
     def rg_to_hf(self, rg_dataset: Any) -> tuple[Sequence[Row] | None, Sequence[Row] | None]:
         """Training and evaluation rows; no problem number is in both."""
-        train = Problems(rg_dataset, 0, self.num_train_examples)
-        evaluation = Problems(rg_dataset, self.num_train_examples, self.num_eval_examples)
+
+        def problem(index: int) -> Row:
+            return _row(rg_dataset[index], index)
+
+        train = RowsOnDemand(problem, 0, self.num_train_examples)
+        evaluation = RowsOnDemand(problem, self.num_train_examples, self.num_eval_examples)
         return train or None, evaluation or None
 
     # ------------------------------------------------------------------------------------------------ scoring

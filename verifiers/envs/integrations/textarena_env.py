@@ -7,11 +7,12 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, overload
+from typing import Any
 
 from verifiers.decorators import cleanup
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.integrations.offline_words import offline_nltk
+from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
@@ -79,32 +80,6 @@ class TextArenaGame:
 
 def _joined(observations: Sequence[Any]) -> str:
     return "\n".join(str(one[1]) for one in observations)
-
-
-class Games(Sequence[Row]):
-    """Rows of one split; a game is set up when its row is taken."""
-
-    def __init__(self, env: TextArenaEnv, first: int, count: int, words: Sequence[str]) -> None:
-        self._env = env
-        self._first = first
-        self._count = count
-        self._words = words
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        index = index + self._count if index < 0 else index
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        word = self._words[index % len(self._words)] if self._words else None
-        return self._env.game_row(self._env.seed + self._first + index, word)
 
 
 def game_reward(state: State) -> float:
@@ -182,9 +157,16 @@ class TextArenaEnv(MultiTurnEnv):
         if self.num_train_examples < 0 or self.num_eval_examples < 0:
             raise ConfigError("num_train_examples and num_eval_examples must not be negative.")
         train_words, eval_words = self._split_words()
-        train = Games(self, 0, self.num_train_examples, train_words)
-        evaluation = Games(self, self.num_train_examples, self.num_eval_examples, eval_words)
+        train = self._rows(0, self.num_train_examples, train_words)
+        evaluation = self._rows(self.num_train_examples, self.num_eval_examples, eval_words)
         return train or None, evaluation or None
+
+    def _rows(self, first: int, count: int, words: Sequence[str]) -> RowsOnDemand:
+        def game(index: int) -> Row:
+            word = words[(index - first) % len(words)] if words else None
+            return self.game_row(self.seed + index, word)
+
+        return RowsOnDemand(game, first, count)
 
     def _split_words(self) -> tuple[list[str], list[str]]:
         words = getattr(_innermost(self.ta_env), "word_list", None)
