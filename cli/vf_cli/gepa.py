@@ -16,70 +16,85 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 
+EnvIdOrConfig = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENV_OR_CONFIG",
+        help="Id of an environment, a folder (./my_env), or a TOML file.",
+    ),
+]
+ExtraEnvKwargs = Annotated[
+    str | None,
+    typer.Option("--extra-env-kwargs", "-x", help="JSON object of attributes to set on it."),
+]
+EnvDirPath = Annotated[
+    str | None, typer.Option("--env-dir-path", "-p", help="Folder of local environments.")
+]
+ReflectionModel = Annotated[
+    str | None,
+    typer.Option("--reflection-model", "-M", help="Model that writes prompts. (default: -m)"),
+]
+MaxCalls = Annotated[
+    int | None, typer.Option("--max-calls", "-B", min=1, help="Rollouts in all. (default: 500)")
+]
+MinibatchSize = Annotated[
+    int | None,
+    typer.Option("--minibatch-size", min=1, help="Examples of one reflection. (default: 3)"),
+]
+PerfectScore = Annotated[
+    float | None,
+    typer.Option("--perfect-score", help="Do not reflect on examples with this reward."),
+]
+StateColumns = Annotated[
+    str | None,
+    typer.Option("--state-columns", help="State keys to show the reflecting model: 'a,b'."),
+]
+NumTrain = Annotated[
+    int | None, typer.Option("--num-train", "-n", min=1, help="Examples. (default: 100)")
+]
+NumVal = Annotated[
+    int | None,
+    typer.Option("--num-val", "-N", min=1, help="Validation examples. (default: 50)"),
+]
+MaxConcurrent = Annotated[
+    int | None,
+    typer.Option("--max-concurrent", "-c", min=1, help="Rollouts at once. (default: 32)"),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of every choice. (default: 0)")]
+RunDir = Annotated[
+    str | None,
+    typer.Option("--run-dir", "-o", help="Folder of the results; one with a search goes on."),
+]
+NoSave = Annotated[bool, typer.Option("--no-save", help="Write nothing.")]
+Tui = Annotated[
+    bool, typer.Option("--tui", "-u", help="Accepted for 0.1.14; there is no such display.")
+]
+
+
 @app.command()
 def gepa(  # one parameter an option
-    env_id_or_config: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV_OR_CONFIG",
-            help="Id of an environment, a folder (./my_env), or a TOML file.",
-        ),
-    ],
+    env_id_or_config: EnvIdOrConfig,
     env_args: o.EnvArgs = None,
-    extra_env_kwargs: Annotated[
-        str | None,
-        typer.Option("--extra-env-kwargs", "-x", help="JSON object of attributes to set on it."),
-    ] = None,
-    env_dir_path: Annotated[
-        str | None, typer.Option("--env-dir-path", "-p", help="Folder of local environments.")
-    ] = None,
+    extra_env_kwargs: ExtraEnvKwargs = None,
+    env_dir_path: EnvDirPath = None,
     model: o.Model = None,
-    reflection_model: Annotated[
-        str | None,
-        typer.Option("--reflection-model", "-M", help="Model that writes prompts. (default: -m)"),
-    ] = None,
+    reflection_model: ReflectionModel = None,
     endpoints_path: o.EndpointsPath = None,
     api_key_var: o.ApiKeyVar = None,
     api_base_url: o.ApiBaseUrl = None,
-    max_calls: Annotated[
-        int | None, typer.Option("--max-calls", "-B", min=1, help="Rollouts in all. (default: 500)")
-    ] = None,
-    minibatch_size: Annotated[
-        int | None,
-        typer.Option("--minibatch-size", min=1, help="Examples of one reflection. (default: 3)"),
-    ] = None,
-    perfect_score: Annotated[
-        float | None,
-        typer.Option("--perfect-score", help="Do not reflect on examples with this reward."),
-    ] = None,
-    state_columns: Annotated[
-        str | None,
-        typer.Option("--state-columns", help="State keys to show the reflecting model: 'a,b'."),
-    ] = None,
-    num_train: Annotated[
-        int | None, typer.Option("--num-train", "-n", min=1, help="Examples. (default: 100)")
-    ] = None,
-    num_val: Annotated[
-        int | None,
-        typer.Option("--num-val", "-N", min=1, help="Validation examples. (default: 50)"),
-    ] = None,
-    max_concurrent: Annotated[
-        int | None,
-        typer.Option("--max-concurrent", "-c", min=1, help="Rollouts at once. (default: 32)"),
-    ] = None,
+    max_calls: MaxCalls = None,
+    minibatch_size: MinibatchSize = None,
+    perfect_score: PerfectScore = None,
+    state_columns: StateColumns = None,
+    num_train: NumTrain = None,
+    num_val: NumVal = None,
+    max_concurrent: MaxConcurrent = None,
     sampling_args: o.SamplingArgs = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Of every choice. (default: 0)")
-    ] = None,
+    seed: Seed = None,
     verbose: o.Verbose = False,
-    run_dir: Annotated[
-        str | None,
-        typer.Option("--run-dir", "-o", help="Folder of the results; one with a search goes on."),
-    ] = None,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Write nothing.")] = False,
-    tui: Annotated[
-        bool, typer.Option("--tui", "-u", help="Accepted for 0.1.14; there is no such display.")
-    ] = False,
+    run_dir: RunDir = None,
+    no_save: NoSave = False,
+    tui: Tui = False,
     as_json: o.AsJson = False,
 ) -> int:
     """Search for a system prompt with a higher reward, by the gepa package (pip install 'verifiers[gepa]').
