@@ -254,7 +254,9 @@ _by_object: OrderedDict[tuple[int, str], tuple[Any, AnyClient]] = OrderedDict()
 def client_class(client_type: str) -> type[AnyClient]:
     """The class that speaks an API; raises ConfigError for an unknown one."""
     if client_type not in CLIENT_CLASSES:
-        hint = " It needs a package of its own." if client_type in CLIENT_TYPES else ""
+        hint = ""
+        if client_type in CLIENT_TYPES:  # v0's renderer: it made token ids on this side, from a package of its own
+            hint = " Use 'openai_chat_completions_token' instead: the server gives the token ids."
         raise ConfigError(
             f"No client speaks {client_type!r}.{hint} Known: {', '.join(CLIENT_CLASSES)}."
         )
