@@ -87,8 +87,11 @@ async def find(
     owner = await owner_by_slug(session, owner_slug)
     environment = None
     if owner is not None:
+        # What is hidden is not even loaded: that would take 30 microseconds longer than finding nothing.
         query = select(Environment).where(
-            Environment.owner_id == owner.id, Environment.normalized_name == normalized(name)
+            readable_by(caller),
+            Environment.owner_id == owner.id,
+            Environment.normalized_name == normalized(name),
         )
         environment = await session.scalar(query.with_for_update() if lock else query)
     return _allowed(caller, action, environment, owner, what)

@@ -8,11 +8,13 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from sqlalchemy import Engine, event
 
 from hub_server.accounts import tokens
 from hub_server.accounts.authorisation import Action, Place, Principal, may
 from hub_server.accounts.service import issue_token
 from hub_server.database import utc_now
+from hub_server.environments.models import Environment
 
 JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 API = "/api/v1/environmentshub"
@@ -147,6 +149,34 @@ async def test_a_private_environment_looks_exactly_like_a_missing_one(hub, wheel
                 k: v for k, v in missing.headers.items() if k not in ignored
             }
     assert (await alice.http.get("/alice/simple/secret-env/")).status_code == 200
+
+
+async def test_a_private_environment_takes_the_same_steps_as_a_missing_one(small_hub, wheel):
+    """Time is told by what is done: the same statements, and nothing loaded that is then kept back."""
+    _, bob = await two_tenants(small_hub, wheel)
+    steps: list[str] = []
+
+    def note_statement(connection, cursor, statement, *_):
+        steps.append(statement)
+
+    def note_row(target, context):
+        steps.append(type(target).__name__)
+
+    event.listen(Engine, "before_cursor_execute", note_statement)
+    event.listen(Environment, "load", note_row)
+    try:
+        for client in (small_hub.http, bob.http):
+            for address in ("@latest", "versions", "status", "@0.1.0/pylock.toml"):
+                seen = []
+                for name in ("secret-env", "absent-env"):
+                    steps.clear()
+                    await client.get(f"{API}/alice/{name}/{address}")
+                    seen.append(list(steps))
+                assert seen[0] == seen[1]
+                assert any("environments" in step for step in seen[0]), "they were looked for"
+    finally:
+        event.remove(Environment, "load", note_row)
+        event.remove(Engine, "before_cursor_execute", note_statement)
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE", "PUT", "POST"])
@@ -301,7 +331,7 @@ async def test_an_install_token_ends_with_the_token_that_asked_for_it(hub, wheel
 
 async def test_one_install_token_reads_the_environments_it_was_asked_for_and_no_other(hub, wheel):
     alice, bob = await two_tenants(hub, wheel)
-    await alice.upload(wheel(name="second-env"), visibility="private")
+    await alice.push(wheel(name="second-env"), visibility="PRIVATE")
     names = ["alice/secret-env", "alice/Second_Env"]
     answer = await alice.http.post(f"{API}/install-token", json={"environments": names})
     data = answer.json()["data"]
