@@ -121,10 +121,11 @@ def _prepared(
 
 
 def _loaded(settings: TrainConfig) -> Loaded:
+    from verifiers.evaluation import is_folder_id
     from verifiers.loading import load, load_folder
 
     section = settings.environment
-    if "/" in section.id and Path(section.id).is_dir():
+    if is_folder_id(section.id):
         return load_folder(section.id, section.args)
     return load(section.id, section.args)
 

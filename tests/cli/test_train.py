@@ -206,3 +206,16 @@ def test_mistakes_are_named_before_anything_starts(config, run):
     done = run("train", "--resume", ".")
     assert (done.code, "no folder of a run" in done.err) == (2, True)
     assert not Path("run").exists()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_demo_learns(seed, tmp_path, monkeypatch, start_process):
+    monkeypatch.chdir(tmp_path)
+    process = start_process("train", "--demo", "--seed", seed, "--json")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    assert summary["reward_last"] >= 0.85
+    assert summary["reward_last"] - summary["reward_first"] >= 0.25

@@ -1,6 +1,14 @@
 """The reference trainer: three processes that show everything else at work. Needs the `train` extra (torch).
 
-config            `TrainConfig`, read from TOML; `configs/` has examples
-demonstrations    right replies played through an environment: what the warm start learns from
-learner, muon     the model and its steps, in torch
+    config                     `TrainConfig`, read from TOML; `configs/` has examples
+    orchestrator               the run: rollouts, batches to the trainer, weights to the server
+    trainer_process, frames    the orchestrator's side of the trainer's process, and what goes over the pipe
+    worker                     the trainer's process
+    learner, muon              model and optimizers, and the steps they take
+    demonstrations             right replies played through an environment: what the warm start learns from
+    micro_batches              samples to padded batches
+    run_folder                 checkpoints, metrics, and how they survive interruptions
+    curve                      the reward curve as a PNG
+
+`vf-train` is the command; docs/train-a-model.md explains it. torch is imported by `worker`, `learner` and `muon` only.
 """

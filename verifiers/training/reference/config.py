@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from verifiers.configs import Config
 from verifiers.endpoint.configuration import ModelConfig
+from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.endpoint.tokenizer import VOCAB_SIZE
 from verifiers.errors import ConfigError
 from verifiers.evaluations.settings import readable_problems
@@ -35,7 +36,7 @@ class EnvironmentSection(Section):
     """What is trained on."""
 
     id: str
-    """Id of an installed environment, or a folder (with a slash: `./my_env`)."""
+    """Id of an installed environment, or a folder (`./my_env`)."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its `load_environment`."""
     num_examples: int = Field(default=-1, ge=-1)
@@ -46,8 +47,8 @@ class ModelSection(Section):
     """The model: a Llama-style decoder over bytes, new or from a folder."""
 
     folder: Path | None = None
-    """A model folder to start from (a checkpoint's `model`, or one for `vf-endpoint`); the sizes below are then not
-    used."""
+    """A model folder to start from (a checkpoint's `model`, or one for `vf-endpoint`), or `embedded` for the model in
+    the package; the sizes below are then not used."""
     hidden_size: int = Field(default=64, ge=8)
     num_hidden_layers: int = Field(default=2, ge=1)
     num_attention_heads: int = Field(default=4, ge=1)
@@ -70,6 +71,11 @@ class ModelSection(Section):
                 f"num_attention_heads={heads} is no multiple of num_key_value_heads={keys}"
             )
         return self
+
+    @property
+    def start_folder(self) -> Path | None:
+        """Where the first weights are; None for new ones."""
+        return SHIPPED_WEIGHTS if self.folder == Path("embedded") else self.folder
 
     def shape(self) -> ModelConfig:
         """The shape of a new model."""

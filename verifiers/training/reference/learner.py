@@ -37,7 +37,7 @@ COUNTED_BY_SEQUENCE = frozenset({"gspo"})
 
 
 class Learner:
-    """See the module. `config.model.folder`, if set, is where the first weights come from."""
+    """See the module. The first weights are new, or those of `config.model.folder`."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
@@ -59,7 +59,17 @@ class Learner:
     def set_demonstrations(
         self, clean: Sequence[TokenSample], noisy: Sequence[TokenSample]
     ) -> None:
-        """What `warm_start` draws from, in its first `clean_share` and after it."""
+        """What `warm_start` draws from, in its first `clean_share` and after it.
+
+        Raises ConfigError for one that is longer than the model's context.
+        """
+        longest = max(map(len, (*clean, *noisy)))
+        context = self.model.config.max_position_embeddings
+        if longest > context:
+            raise ConfigError(
+                f"A demonstration has {longest} tokens, the model's context {context}. "
+                "Raise model.max_position_embeddings, or shorten the environment's rows."
+            )
         self._demonstrations = list(clean), list(noisy)
 
     def warm_start(self, steps: int) -> dict[str, float]:
@@ -284,7 +294,7 @@ def merged(parts: Sequence[tuple[int, int, Mapping[str, float]]]) -> dict[str, f
 
 
 def _model_of(config: TrainConfig) -> TorchLlama:
-    folder = config.model.folder
+    folder = config.model.start_folder
     if folder is None:
         return TorchLlama(config.model.shape())
     shape: ModelConfig = read_config(folder / "config.json")

@@ -208,7 +208,8 @@ class _Run:
 
     async def _warm_start(self, endpoint: PolicyEndpoint, done: int) -> None:
         section = self.config.warm_start
-        if section.steps:
+        begun = done
+        if done < section.steps:
             await self._demonstrate()
         while done < section.steps and not self.stop.is_set():
             metrics = await self.trainer.ask(
@@ -216,7 +217,7 @@ class _Run:
             )
             done = int(metrics.pop("step"))
             self._note("warm_start", done, metrics, self.listener.warm_start_step)
-        if section.steps:
+        if done > begun:
             await self._save("warm_start", done, None)
         if self.stop.is_set():
             return

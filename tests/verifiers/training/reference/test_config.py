@@ -1,8 +1,16 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from verifiers.errors import ConfigError
-from verifiers.training.reference.config import EXAMPLES, parse_config, read_fields
+from verifiers.training.reference.config import (
+    DEMO,
+    EXAMPLES,
+    example_path,
+    parse_config,
+    read_fields,
+)
 
 from_file = sorted(EXAMPLES.glob("*.toml"))
 
@@ -10,6 +18,11 @@ from_file = sorted(EXAMPLES.glob("*.toml"))
 @pytest.mark.parametrize("path", from_file, ids=lambda path: path.stem)
 def test_the_configurations_that_come_with_the_package_are_valid(path):
     assert parse_config(read_fields(path), name=path.name).steps > 0
+
+
+def test_the_page_shows_the_configuration_of_the_demo():
+    page = (Path(__file__).parents[4] / "docs" / "train-a-model.md").read_text(encoding="utf-8")
+    assert f"```toml\n{example_path(DEMO).read_text(encoding='utf-8')}```\n" in page
 
 
 BASE = {

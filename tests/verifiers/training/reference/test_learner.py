@@ -1,5 +1,7 @@
 """The steps of the trainer, without environments and servers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,36 @@ def test_a_gradient_that_is_not_finite_ends_the_run(config_with, make_samples):
     assert torch.isfinite(before).all()
 
 
+def test_a_demonstration_longer_than_the_context_is_refused(config_with, make_samples):
+    small = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": 16}
+    learner = Learner(config_with(model=small))
+    [sample] = make_samples(1)
+    learner.set_demonstrations([sample], [sample])
+    long = replace(
+        sample,
+        token_ids=np.resize(sample.token_ids, 17),
+        mask=np.resize(sample.mask, 17),
+        logprobs=np.resize(sample.logprobs, 17),
+    )
+    with pytest.raises(ConfigError, match="has 17 tokens, the model's context 16"):
+        learner.set_demonstrations([sample], [long])
+
+
 def test_an_unknown_device_is_named(config_with):
     with pytest.raises(ConfigError, match=r"compute\.device='warp:7'"):
         Learner(config_with(compute={"device": "warp:7"}))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+def test_a_step_on_the_gpu_is_that_on_the_cpu(config_with, make_samples):
+    batches = micro_batches(make_samples(8), 1000)
+    steps = []
+    for device in ("cpu", "cuda"):
+        learner = Learner(config_with(compute={"device": device}, optimizer=MUON))
+        learner.begin_reinforcement()
+        metrics = learner.step(batches)
+        again = Learner(learner.config)
+        again.load_state_dict(learner.state_dict())
+        assert torch.equal(weights(again), weights(learner))
+        steps.append(metrics)
+    assert steps[1] == pytest.approx(steps[0], rel=1e-2, abs=1e-5)
