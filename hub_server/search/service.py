@@ -15,7 +15,7 @@ from hub_server.environments.models import Environment, EnvironmentTag, Star, Ve
 from hub_server.environments.service import Found, readable_by
 
 MAX_WORDS = 12
-MAX_CANDIDATES = 1_000
+MAX_CANDIDATES = 500
 """Most matches that are put in order; a query that matches more is too general for an order."""
 README_CHARACTERS = 20_000
 
@@ -116,9 +116,10 @@ def _ordered(query: Select[Environment, Owner], wanted: ListQuery) -> Select[Env
 async def _matching_ids(
     session: AsyncSession, words: list[str], condition: ColumnElement[bool]
 ) -> list[str]:
-    """Ids of the readable environments with all words (the last may be cut short), best first."""
+    """Ids of the readable environments with all words (at least the last may be cut short), best first."""
     if session.get_bind().dialect.name == "sqlite":
-        match = " ".join(f'"{word}"*' for word in words)
+        # Only the last may be cut short: the beginning of a word costs a merge of all words that have it.
+        match = " ".join(f'"{word}"' for word in words) + "*"
         # Matches come newest first without an order of their own, so that a word which is in
         # everything costs no more than one that is rare; the best of those are put in front.
         query = (
@@ -130,6 +131,7 @@ async def _matching_ids(
         )
         rows = (await session.execute(query)).all()
         return [environment_id for environment_id, _ in sorted(rows, key=lambda row: row[1])]
+    # PostgreSQL keeps `owner/name` and `a-b` as one word each, so all may be cut short here.
     match = func.to_tsquery("simple", " & ".join(f"{word}:*" for word in words))
     score = func.ts_rank(_SEARCH.c.document, match)
     query = (
