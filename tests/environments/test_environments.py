@@ -16,6 +16,8 @@ from verifiers.endpoint import endpoint_process
 from verifiers.loading import load_folder
 from verifiers.packages.validation import Limits, validate
 from verifiers.testing import ScriptedClient
+from verifiers.training import validation
+from verifiers.training.samples import samples_of
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "environments").glob("*/pyproject.toml"))
@@ -191,6 +193,32 @@ def test_the_embedded_model_solves_it_mostly_but_not_always(name: str, endpoint:
     rewards = [output["reward"] for output in results.outputs]
     assert sum(rewards) / len(rewards) > 0.5
     assert not any(output["error"] for output in results.outputs)
+
+
+@every
+def test_rollouts_of_a_model_become_samples_that_the_validator_passes(folder: Path, endpoint: Any):
+    options = {"judge_client": ScriptedClient(then="Points: 5")} if folder.name in BOUGHT else {}
+    env = small(folder, **options)
+    client = vf.ClientConfig(
+        client_type="openai_chat_completions_token",
+        api_base_url=endpoint.base_url,
+        api_key_var="UNUSED",
+    )
+    results = env.evaluate_sync(
+        client,
+        endpoint.model,
+        {"temperature": 1.0, "max_tokens": 24, "seed": 1},
+        num_examples=2,
+        rollouts_per_example=2,
+        state_columns=["trajectory"],
+    )
+    assert len(results.outputs) == 4
+    for output in results.outputs:
+        assert (output["error"], output["errors"]) == (None, [])
+        samples = samples_of(output)
+        report = validation.validate(samples, output)
+        report.raise_for_problems()
+        assert report.trained_count == report.sampled_count > 0
 
 
 @pytest.mark.long
