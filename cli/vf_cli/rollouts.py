@@ -23,86 +23,99 @@ app = typer.Typer(add_completion=False)
 DEFAULTS = {"groups_per_batch": 8, "rollouts_per_group": 8}
 """Of what `SourceConfig` leaves open."""
 
+Envs = Annotated[
+    list[str],
+    typer.Argument(metavar="ENV...", help="Installed environments; several are mixed."),
+]
+BaseUrl = Annotated[
+    list[str],
+    typer.Option("--base-url", "-b", help="Inference server; repeat for more, used in turn."),
+]
+Model = Annotated[str, typer.Option("--model", "-m", help="The model's name there.")]
+EnvArgs = Annotated[
+    str | None,
+    typer.Option("--env-args", "-a", help="Arguments of the environment, a JSON object."),
+]
+SamplingArgs = Annotated[
+    str | None,
+    typer.Option("--sampling-args", "-S", help="Sampling arguments, a JSON object."),
+]
+GroupsPerBatch = Annotated[
+    int | None,
+    typer.Option("--groups-per-batch", "-g", min=1, help="Examples in a batch. Default: 8."),
+]
+RolloutsPerGroup = Annotated[
+    int | None,
+    typer.Option("--rollouts-per-group", "-r", min=1, help="Rollouts of each example. Default: 8."),
+]
+MaxInFlight = Annotated[
+    int | None,
+    typer.Option("--max-in-flight", "-c", min=1, help="Rollouts at the same time. Default: 128."),
+]
+NumExamples = Annotated[
+    int, typer.Option("--num-examples", "-n", help="Examples to train on; -1 for all.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file with any settings of SourceConfig; options win."),
+]
+State = Annotated[
+    Path | None,
+    typer.Option("--state", help="File with what GET /state gave, to go on from there."),
+]
+Version = Annotated[
+    int | None,
+    typer.Option("--version", min=0, help="Version of the policy that the servers have now."),
+]
+Dialect = Annotated[
+    str, typer.Option("--dialect", help="Weight updates of the servers: prime_rl or vllm.")
+]
+Salts = Annotated[
+    bool,
+    typer.Option("--salts/--no-salts", help="Send a prefix-cache salt for each version."),
+]
+EndpointKeyVar = Annotated[
+    str | None,
+    typer.Option("--endpoint-key-var", "-k", help="Variable with the key of the servers."),
+]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar="VF_ROLLOUTS_API_KEY",
+        help="Ask trainers for this key; prefer the variable. Needed unless on 127.0.0.1.",
+    ),
+]
+JsonOutput = Annotated[bool, typer.Option("--json", help="Print the address as one JSON document.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")]
+
 
 @app.command()
 def rollouts(
-    envs: Annotated[
-        list[str],
-        typer.Argument(metavar="ENV...", help="Installed environments; several are mixed."),
-    ],
-    base_url: Annotated[
-        list[str],
-        typer.Option("--base-url", "-b", help="Inference server; repeat for more, used in turn."),
-    ],
-    model: Annotated[str, typer.Option("--model", "-m", help="The model's name there.")],
-    env_args: Annotated[
-        str | None,
-        typer.Option("--env-args", "-a", help="Arguments of the environment, a JSON object."),
-    ] = None,
-    sampling_args: Annotated[
-        str | None,
-        typer.Option("--sampling-args", "-S", help="Sampling arguments, a JSON object."),
-    ] = None,
-    groups_per_batch: Annotated[
-        int | None,
-        typer.Option("--groups-per-batch", "-g", min=1, help="Examples in a batch. Default: 8."),
-    ] = None,
-    rollouts_per_group: Annotated[
-        int | None,
-        typer.Option(
-            "--rollouts-per-group", "-r", min=1, help="Rollouts of each example. Default: 8."
-        ),
-    ] = None,
-    max_in_flight: Annotated[
-        int | None,
-        typer.Option(
-            "--max-in-flight", "-c", min=1, help="Rollouts at the same time. Default: 128."
-        ),
-    ] = None,
-    num_examples: Annotated[
-        int, typer.Option("--num-examples", "-n", help="Examples to train on; -1 for all.")
-    ] = -1,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="TOML file with any settings of SourceConfig; options win."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="File with what GET /state gave, to go on from there."),
-    ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option("--version", min=0, help="Version of the policy that the servers have now."),
-    ] = None,
-    dialect: Annotated[
-        str, typer.Option("--dialect", help="Weight updates of the servers: prime_rl or vllm.")
-    ] = "prime_rl",
-    salts: Annotated[
-        bool,
-        typer.Option("--salts/--no-salts", help="Send a prefix-cache salt for each version."),
-    ] = True,
-    endpoint_key_var: Annotated[
-        str | None,
-        typer.Option("--endpoint-key-var", "-k", help="Variable with the key of the servers."),
-    ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")
-    ] = 8100,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key",
-            envvar="VF_ROLLOUTS_API_KEY",
-            help="Ask trainers for this key; prefer the variable. Needed unless on 127.0.0.1.",
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the address as one JSON document.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")
-    ] = False,
+    envs: Envs,
+    base_url: BaseUrl,
+    model: Model,
+    env_args: EnvArgs = None,
+    sampling_args: SamplingArgs = None,
+    groups_per_batch: GroupsPerBatch = None,
+    rollouts_per_group: RolloutsPerGroup = None,
+    max_in_flight: MaxInFlight = None,
+    num_examples: NumExamples = -1,
+    config: Config = None,
+    state: State = None,
+    version: Version = None,
+    dialect: Dialect = "prime_rl",
+    salts: Salts = True,
+    endpoint_key_var: EndpointKeyVar = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8100,
+    api_key: ApiKey = None,
+    json_output: JsonOutput = False,
+    verbose: Verbose = False,
 ) -> int:
     """Play environments all the time and serve batches of training samples over HTTP until Ctrl-C.
 
