@@ -54,11 +54,8 @@ class PlainTable(Listener):
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
         """Supervised steps."""
-        if (
-            line["step"] % PLAIN_EVERY_WARM_STEPS == 0
-            or line["step"] == self._config.warm_start.steps
-        ):
-            self._write(warm_start_text(self._config, line))
+        if line["step"] % PLAIN_EVERY_WARM_STEPS == 0 or line["is_noisy"]:
+            self._write(warm_start_text(line))
 
     def evaluated(self, when: str, mean_reward: float) -> None:
         """An evaluation."""
@@ -102,7 +99,7 @@ class LiveTable(Listener):
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
         """Supervised steps."""
-        self._state = warm_start_text(self._config, line)
+        self._state = warm_start_text(line)
         self._refresh()
 
     def evaluated(self, when: str, mean_reward: float) -> None:
@@ -160,6 +157,7 @@ def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> st
     )
 
 
-def warm_start_text(config: TrainConfig, line: dict[str, Any]) -> str:
+def warm_start_text(line: dict[str, Any]) -> str:
     """How far the warm start is."""
-    return f"warm start {line['step']}/{config.warm_start.steps}  loss {line['loss']:.3f}"
+    which = "noisy" if line["is_noisy"] else "right"
+    return f"warm start, step {line['step']}: loss {line['loss']:.3f} on {which} replies"

@@ -37,6 +37,8 @@ num_attention_heads = 2
 [warm_start]
 steps = {warm_steps}
 demonstrations = 20
+noise = 0.5
+noisy_steps = {noisy_steps}
 batch_size = 8
 optimizer = {{ kind = "muon" }}
 
@@ -59,7 +61,9 @@ def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(*, steps: int, warm_steps: int = 0) -> str:
-        Path("my.toml").write_text(CONFIG.format(steps=steps, warm_steps=warm_steps))
+        Path("my.toml").write_text(
+            CONFIG.format(steps=steps, warm_steps=warm_steps, noisy_steps=2 if warm_steps else 0)
+        )
         return "my.toml"
 
     return write
@@ -102,7 +106,7 @@ def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(con
     summary = json.loads(out)
     lines = metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
-    assert [line["step"] for line in metrics("warm_start")] == [10, 12]
+    assert [line["step"] for line in metrics("warm_start")] == [10, 14]
     assert summary["steps"] == 3
     assert summary["evaluation_after"] is not None
     # The trainer's torch and the server's numpy agree on every token of the first batch.

@@ -116,20 +116,25 @@ class WarmStartSection(Section):
     """Supervised training on demonstrations before reinforcement learning: so that some rollouts succeed."""
 
     steps: int = Field(default=0, ge=0)
-    """0: none."""
-    demonstrations: int = Field(default=2000, ge=1)
-    """How many right replies are played; rows come again when there are fewer."""
+    """Most steps on right replies; 0: none."""
+    until_loss: float = Field(default=0.0, ge=0)
+    """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer."""
+    noisy_steps: int = Field(default=0, ge=0)
+    """Then so many steps on replies with `noise`; the learning rate falls to 0 over them."""
     noise: float = Field(default=0.0, ge=0, le=1)
     """Share of the letters and digits of a reply that are replaced by random ones: a weak policy on purpose."""
-    clean_share: float = Field(default=0.0, ge=0, le=1)
-    """The first share of the steps sees replies without noise: the skill itself is learned several times faster so."""
+    demonstrations: int = Field(default=2000, ge=1)
+    """How many replies are played; rows come again when there are fewer."""
     batch_size: int = Field(default=64, ge=1)
     """Demonstrations a step."""
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
-    decay_share: float = Field(default=0.4, ge=0, le=1)
-    """The learning rate falls to 0 over this last share of the steps."""
     min_reward: float = Field(default=0.0, ge=0)
     """The run ends with an error when the mean reward sampled after the warm start is lower."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a warm start."""
+        return self.steps + self.noisy_steps > 0
 
 
 class SamplingSection(Section):

@@ -32,6 +32,8 @@ from verifiers.training.reference.micro_batches import micro_batches
 from verifiers.training.reference.muon import Muon
 from verifiers.training.samples import TokenSample
 
+LOSS_WINDOW = 10
+"""Steps over which the loss is averaged before it is compared with `until_loss`."""
 COUNTED_BY_SEQUENCE = frozenset({"gspo"})
 """Losses that are a mean over sequences, not over tokens."""
 
@@ -51,6 +53,9 @@ class Learner:
         self.phase = "warm_start"
         self.step_count = 0
         """Steps taken in this phase."""
+        self.clean_count: int | None = None if config.warm_start.steps else 0
+        """Clean steps the warm start took; None while it still takes them."""
+        self._recent_losses: list[float] = []
         self.optimizers = self._optimizers(config.warm_start.optimizer)
         self._demonstrations: tuple[list[TokenSample], list[TokenSample]] = ([], [])
 
@@ -59,7 +64,7 @@ class Learner:
     def set_demonstrations(
         self, clean: Sequence[TokenSample], noisy: Sequence[TokenSample]
     ) -> None:
-        """What `warm_start` draws from, in its first `clean_share` and after it.
+        """What `warm_start` draws from in its clean steps and in its noisy ones.
 
         Raises ConfigError for one that is longer than the model's context.
         """
@@ -72,23 +77,51 @@ class Learner:
             )
         self._demonstrations = list(clean), list(noisy)
 
+    @property
+    def warm_start_is_over(self) -> bool:
+        """Whether no supervised step is left."""
+        return (
+            self.clean_count is not None
+            and self.step_count >= self.clean_count + self.config.warm_start.noisy_steps
+        )
+
     def warm_start(self, steps: int) -> dict[str, float]:
-        """So many supervised steps; the mean loss of them."""
+        """At most so many supervised steps: their mean `loss`, the `step` reached, and whether it `is_noisy`."""
         section = self.config.warm_start
         losses = []
         for _ in range(steps):
-            is_clean = self.step_count < section.clean_share * section.steps
+            if self.warm_start_is_over:
+                break
             clean, noisy = self._demonstrations
-            chosen = self._rng.choices(clean if is_clean else noisy, k=section.batch_size)
+            chosen = self._rng.choices(
+                clean if self.clean_count is None else noisy, k=section.batch_size
+            )
             self._set_rates(section.optimizer, self._warm_start_factor(section))
             losses.append(self._supervised_step(chosen, section.optimizer.max_grad_norm))
             self.step_count += 1
-        return {"loss": float(np.mean(losses)) if losses else 0.0, "step": float(self.step_count)}
+            self._note_loss(losses[-1], section)
+        return {
+            "loss": float(np.mean(losses)) if losses else 0.0,
+            "step": float(self.step_count),
+            "is_noisy": float(self.clean_count is not None),
+        }
+
+    def _note_loss(self, loss: float, section: WarmStartSection) -> None:
+        """See whether the clean steps are over."""
+        if self.clean_count is not None:
+            return
+        self._recent_losses = [*self._recent_losses, loss][-LOSS_WINDOW:]
+        is_low = (
+            len(self._recent_losses) == LOSS_WINDOW
+            and sum(self._recent_losses) / LOSS_WINDOW < section.until_loss
+        )
+        if is_low or self.step_count >= section.steps:
+            self.clean_count = self.step_count
 
     def _warm_start_factor(self, section: WarmStartSection) -> float:
-        left = section.steps - self.step_count
-        falling = section.decay_share * section.steps
-        return min(1.0, left / falling) if falling else 1.0
+        if self.clean_count is None:
+            return 1.0
+        return 1.0 - (self.step_count - self.clean_count) / section.noisy_steps
 
     def _supervised_step(self, samples: Sequence[TokenSample], max_grad_norm: float) -> float:
         count = sum(sample.trained_count for sample in samples)
@@ -234,6 +267,8 @@ class Learner:
         state: dict[str, Any] = {
             "phase": self.phase,
             "step_count": self.step_count,
+            "clean_count": self.clean_count,
+            "recent_losses": self._recent_losses,
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "rng": [version, list(internal), gauss],
@@ -247,6 +282,8 @@ class Learner:
         """Go on where `state_dict` was taken."""
         self.phase = state["phase"]
         self.step_count = state["step_count"]
+        self.clean_count = state["clean_count"]
+        self._recent_losses = state["recent_losses"]
         is_warm = self.phase == "warm_start"
         section = self.config.warm_start.optimizer if is_warm else self.config.optimizer
         self.model.load_state_dict(state["model"])

@@ -157,7 +157,8 @@ class _Run:
             try:
                 await self._set_weights(endpoint, str(start), version)
                 if about["phase"] == "warm_start":
-                    await self._warm_start(endpoint, about["step"])
+                    is_over = about["warm_start_is_over"]
+                    await self._warm_start(endpoint, about["step"], is_over=is_over)
                 if not self.stop.is_set():
                     await self._reinforce(endpoint, checkpoint, version)
             finally:
@@ -206,15 +207,12 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------ warm start
 
-    async def _warm_start(self, endpoint: PolicyEndpoint, done: int) -> None:
-        section = self.config.warm_start
+    async def _warm_start(self, endpoint: PolicyEndpoint, done: int, *, is_over: bool) -> None:
         begun = done
-        if done < section.steps:
+        if not is_over:
             await self._demonstrate()
-        while done < section.steps and not self.stop.is_set():
-            metrics = await self.trainer.ask(
-                "warm_start", steps=min(WARM_START_CHUNK, section.steps - done)
-            )
+        while not is_over and not self.stop.is_set():
+            metrics, is_over = await self.trainer.ask("warm_start", steps=WARM_START_CHUNK)
             done = int(metrics.pop("step"))
             self._note("warm_start", done, metrics, self.listener.warm_start_step)
         if done > begun:
@@ -231,10 +229,12 @@ class _Run:
         """Play what the warm start learns from; the same replies every time, so going on needs no copy of them."""
         section, seed = self.config.warm_start, self.config.seed
         count = section.demonstrations
-        noisy = await play_demonstrations(self.loaded, count=count, noise=section.noise, seed=seed)
-        clean = noisy
-        if section.noise and section.clean_share:
-            clean = await play_demonstrations(self.loaded, count=count, noise=0.0, seed=seed)
+        clean = await play_demonstrations(self.loaded, count=count, noise=0.0, seed=seed)
+        noisy = clean
+        if section.noise and section.noisy_steps:
+            noisy = await play_demonstrations(
+                self.loaded, count=count, noise=section.noise, seed=seed
+            )
         await self.trainer.ask("set_demonstrations", clean=clean.samples, noisy=noisy.samples)
         self.listener.demonstrated(count, noisy.mean_reward)
 

@@ -52,6 +52,7 @@ class Worker:
             "device": str(learner.device),
             "phase": learner.phase,
             "step": learner.step_count,
+            "warm_start_is_over": learner.warm_start_is_over,
             "torch": torch.__version__,
         }
 
@@ -61,9 +62,10 @@ class Worker:
         """What the warm start draws from."""
         self.learner.set_demonstrations(clean, noisy)
 
-    def warm_start(self, steps: int) -> dict[str, float]:
-        """So many supervised steps."""
-        return self.learner.warm_start(steps)
+    def warm_start(self, steps: int) -> tuple[dict[str, float], bool]:
+        """At most so many supervised steps; and whether they were the last."""
+        metrics = self.learner.warm_start(steps)
+        return metrics, self.learner.warm_start_is_over
 
     def begin_reinforcement(self) -> None:
         """The warm start is over."""

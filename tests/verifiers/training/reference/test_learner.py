@@ -15,7 +15,7 @@ from verifiers.training.reference.learner import Learner  # noqa: E402
 from verifiers.training.reference.micro_batches import micro_batches  # noqa: E402
 
 MUON = {"kind": "muon", "learning_rate": 0.01, "warmup_steps": 3}
-WARM = {"steps": 6, "batch_size": 4, "noise": 0.5, "clean_share": 0.5, "optimizer": MUON}
+WARM = {"steps": 3, "noisy_steps": 3, "batch_size": 4, "noise": 0.5, "optimizer": MUON}
 
 
 def weights(learner):
@@ -67,19 +67,31 @@ def test_a_step_is_the_same_in_one_micro_batch_and_in_many(loss, config_with, ma
     assert torch.allclose(after, after_too, atol=1e-5)
 
 
-def test_the_learning_rate_rises_over_the_warm_up_and_falls_at_the_end(config_with, make_samples):
-    section = {
-        "steps": 10,
-        "decay_share": 0.5,
-        "optimizer": {"learning_rate": 1.0, "warmup_steps": 4},
-    }
-    learner = Learner(config_with(warm_start=section))
+def test_the_learning_rate_rises_over_the_warm_up_and_falls_over_the_noisy_steps(
+    config_with, make_samples
+):
+    optimizer = {"learning_rate": 1.0, "warmup_steps": 4}
+    learner = Learner(
+        config_with(warm_start={"steps": 6, "noisy_steps": 4, "optimizer": optimizer})
+    )
     learner.set_demonstrations(make_samples(3), make_samples(3))
     rates = []
-    for _ in range(10):
+    while not learner.warm_start_is_over:
         learner.warm_start(1)
         rates.append(learner.optimizers[0].param_groups[0]["lr"])
-    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+
+
+def test_the_clean_steps_end_when_the_loss_is_low(config_with, make_samples):
+    def clean_steps(until_loss):
+        section = {"steps": 14, "until_loss": until_loss, "noisy_steps": 2}
+        learner = Learner(config_with(warm_start=section))
+        learner.set_demonstrations(make_samples(3), make_samples(3))
+        learner.warm_start(100)
+        assert learner.step_count == learner.clean_count + 2
+        return learner.clean_count
+
+    assert (clean_steps(0.0), clean_steps(100.0)) == (14, 10)
 
 
 def test_a_saved_model_gives_the_server_the_same_probabilities(config_with, make_samples, tmp_path):
