@@ -76,4 +76,4 @@ def test_what_the_document_allows_makes_no_fault(described_hub):
 @pytest.mark.timeout(1800)
 def test_what_the_document_forbids_makes_no_fault_either(described_hub):
     modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
-    assert faults_of(described_hub, 40, modes) == []
+    assert faults_of(described_hub, 10, modes) == []
