@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -515,7 +516,13 @@ def start_hub(
             text=True,
             start_new_session=True,
         )
-    wait_for_port(port, process)
+    try:
+        wait_for_port(port, process)
+    except RuntimeError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        process.wait()
+        raise
     setup = [word for word in log.read_text().split('"') if word.startswith("setup_")]
     return LiveHub(
         f"http://127.0.0.1:{port}",
