@@ -30,6 +30,7 @@ OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
 MAX_JOBS = 256
 WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
 """Between two looks at all processes, with and without a job."""
+GIVE_BACK_S = 0.5
 
 
 class Settings(NamedTuple):
@@ -75,6 +76,7 @@ class Agent:
         self._oom_kills_seen = 0
         self._has_children = False
         self._next_watch_s = 0.0
+        self._may_kill_again_s = 0.0
 
     def run(self) -> None:
         """Serve; returns when the host has hung up."""
@@ -452,10 +454,16 @@ class Agent:
         if count_all is not None and count_all() <= limit_bytes:
             return
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
-        used_bytes = sum(sizes.values()) if count_all is None else count_all()
+        used_bytes = sum(sizes.values())
+        if count_all is not None and used_bytes <= limit_bytes:
+            # Files, or what a killed process has not given back yet: gVisor takes a moment.
+            if time.monotonic() < self._may_kill_again_s:
+                return
+            used_bytes = count_all()
         while sizes and used_bytes > limit_bytes:
             largest = max(sizes, key=lambda pid: sizes[pid])
             used_bytes -= sizes.pop(largest)
+            self._may_kill_again_s = time.monotonic() + GIVE_BACK_S
             for job in self._jobs.values():
                 if largest in processes.family({job.pid}, {job.mark}, running):
                     job.oom = True
