@@ -68,8 +68,8 @@ _WORD = re.compile(r"\w+")
 
 _program: types.CodeType | None = None
 _main = types.ModuleType("__main__")
-_limits: dict = {}
-_resource_limits: list = []
+_limits: dict[str, typing.Any] = {}
+_resource_limits: list[tuple[int, tuple[int, int]]] = []
 _cpu_timer_s = 0.0
 """The limit of processor time, where it is no whole number of seconds. A program can turn its timer off."""
 _test_number = 0
@@ -78,13 +78,13 @@ _poll = select.poll()
 _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
 """As wait statuses too: a signal that ends a process is its low bits."""
 _temporary = "/tmp"
-_places: dict = {}
+_places: dict[str, frozenset[str]] = {}
 """Writable folder → what was in it before the first test."""
 _free_files = 0
 """Of the file system that the places are on, between tests."""
 
 
-def load(source: str, limits: dict) -> bool:
+def load(source: str, limits: dict[str, typing.Any]) -> bool:
     """Compile the program; answers {"error": null} or what is wrong with it. Returns whether there is a program."""
     global _program
     os.dup2(1, ANSWERS, inheritable=False)
@@ -113,7 +113,7 @@ def _lock_up() -> None:
         pass  # the sandbox's end takes them all
 
 
-def _prepare(source: str, limits: dict) -> None:
+def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     """Do once what every test's process would have to do."""
     global _cpu_timer_s, _stdout, _temporary
     _temporary = os.environ.get("TMPDIR") or _temporary
@@ -175,7 +175,7 @@ def _clear_places() -> None:
                 os.unlink(path)
 
 
-def _streams() -> tuple:
+def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
     """Streams over 0, 1 and 2 for every program's process: made once, they cost the forks nothing."""
     writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
     return (
@@ -191,7 +191,7 @@ def _answer(value: object) -> None:
         text = text[os.write(ANSWERS, text) :]
 
 
-def run_tests(requests: list, stop_at_error: bool) -> None:
+def run_tests(requests: list[dict[str, typing.Any]], stop_at_error: bool) -> None:
     """Run tests in their order; answers their outcomes, up to the first that is not "ok" when told to stop there.
 
     A test: {"stdin": text} or {"function": name, "arguments": list}.
@@ -205,7 +205,7 @@ def run_tests(requests: list, stop_at_error: bool) -> None:
     _answer([dict(zip(keys, outcome)) for outcome in outcomes])  # noqa: B905 - strict= needs Python 3.10
 
 
-def _run(request: dict) -> tuple:
+def _run(request: dict[str, typing.Any]) -> tuple[str, int, float, str, str, str]:
     """One test. In one piece: a call of a function of ours costs both processes pages."""
     global _test_number
     _test_number += 1
@@ -284,7 +284,7 @@ def _new_file() -> int:
 # ------------------------------------------------------------------------------------------------- the program
 
 
-def _be_the_program(function: str | None, request: dict) -> None:
+def _be_the_program(function: str | None, request: dict[str, typing.Any]) -> None:
     """Become the program's process and end with it."""
     code = 1
     try:
@@ -313,7 +313,7 @@ def _be_the_program(function: str | None, request: dict) -> None:
         os._exit(code & 0xFF)
 
 
-def _play(function: str | None, request: dict) -> int:
+def _play(function: str | None, request: dict[str, typing.Any]) -> int:
     namespace = _main.__dict__
     if function is not None:
         # What stands under `if __name__ == "__main__"` reads no stdin.
@@ -327,7 +327,7 @@ def _play(function: str | None, request: dict) -> int:
     return _finish()
 
 
-def _function(namespace: dict, name: str):
+def _function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
     """A function of the program, or the method of its class `Solution`."""
     found = namespace.get(name)
     if found is None and isinstance(namespace.get("Solution"), type):
@@ -337,7 +337,7 @@ def _function(namespace: dict, name: str):
     return found
 
 
-def _plain(value):
+def _plain(value: typing.Any) -> list[typing.Any]:
     """JSON for what has none: sets become sorted lists, arrays lists."""
     if isinstance(value, (set, frozenset)):
         return sorted(value)
@@ -353,8 +353,8 @@ def _finish() -> int:
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()  # the interpreter's own step, without public name
-    if atexit._ncallbacks():
-        atexit._run_exitfuncs()
+    if atexit._ncallbacks():  # pyright: ignore[reportPrivateUsage] - as the interpreter does
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     return 0
 
 
@@ -426,7 +426,7 @@ def _sweep(leader: int) -> None:
         time.sleep(0.001)
 
 
-def _kill(how, pid: int) -> None:
+def _kill(how: typing.Callable[[int, int], None], pid: int) -> None:
     try:
         how(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
