@@ -24,13 +24,8 @@ async def unreachable(config: ClientConfig) -> dict[str, str]:
 
 
 async def _reason(url: str) -> str | None:
-    parts = urlsplit(url)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError as error:
-        return str(error)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "it is not an http(s) URL; write it like http://localhost:8000/v1"
+    parts = urlsplit(url)  # an http(s) URL with a good port: `proxy_of` has refused all others
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(parts.hostname, port)

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from verifiers.runs.statistics import Estimate
     from verifiers.runs.summary import Summary
 
+LIMITS = frozenset(
+    (
+        "timeout_reached",
+        "max_total_tokens_reached",
+        "max_total_completion_tokens_reached",
+        "max_cost_reached",
+    )
+)
+"""Ways to end that are named even when all rollouts ended alike: a reward cut short by a limit says less."""
 MAX_METRICS = 30
 MAX_EXAMPLE_LINES = 8
 """Lines of one message that the example shows."""
@@ -132,7 +141,7 @@ def _facts(finished: Finished) -> Table:
         add("rollouts", f"{summary.rollouts:,} of {finished.wanted:,}; interrupted", "bold yellow")
     cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0
     add("truncated", f"{summary.truncated} ({cut_share:.0%})" if summary.truncated else "none")
-    if len(summary.stop_conditions) > 1:
+    if len(summary.stop_conditions) > 1 or not LIMITS.isdisjoint(summary.stop_conditions):
         add(
             "ended by",
             ", ".join(f"{name} {count}" for name, count in summary.stop_conditions.items()),

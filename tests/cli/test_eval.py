@@ -419,6 +419,26 @@ def test_a_key_that_the_endpoint_repeats_is_shown_and_saved_nowhere(
         assert header not in text
 
 
+def test_rollouts_that_the_time_limit_ended_are_named_in_the_summary(
+    run, endpoint_that, make_environment
+):
+    endpoint = endpoint_that(hold_after=0)
+
+    done = run(
+        *("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1),
+        *("--timeout", 0.1),
+    )
+
+    assert "timeout_reached 2" in done.out
+
+
+def test_a_base_url_without_its_scheme_is_wrong_usage(run, make_environment):
+    done = run("eval", make_environment(), "-b", "localhost:8000/v1")
+
+    assert done.code == 2
+    assert "Did you mean 'http://localhost:8000/v1'?" in done.err
+
+
 def test_an_endpoint_nobody_listens_at_is_said_at_once(run, make_environment):
     done = run("eval", make_environment(), "-b", "http://127.0.0.1:1/v1")
 

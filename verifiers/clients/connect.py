@@ -93,12 +93,30 @@ def api_key_of(config: EndpointClientConfig) -> str:
         key = load_prime_config().get("api_key") or ""
     if key:
         return key.strip()
-    if is_private(URL(config.api_base_url).host or ""):
+    url = base_url_of(config.api_base_url)
+    if is_private(url.host or ""):
         return KEYLESS
     raise AuthenticationError(
-        f"{address(URL(config.api_base_url))} needs a key, and the environment variable {config.api_key_var} is not "
+        f"{address(url)} needs a key, and the environment variable {config.api_key_var} is not "
         f"set. Set it (`export {config.api_key_var}=…`), or name another variable (api_key_var, `vf-eval -k`)."
     )
+
+
+def base_url_of(text: str) -> URL:
+    """The base URL of an endpoint; raises ConfigError for what is none, `localhost:8000/v1` among them."""
+    try:
+        url = URL(text)
+        is_usable = url.scheme in ("http", "https") and bool(url.host)
+    except ValueError:  # a port out of range, an open bracket
+        is_usable = False
+        url = URL()
+    if not is_usable:
+        shown = text.rpartition("@")[2]  # what stands before may hold a password
+        near = "" if "://" in text or not text else f" Did you mean 'http://{shown}'?"
+        raise ConfigError(
+            f"{shown!r} is not the URL of an endpoint; write it like http://localhost:8000/v1.{near}"
+        )
+    return url
 
 
 def is_private(host: str) -> bool:
@@ -124,9 +142,9 @@ def team_headers(config: EndpointClientConfig) -> dict[str, str]:
 def proxy_of(base_url: str) -> str | None:
     """The proxy the environment wants for a URL (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 
-    Raises ConfigError for a kind of proxy we cannot use.
+    Raises ConfigError for a kind of proxy we cannot use, and for a base URL that is none.
     """
-    url = URL(base_url)
+    url = base_url_of(base_url)
     proxies = urllib.request.getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or is_loopback(url.host or "") or urllib.request.proxy_bypass(url.host or ""):
@@ -255,7 +273,9 @@ def client_class(client_type: str) -> type[AnyClient]:
     """The class that speaks an API; raises ConfigError for an unknown one."""
     if client_type not in CLIENT_CLASSES:
         hint = ""
-        if client_type in CLIENT_TYPES:  # v0's renderer: it made token ids on this side, from a package of its own
+        if (
+            client_type in CLIENT_TYPES
+        ):  # v0's renderer: it made token ids on this side, from a package of its own
             hint = " Use 'openai_chat_completions_token' instead: the server gives the token ids."
         raise ConfigError(
             f"No client speaks {client_type!r}.{hint} Known: {', '.join(CLIENT_CLASSES)}."

@@ -392,6 +392,27 @@ def test_every_provider_makes_a_client():
         assert isinstance(resolve_client(config), Client)
 
 
+# ---------------------------------------------------------------------------------------------------- base URLs
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("localhost:8000/v1", "Did you mean 'http://localhost:8000/v1'?"),
+        ("gpu-node/v1", "Did you mean 'http://gpu-node/v1'?"),
+        ("ftp://user:pw@host/v1", "'host/v1' is not the URL of an endpoint"),
+        ("http://", "'http://' is not"),
+        ("http://host:99999/v1", "'http://host:99999/v1' is not"),
+        ("http://[::1/v1", "is not"),
+    ],
+)
+def test_what_is_no_base_url_is_refused_before_anything_is_sent(text: str, said: str):
+    with pytest.raises(ConfigError) as caught:
+        resolve_client(ClientConfig(api_base_url=text))
+    assert said in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
 # ---------------------------------------------------------------------------------------------------- proxies
 
 
