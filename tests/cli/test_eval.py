@@ -419,6 +419,18 @@ def test_a_key_that_the_endpoint_repeats_is_shown_and_saved_nowhere(
         assert header not in text
 
 
+def test_in_a_narrow_terminal_names_are_shortened_but_no_number(
+    run, endpoint_that, make_environment, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "40")
+    endpoint = endpoint_that(wrong_every=3)
+
+    done = run("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 4, "-r", 1, "-A")
+
+    table = done.out.partition("metric")[2] or done.out.partition("met…")[2]
+    assert "0.750   0.250   0.500" in table
+
+
 def test_rollouts_that_the_time_limit_ended_are_named_in_the_summary(
     run, endpoint_that, make_environment
 ):

@@ -328,6 +328,17 @@ def test_scoring_that_never_returns_is_cut_off(run, make_environment):
     assert "took longer than 0.2 s" in checks_of(done)["gold"][1]
 
 
+def test_a_reward_function_that_never_gives_way_is_cut_off(run, make_environment):
+    looping = SOUND.replace(
+        "def says_it(completion, answer):\n",
+        "def says_it(completion, answer):\n    while True:\n        pass\n",
+    )
+
+    done = run("validate", make_environment(looping), "--play-limit", "0.2", "--json")
+
+    assert "took longer than 0.2 s" in checks_of(done)["gold"][1]
+
+
 def test_the_table_says_pass_fail_skip_and_the_next_step(run, make_environment):
     done = run("validate", make_environment(SOUND))
 

@@ -109,6 +109,9 @@ async def validate(
     loaded = await _load(load_it, limits, checks)
     if loaded is None:
         return Validation(env, checks)
+    rubric = loaded.environment.rubric
+    # A function that never gives way would hold up the loop, and with it the limit of the set of rollouts.
+    rubric.set_scoring_timeout_s(min(rubric.scoring_timeout_s, limits.play_s))
     try:
         await _Validator(loaded, load_it, limits, checks).run()
     finally:
