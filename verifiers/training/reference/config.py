@@ -120,7 +120,7 @@ class WarmStartSection(Section):
     until_loss: float = Field(default=0.0, ge=0)
     """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer."""
     noisy_steps: int = Field(default=0, ge=0)
-    """Then so many steps on replies with `noise`; the learning rate falls to 0 over them."""
+    """Then so many steps on replies with `noise`; the learning rate falls from half of it to 0 over them."""
     noise: float = Field(default=0.0, ge=0, le=1)
     """Share of the letters and digits of a reply that are replaced by random ones: a weak policy on purpose."""
     demonstrations: int = Field(default=2000, ge=1)

@@ -34,6 +34,8 @@ from verifiers.training.samples import TokenSample
 
 LOSS_WINDOW = 10
 """Steps over which the loss is averaged before it is compared with `until_loss`."""
+NOISY_RATE_SHARE = 0.5
+"""Noisy steps begin with this share of the learning rate: they are to make the policy unsure, not to unlearn the skill."""
 COUNTED_BY_SEQUENCE = frozenset({"gspo"})
 """Losses that are a mean over sequences, not over tokens."""
 
@@ -121,7 +123,8 @@ class Learner:
     def _warm_start_factor(self, section: WarmStartSection) -> float:
         if self.clean_count is None:
             return 1.0
-        return 1.0 - (self.step_count - self.clean_count) / section.noisy_steps
+        gone = (self.step_count - self.clean_count) / section.noisy_steps
+        return NOISY_RATE_SHARE * (1.0 - gone)
 
     def _supervised_step(self, samples: Sequence[TokenSample], max_grad_norm: float) -> float:
         count = sum(sample.trained_count for sample in samples)

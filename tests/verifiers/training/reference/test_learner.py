@@ -79,7 +79,7 @@ def test_the_learning_rate_rises_over_the_warm_up_and_falls_over_the_noisy_steps
     while not learner.warm_start_is_over:
         learner.warm_start(1)
         rates.append(learner.optimizers[0].param_groups[0]["lr"])
-    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 0.75, 0.5, 0.25])
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 0.5, 0.375, 0.25, 0.125])
 
 
 def test_the_clean_steps_end_when_the_loss_is_low(config_with, make_samples):
