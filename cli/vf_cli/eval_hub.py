@@ -34,6 +34,12 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     missing = [(one, why) for one in wanted if (why := _missing_because(one)) is not None]
     if not missing:
         return False
+    for one, _ in missing:
+        if Path(_shown(one)).is_dir():
+            raise ConfigError(
+                f"{_shown(one)} is a folder here, and means an environment of a hub. Write './{_shown(one)}' for the "
+                f"folder, or install the other first: `vf-install {_shown(one)}@VERSION`."
+            )
     at = hub_settings()
     listed = "; ".join(f"{_shown(one)} ({why})" for one, why in missing)
     if not is_sure:

@@ -116,6 +116,11 @@ def base_url_of(text: str) -> URL:
         raise ConfigError(
             f"{shown!r} is not the URL of an endpoint; write it like http://localhost:8000/v1.{near}"
         )
+    if url.user or url.password:
+        raise ConfigError(
+            f"The URL of {address(url)} holds a user name or password. Leave them out: the key comes from the "
+            f"variable api_key_var (`vf-eval -k`), anything else from headers (`--header`)."
+        )
     return url
 
 

@@ -404,6 +404,7 @@ def test_every_provider_makes_a_client():
         ("http://", "'http://' is not"),
         ("http://host:99999/v1", "'http://host:99999/v1' is not"),
         ("http://[::1/v1", "is not"),
+        ("http://user:pw@host/v1", "http://host/v1 holds a user name or password"),
     ],
 )
 def test_what_is_no_base_url_is_refused_before_anything_is_sent(text: str, said: str):

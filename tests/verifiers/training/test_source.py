@@ -297,7 +297,7 @@ async def test_an_evaluation_under_way_is_continued_after_resuming(answered):
     env = environment(eval_dataset=evaluation)
     async with source(env, client(answered, first), max_in_flight=6, version=4) as rollouts:
         task = asyncio.create_task(rollouts.evaluate(3, 2, sampling_args={"temperature": 0.0}))
-        while len(first) < min(6, answered + 1) or finished(rollouts) < answered:
+        while len(first) < min(6, answered + 1) or finished(rollouts) < answered:  # noqa: ASYNC110
             await asyncio.sleep(0)
         saved = json.loads(json.dumps(rollouts.state_dict()))
         task.cancel()
