@@ -31,9 +31,6 @@ MEDIAN_TOKENS, SPREAD, MOST_TOKENS = 5_000, 1.0, 64_000
 DECODE_S, DECODE_S_PER_SEQUENCE = 0.010, 0.00012
 """Of one token for every sequence on a server, and what each sequence on it adds."""
 TRAIN_S, LOAD_S = 180.0, 10.0
-GROUPS_AHEAD = 4 * GROUPS
-"""Groups begun and not yet trained on. Each group waits for its longest rollout, so with a long tail there must be more
-of them than two batches to keep every place in use."""
 LEAST_SPEEDUP = 2.0
 """INTELLECT-3 (https://arxiv.org/abs/2512.16144): without in-flight updates a step took more than twice as long."""
 
@@ -152,7 +149,7 @@ def asynchronous(steps: int, seed: int) -> Mode:
     return Mode(ends, engine.in_flight, 0, 1.0)
 
 
-def in_flight(steps: int, seed: int, max_groups_ahead: int = GROUPS_AHEAD) -> Mode:
+def in_flight(steps: int, seed: int, max_groups_ahead: int | None = None) -> Mode:
     config = SourceConfig(
         groups_per_batch=GROUPS,
         rollouts_per_group=ROLLOUTS,

@@ -37,6 +37,7 @@ class DispatchLimits:
     max_in_flight: int
     max_off_policy_steps: int
     max_groups_ahead: int
+    max_rollouts_ahead: int
     max_attempts: int
     on_stale: Literal["drop", "mask"]
 
@@ -98,6 +99,7 @@ class Dispatch:
         self._in_flight: dict[int, tuple[_Group, int]] = {}
         self._open: dict[int, _Group] = {}
         self._open_for_training = 0
+        self._open_rollouts_ahead = 0
         self._startable: deque[_Group] = deque()
         """Groups that may have rollouts to start; checked when they come up."""
         self._evaluation_queue: deque[tuple[int, int, list[Any]]] = deque()
@@ -124,6 +126,14 @@ class Dispatch:
     def training_groups(self) -> int:
         """Groups begun for training that have not ended."""
         return len(self._ready) + self._open_for_training
+
+    @property
+    def rollouts_ahead(self) -> int:
+        """Rollouts that training groups still miss, and all of those groups that miss none.
+
+        What waits for a long rollout is not counted: it takes no room, and the trainer cannot have it yet.
+        """
+        return self._open_rollouts_ahead + len(self._ready) * self.limits.rollouts_per_group
 
     # ------------------------------------------------------------------------------------------ starting
 
@@ -157,6 +167,8 @@ class Dispatch:
             return self._begin(example, results, evaluation)
         if self.training_groups >= self.limits.max_groups_ahead:
             return None
+        if self.rollouts_ahead + self.limits.rollouts_per_group > self.limits.max_rollouts_ahead:
+            return None
         return self._begin(self.sampler.draw(), [None] * self.limits.rollouts_per_group, None)
 
     def _begin(self, example: int, results: list[Any], evaluation: int | None) -> _Group:
@@ -180,11 +192,17 @@ class Dispatch:
 
     def _enter(self, group: _Group) -> None:
         self._open[group.number] = group
-        self._open_for_training += group.evaluation is None
+        if group.evaluation is None:
+            self._open_for_training += 1
+            self._open_rollouts_ahead += self._ahead_of(group)
 
     def _leave(self, group: _Group) -> None:
-        if self._open.pop(group.number, None) is not None:
-            self._open_for_training -= group.evaluation is None
+        if self._open.pop(group.number, None) is not None and group.evaluation is None:
+            self._open_for_training -= 1
+            self._open_rollouts_ahead -= self._ahead_of(group)
+
+    def _ahead_of(self, group: _Group) -> int:
+        return group.missing or self.limits.rollouts_per_group
 
     def _round_robin(self) -> int:
         for _ in self._healthy:
@@ -225,7 +243,10 @@ class Dispatch:
             return None
         self.tally.rollouts_finished += 1
         group.results[index] = result
+        before = self._ahead_of(group)
         group.missing -= 1
+        if group.evaluation is None:
+            self._open_rollouts_ahead += self._ahead_of(group) - before
         return group.number if group.missing == 0 else None
 
     def aborted(self, ticket: int) -> None:

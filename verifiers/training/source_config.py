@@ -28,7 +28,8 @@ class SourceConfig(BaseModel):
     on_stale: Literal["drop", "mask"] = "drop"
     """What happens to a group that is too old: dropped whole, or only its too old tokens are masked."""
     max_groups_ahead: int | None = Field(default=None, ge=1)
-    """Groups begun and not yet in a batch. None: two batches, or what fills `max_in_flight` and one batch."""
+    """Groups begun and not yet in a batch. None: what fills `max_in_flight`, and one batch; a group that waits for its
+    last rollouts counts by those alone, while the groups are not more than `max_off_policy_steps` / 2 batches."""
     max_attempts: int = Field(default=3, ge=1)
     """How often a rollout that the machinery failed is played."""
     min_healthy: int = Field(default=2, ge=1)
@@ -62,16 +63,19 @@ class SourceConfig(BaseModel):
 
     def limits(self) -> DispatchLimits:
         """The numbers for `Dispatch`."""
+        batch = self.groups_per_batch
         filled = -(-self.max_in_flight // self.rollouts_per_group)
-        ahead = self.max_groups_ahead or max(
-            2 * self.groups_per_batch, filled + self.groups_per_batch
-        )
+        busy = max(2 * batch, filled + batch)
+        # One batch leaves with each step, so this many make the mean group half as old as it may become. With more,
+        # long groups are dropped as stale, and what is trained on is no longer what the policy does.
+        in_time = (self.max_off_policy_steps + 1) * batch // 2
         return DispatchLimits(
-            groups_per_batch=self.groups_per_batch,
+            groups_per_batch=batch,
             rollouts_per_group=self.rollouts_per_group,
             max_in_flight=self.max_in_flight,
             max_off_policy_steps=self.max_off_policy_steps,
-            max_groups_ahead=ahead,
+            max_groups_ahead=self.max_groups_ahead or max(busy, in_time),
+            max_rollouts_ahead=(self.max_groups_ahead or busy) * self.rollouts_per_group,
             max_attempts=self.max_attempts,
             on_stale=self.on_stale,
         )

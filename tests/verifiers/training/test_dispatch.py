@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 from verifiers.training.difficulty import ExampleSampler
 from verifiers.training.dispatch import Dispatch, DispatchLimits
 from verifiers.training.dispatch_events import CancelReason
+from verifiers.training.source_config import SourceConfig
 
 LIMITS = {
     "groups_per_batch": 2,
@@ -24,6 +25,7 @@ LIMITS = {
     "max_in_flight": 6,
     "max_off_policy_steps": 2,
     "max_groups_ahead": 5,
+    "max_rollouts_ahead": 10,
     "max_attempts": 2,
     "on_stale": "drop",
 }
@@ -61,9 +63,15 @@ class Life(RuleBasedStateMachine):
         on_stale=st.sampled_from(["drop", "mask"]),
         endpoints=st.integers(1, 3),
         ahead=st.integers(0, 4),
+        rollouts_ahead=st.integers(0, 8),
     )
-    def begin(self, endpoints, ahead, **limits):
-        self.limits = DispatchLimits(**limits, max_groups_ahead=limits["groups_per_batch"] + ahead)
+    def begin(self, endpoints, ahead, rollouts_ahead, **limits):
+        batch = limits["groups_per_batch"]
+        self.limits = DispatchLimits(
+            **limits,
+            max_groups_ahead=batch + ahead,
+            max_rollouts_ahead=batch * limits["rollouts_per_group"] + rollouts_ahead,
+        )
         self.endpoints = endpoints
         self.machine = Dispatch(self.limits, ExampleSampler([""] * 5, seed=1), endpoints)
         self.running = {}
@@ -92,6 +100,8 @@ class Life(RuleBasedStateMachine):
         assert start.endpoint < self.endpoints
         assert self.machine.healthy_endpoints()[start.endpoint]
         self.running[start.ticket] = start
+        if start.group not in self.begun and start.evaluation is None:
+            assert self.machine.rollouts_ahead <= self.limits.max_rollouts_ahead
         self.begun.setdefault(start.group, (start.example, self.machine.version, start.evaluation))
         assert self.begun[start.group][0] == start.example
         assert not self.ended[start.group]
@@ -230,6 +240,11 @@ class Life(RuleBasedStateMachine):
         machine, tally = self.machine, self.machine.tally
         assert machine.in_flight == len(self.running) <= self.limits.max_in_flight
         assert machine.training_groups <= self.limits.max_groups_ahead
+        assert machine.rollouts_ahead == sum(
+            group.missing or self.limits.rollouts_per_group
+            for group in [*machine._open.values(), *machine._ready]
+            if group.evaluation is None
+        )
         unended = [number for number in self.begun if not self.ended[number]]
         assert machine.open_groups + machine.ready_groups == len(unended)
         over = tally.entries + tally.evaluations + sum(tally.cancelled.values())
@@ -290,6 +305,7 @@ def test_the_same_over_long_lives(seed):
     life.begin(
         endpoints=rng.randint(1, 3),
         ahead=rng.randint(0, 6),
+        rollouts_ahead=rng.randint(0, 12),
         groups_per_batch=rng.randint(1, 3),
         rollouts_per_group=rng.randint(1, 4),
         max_in_flight=rng.randint(1, 12),
@@ -394,6 +410,55 @@ def test_generation_runs_ahead_only_so_far():
     assert machine.next_start() is None
     assert len(machine.take_batch()) == 2
     assert len({start.group for start in start_all(machine)}) == 2
+
+
+def test_a_group_that_waits_for_its_last_rollout_keeps_no_place_empty():
+    config = SourceConfig(groups_per_batch=2, rollouts_per_group=4, max_in_flight=8)
+    assert config.limits().max_groups_ahead == 9
+    machine = Dispatch(config.limits(), ExampleSampler([""] * 50))
+    last_of_each = set()
+    for _ in range(100):  # every group's first rollout is a long one, which does not end here
+        for start in start_all(machine):
+            if start.rollout_index == 0:
+                last_of_each.add(start.ticket)
+            else:
+                machine.finished(start.ticket, "short")
+        if len(last_of_each) == 8:
+            break
+    # Eight unfinished groups are four batches; counted whole, no more than four groups would have been begun.
+    assert machine.in_flight == machine.open_groups == 8
+    assert machine.ready_groups == 0
+
+
+def test_a_trainer_that_is_slow_finds_one_batch_waiting_and_all_places_used():
+    config = SourceConfig(groups_per_batch=2, rollouts_per_group=2, max_in_flight=8)
+    machine = Dispatch(config.limits(), ExampleSampler([""] * 50))
+    running = start_all(machine)
+    while machine.ready_groups < 2:
+        number = machine.finished(running.pop(0).ticket, "r")
+        if number is not None:
+            machine.settle(number, "good", mean_reward=0.5)
+        running += start_all(machine)
+    assert machine.in_flight == 8
+    for start in running:
+        if (number := machine.finished(start.ticket, "r")) is not None:
+            machine.settle(number, "good", mean_reward=0.5)
+    assert machine.next_start() is None
+    assert machine.ready_groups == 6
+
+
+@pytest.mark.parametrize(
+    ("changed", "groups", "rollouts"),
+    [
+        ({}, 9, 24),  # 4 groups fill 16 places and 2 wait; half of 9 batches are 9 groups
+        ({"max_off_policy_steps": 1}, 6, 24),
+        ({"max_groups_ahead": 3}, 3, 12),
+    ],
+)
+def test_how_far_ahead_is_as_far_as_staleness_leaves_it_useful(changed, groups, rollouts):
+    config = SourceConfig(groups_per_batch=2, rollouts_per_group=4, max_in_flight=16, **changed)
+    assert config.limits().max_groups_ahead == groups
+    assert config.limits().max_rollouts_ahead == rollouts
 
 
 def test_evaluations_go_first_and_share_the_room():

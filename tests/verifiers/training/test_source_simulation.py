@@ -25,6 +25,16 @@ def test_in_flight_updates_more_than_halve_the_step_time(simulation):
     assert found["in-flight"].staleness <= 8
 
 
+def test_groups_that_wait_for_a_long_rollout_do_not_starve_the_servers(simulation):
+    """Counted whole, two batches of begun groups leave every second place empty."""
+    by_groups = simulation.in_flight(10, 0, max_groups_ahead=2 * simulation.GROUPS)
+    by_rollouts = simulation.in_flight(10, 0)
+    assert by_groups.used < 0.5
+    assert by_rollouts.used > 0.9
+    assert by_rollouts.step_s < 0.75 * by_groups.step_s
+    assert by_rollouts.dropped < 0.05 * 10 * simulation.GROUPS
+
+
 def test_without_a_long_tail_there_is_little_to_gain(simulation, monkeypatch):
     """The simulation does not favour one way: with equal lengths and instant training all take the same time."""
     monkeypatch.setattr(simulation, "SPREAD", 0.0)
