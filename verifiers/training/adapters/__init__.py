@@ -2,14 +2,15 @@
 
     trl             `rollout_func` of TRL's GRPOTrainer; `weight_push`: its weights to an endpoint
     trl_async       rollout worker of TRL's AsyncGRPOTrainer; `weight_transfer`: its weights to endpoints
-    verl            an agent loop
+    verl            an agent loop; `verl_rollout`: one rollout on its servers
     skyrl           a generator
     tinker          rollouts → tinker-cookbook's trajectory groups; a client around its sampling client
     rllm            rollouts → rLLM's episodes, a workflow; `rllm_engine`: its engine as a client
     art             rollouts → ART's trajectories
     nemo_gym        rollouts → NeMo Gym's response items
     flat            rollouts → one token sequence each, for trainers that take nothing else
-    engine_client   a model client around "token ids in, token ids out"
+    engine_client   a model client around "token ids in, token ids out"; `tool_call_text`: its tool calls
+    source_thread   a source that plays in a thread of its own
     play            groups of rollouts, played and scored
     prompt_rows     the row of a prompt, for trainers that hand back nothing else
 

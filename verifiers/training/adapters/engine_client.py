@@ -5,8 +5,6 @@ What was sampled is never tokenised again: a later turn's prompt begins with exa
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +13,10 @@ from verifiers.clients.client import Client
 from verifiers.clients.openai_chat_completions_token_client import continued_ids, continued_step
 from verifiers.configs import ClientConfig
 from verifiers.errors import InvalidModelResponseError
+from verifiers.training.adapters.tool_call_text import hermes_tool_calls
 from verifiers.types import Response
 
 STAND_IN = {"role": "assistant", "content": "x"}
-TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 class Sampled(NamedTuple):
@@ -31,19 +29,6 @@ class Sampled(NamedTuple):
 
 Generate = Callable[[list[int], dict[str, Any], str], Awaitable[Sampled]]
 """`(prompt_ids, sampling_args, rollout_id)`; the id is the same for all turns of a rollout (sticky sessions)."""
-
-
-def hermes_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Text and tool calls of an answer in the format of Hermes and Qwen: JSON between `<tool_call>` tags."""
-    calls: list[dict[str, Any]] = []
-    for found in TOOL_CALL.findall(text):
-        try:
-            said = json.loads(found)
-            function = {"name": said["name"], "arguments": said.get("arguments") or {}}
-        except (ValueError, KeyError, TypeError):
-            return text, []  # not a call: the environment sees what was said
-        calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
-    return (TOOL_CALL.sub("", text).strip() if calls else text), calls
 
 
 class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from verifiers.errors import InfraError
 from verifiers.training.adapters import trainer_module
+from verifiers.training.adapters.source_thread import SourceThread
 from verifiers.training.batch import Batch
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.source import RolloutSource
@@ -27,6 +26,8 @@ from verifiers.training.source_config import SourceConfig
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
+    from verifiers.training.dispatch_events import Entry
+    from verifiers.training.samples import TokenSample
 
 FULL_POLL_S = 0.05
 
@@ -36,7 +37,7 @@ class WorkerFailed(InfraError):
 
 
 class AsyncGRPOWorker:
-    """TRL's `RolloutWorkerProtocol`, in a thread with an event loop of its own.
+    """TRL's `RolloutWorkerProtocol`.
 
     `options` are those of `RolloutSource`. At most `max_buffered` samples wait for the trainer; beyond that the source
     keeps its batches, where the bound on staleness still holds.
@@ -56,10 +57,7 @@ class AsyncGRPOWorker:
         self.version = 0
         self.max_buffered = max_buffered
         self._source = RolloutSource(env, endpoints, config, **options)
-        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
-        self._ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._task: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
+        self._thread = SourceThread(self._source, self._deliver)
         self._last_sample_time = time.monotonic()
 
     def start(self) -> None:
@@ -69,74 +67,49 @@ class AsyncGRPOWorker:
             "RolloutSample",
             install="pip install 'trl>=1.16'",
         ).RolloutSample
-        self._thread.start()
-        self._ready.result()
+        self._thread.start(self.version)
 
     def stop(self) -> None:
         """Cancel what is played and wait until it has cleaned up."""
-        if self._thread.is_alive():
-            self._ready.result().call_soon_threadsafe(self._stop_task)
-            self._thread.join()
-
-    def _stop_task(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        self._thread.stop()
 
     def update_model_version(self, model_version: int) -> None:
         """The servers have new weights. Returns when rollouts that became too old have been stopped."""
         self.version = model_version
-        if self._ready.done() and self._thread.is_alive():
-            change = self._source.set_version(model_version)
-            asyncio.run_coroutine_threadsafe(change, self._ready.result()).result()
+        self._thread.set_version(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise WorkerFailed when nothing comes any more, or nothing has for `stale_after_s` seconds."""
-        if self._failure is not None or not self._thread.is_alive():
-            raise WorkerFailed(f"The rollouts have stopped: {self._failure!r}") from self._failure
+        if not self._thread.is_playing:
+            failure = self._thread.failure
+            raise WorkerFailed(f"The rollouts have stopped: {failure!r}") from failure
         silent_s = time.monotonic() - self._last_sample_time
         if silent_s > stale_after_s and self.rollout_buffer.empty():
             raise WorkerFailed(
                 f"No sample for {silent_s:.0f} s; {self._source.in_flight} rollouts are in flight."
             )
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._produce())
-        except asyncio.CancelledError:
-            pass  # stop()
-        except BaseException as error:  # noqa: BLE001 - raised in the trainer's thread by check_health
-            self._failure = error
-            if not self._ready.done():
-                self._ready.set_exception(error)
-
-    async def _produce(self) -> None:
-        self._task = asyncio.current_task()
-        async with self._source as source:
-            await source.set_version(self.version)
-            self._ready.set_result(asyncio.get_running_loop())
-            while True:
-                self._deliver(await source.next_batch())
-                # The trainer's queue is a thread's, which cannot be awaited.
-                while self.rollout_buffer.qsize() >= self.max_buffered:  # noqa: ASYNC110
-                    await asyncio.sleep(FULL_POLL_S)
-
-    def _deliver(self, batch: Batch) -> None:
+    async def _deliver(self, batch: Batch) -> None:
         self.metrics_queue.put(dict(batch.metrics))
         for entry in batch.entries:
             for sample in entry.outcome.samples:
-                oldest = sample.oldest_version
-                self.rollout_buffer.put(
-                    self._sample_type(
-                        prompt=[],
-                        completion=[],
-                        input_ids=sample.token_ids.astype("int64"),
-                        completion_mask=sample.mask.astype("int64"),
-                        old_log_probs=sample.logprobs,
-                        advantage=sample.advantage,
-                        model_version=entry.version if oldest is None else oldest,
-                        group_id=entry.group,
-                        metrics={"reward": sample.reward},
-                        enqueued_at=time.time(),
-                    )
-                )
+                self.rollout_buffer.put(self._sample_of(entry, sample))
         self._last_sample_time = time.monotonic()
+        # The trainer's queue is a thread's, which cannot be awaited.
+        while self.rollout_buffer.qsize() >= self.max_buffered:  # noqa: ASYNC110
+            await asyncio.sleep(FULL_POLL_S)
+
+    def _sample_of(self, entry: Entry, sample: TokenSample) -> Any:
+        oldest = sample.oldest_version
+        return self._sample_type(
+            prompt=[],
+            completion=[],
+            input_ids=sample.token_ids.astype("int64"),
+            completion_mask=sample.mask.astype("int64"),
+            old_log_probs=sample.logprobs,
+            advantage=sample.advantage,
+            model_version=entry.version if oldest is None else oldest,
+            group_id=entry.group,
+            metrics={"reward": sample.reward},
+            enqueued_at=time.time(),
+        )

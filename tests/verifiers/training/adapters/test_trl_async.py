@@ -97,7 +97,7 @@ def test_what_stops_the_rollouts_is_raised_in_the_trainer(trl):
     broken = ScriptedClient(then=AuthenticationError("wrong key"), token_ids=True)
     rollouts = worker([PolicyEndpoint(broken)])
     rollouts.start()
-    rollouts._thread.join(10)
+    rollouts._thread.wait(10)
     with pytest.raises(WorkerFailed, match="wrong key"):
         rollouts.check_health(60.0)
     rollouts.stop()
