@@ -60,7 +60,7 @@ def train(
     """Train a small model on an environment: warm start, then asynchronous reinforcement learning.
 
     \b
-    vf-train --demo                            mean reward from about 0.5 to more than 0.9
+    vf-train --demo                            mean reward from about 0.6 to more than 0.9
     vf-train my_run.toml --steps 200
     vf-train --resume outputs/train/my_run     go on after an interruption; --steps for more
 
