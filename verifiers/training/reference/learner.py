@@ -35,7 +35,7 @@ from verifiers.training.samples import TokenSample
 LOSS_WINDOW = 10
 """Steps over which the loss is averaged before it is compared with `until_loss`."""
 NOISY_RATE_SHARE = 0.5
-"""Noisy steps begin with this share of the learning rate: they are to make the policy unsure, not to unlearn the skill."""
+"""Noisy steps begin with this share of the learning rate: they make the policy unsure and leave the skill as it is."""
 COUNTED_BY_SEQUENCE = frozenset({"gspo"})
 """Losses that are a mean over sequences, not over tokens."""
 
