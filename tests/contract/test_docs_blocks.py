@@ -15,7 +15,11 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/trainers").glob("*.md")),
+]
 FENCE = re.compile(r"^```(\w+)?[ ]?(.*)$")
 LANGUAGES = {"python", "bash", "text", "toml", "json", "jsonl", "mermaid", "xml", "html", "yaml"}
 LIMIT_S = 50.0

@@ -116,6 +116,15 @@ def test_one_collapsed_ratio_drops_its_whole_sequence_and_no_other():
     assert found.metrics["masked_fraction"] == 0.5
 
 
+def test_padding_and_context_do_not_thin_out_the_share_of_dropped_sequences():
+    train, inference = np.array([-14.0, -1.0, 0.0, 0.0]), np.array([-1.0, -1.0, 0.0, 0.0])
+    mask, ids = np.array([True, True, False, False]), np.array([0, 1, 2, 3])
+    found = LOSSES["masked_importance_sampling"](
+        train, inference, np.ones(4), mask, sequence_ids=ids
+    )
+    assert found.metrics["dropped_sequences"] == 0.5
+
+
 def test_the_mismatch_is_zero_on_policy_and_positive_otherwise():
     logprobs, mask = np.array([[-1.0, -2.0, -9.0]]), np.array([[True, True, False]])
     assert mismatch_kl(logprobs, logprobs, mask) == 0.0

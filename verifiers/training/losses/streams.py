@@ -29,7 +29,7 @@ class LossOutput(NamedTuple):
 
     `mismatch_kl`         mean of ratio - log ratio - 1 over the trained tokens; ≥ 0, about 0 on the first step
     `masked_fraction`     share of the trained tokens that the loss ignores or whose gradient it clips to zero
-    `dropped_sequences`   share of the sequences that the loss ignores altogether
+    `dropped_sequences`   share of the sequences with trained tokens that the loss ignores altogether
     `ratio_mean`, `ratio_max`, `ratio_min`    of π_train / π_inference over the trained tokens
     """
 
@@ -160,7 +160,7 @@ def output_of(
         "masked_fraction": zero if ignored is None else _mean(s, xp.where(ignored, ones, 0 * ones)),
         "dropped_sequences": zero
         if dropped is None
-        else detached(dropped).sum() / max(s.sequence_count, 1),
+        else detached(dropped).sum() / max(float((s.per_sequence(1.0 * s.mask) > 0).sum()), 1.0),
         "ratio_mean": _mean(s, ratio) if has_any else zero + 1.0,
         "ratio_max": ratio[s.mask].max() if has_any else zero + 1.0,
         "ratio_min": ratio[s.mask].min() if has_any else zero + 1.0,
