@@ -1,0 +1,24 @@
+"""Tables for people, on terminals of any width."""
+
+import pytest
+
+from vf_cli.prime.command import show_table
+
+COLUMNS = ["evaluation", "environment", "model", "status", "reward", "rollouts"]
+ROW = ["cjtz8lw0reoonlnak31ence7n", "alice/addition@0.1.0", "embedded", "COMPLETED", 0.4875, 80]
+
+
+@pytest.mark.parametrize("width", [70, 80, 120])
+def test_nothing_of_a_row_is_cut_away_where_the_table_is_wider_than_the_terminal(
+    width, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_table({}, COLUMNS, [ROW])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    first, second = lines[0].index("environment"), lines[0].index("model")
+    assert "".join(line[:first].strip() for line in lines[2:]) == ROW[0]
+    assert "".join(line[first:second].strip() for line in lines[2:]) == ROW[1]
+    assert "0.4875" in lines[2]
+    assert "COMPLETED" in lines[2]
+    assert "rollouts" in lines[0]
