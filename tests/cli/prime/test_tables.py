@@ -1,11 +1,18 @@
 """Tables for people, on terminals of any width."""
 
+import contextvars
+
 import pytest
 
-from vf_cli.prime.command import show_table
+from vf_cli.prime.command import choose, show_table
 
 COLUMNS = ["evaluation", "environment", "model", "status", "reward", "rollouts"]
 ROW = ["cjtz8lw0reoonlnak31ence7n", "alice/addition@0.1.0", "embedded", "COMPLETED", 0.4875, 80]
+
+
+def show_as_table() -> None:
+    choose(format="table", is_plain=False)  # whatever the last command in this process chose
+    show_table({}, COLUMNS, [ROW])
 
 
 @pytest.mark.parametrize("width", [70, 80, 120])
@@ -13,7 +20,7 @@ def test_nothing_of_a_row_is_cut_away_where_the_table_is_wider_than_the_terminal
     width, monkeypatch, capsys
 ):
     monkeypatch.setenv("COLUMNS", str(width))
-    show_table({}, COLUMNS, [ROW])
+    contextvars.copy_context().run(show_as_table)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= width
     first, second = lines[0].index("environment"), lines[0].index("model")
