@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LONGEST_WHOLE_CELL = 60
-LONGEST_WHOLE_CELL_IF_NARROW = 12
-"""Characters a cell keeps on one line where the table does not fit: numbers, dates and states."""
 FORMATS = ("table", "json", "pretty")
 
 
@@ -265,12 +263,9 @@ def show_table(
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     cells = [[_cell(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in [columns, *cells]) for place in range(len(columns))]
-    fits = sum(widths) + 3 * (len(widths) - 1) <= output.stdout().width
-    longest = LONGEST_WHOLE_CELL if fits else LONGEST_WHOLE_CELL_IF_NARROW
-    for column, width in zip(columns, widths, strict=True):
+    for place, column in enumerate(columns):
         # Names and numbers stay whole; only long text gives way on a narrow terminal.
-        is_short = width <= longest
+        is_short = max(len(row[place]) for row in cells) <= LONGEST_WHOLE_CELL
         table.add_column(column, overflow="fold", no_wrap=is_short and column != "description")
     for row in cells:
         table.add_row(*row)
