@@ -145,18 +145,25 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             await self.raise_from_native_response(native)
             return await self.from_native_response(native)
         except Error as error:
-            if (without_keys := self._without_keys(error)) is not error:
-                raise without_keys from None
+            self._hide_keys(error)
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever an SDK raises is told as one of ours
             found = as_model_error(error, type(self).__name__)
-            if (without_keys := self._without_keys(found)) is not found:
-                raise without_keys from None  # the SDK's own message repeats the key too
-            raise found from error
+            found.__cause__ = error
+            self._hide_keys(found)
+            raise found  # noqa: B904 - the cause is set, or left out because it repeats a key
 
-    def _without_keys(self, error: Error) -> Error:
-        """The error, or one without the key, which some endpoints repeat in what they answer."""
+    def _hide_keys(self, error: Error) -> None:
+        """Take keys, which some endpoints repeat in what they answer, out of an error's text.
+
+        What it came from repeats them too, and is left out then.
+        """
+        said = str(error)
+        if (text := self._without_keys(said)) != said:
+            error.args = (text,)
+            error.__cause__ = None
+            error.__suppress_context__ = True
+
+    def _without_keys(self, text: str) -> str:
         key = getattr(self._client, "api_key", None)
-        if isinstance(key, str) and len(key) > 4 and key in str(error):
-            return type(error)(str(error).replace(key, "[key]"))
-        return error
+        return text.replace(key, "[key]") if isinstance(key, str) and len(key) > 4 else text

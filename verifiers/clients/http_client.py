@@ -150,8 +150,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
             self.check_payload(payload)
             return self.response_of(payload)
         except Error as error:
-            if (without_keys := self._without_keys(error)) is not error:
-                raise without_keys from None
+            self._hide_keys(error)
             raise
         except Exception as error:
             text = self._channel.without_keys(repr(payload))
@@ -159,12 +158,9 @@ class HttpClient(Client[Any, Any, Any, Any]):
                 f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {text:.200}"
             ) from error
 
-    def _without_keys(self, error: Error) -> Error:
-        error = super()._without_keys(error)
-        if self._channel is None:
-            return error
-        text = self._channel.without_keys(str(error))
-        return error if text == str(error) else type(error)(text)
+    def _without_keys(self, text: str) -> str:
+        text = super()._without_keys(text)
+        return text if self._channel is None else self._channel.without_keys(text)
 
     def _ask(
         self,

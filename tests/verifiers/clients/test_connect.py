@@ -507,6 +507,23 @@ async def test_a_key_in_an_answer_or_in_an_error_of_the_sdk_is_left_out(endpoint
     await sdk.close()
 
 
+async def test_an_error_with_fields_of_its_own_keeps_them_when_a_key_is_taken_out():
+    class Refused(ModelError):
+        def __init__(self, status: int, said: str) -> None:
+            super().__init__(f"{status}: {said}")
+            self.status = status
+
+    class Own(OpenAIChatCompletionsClient):
+        async def get_native_response(self, prompt, model, sampling_args, tools=None, **kwargs):
+            raise Refused(418, "no such key sk-very-secret-key")
+
+    sdk = openai.AsyncOpenAI(api_key="sk-very-secret-key")
+    with pytest.raises(Refused, match=r"418: no such key \[key\]") as caught:
+        await Own(sdk).get_response(PROMPT, "m", {})
+    assert caught.value.status == 418
+    await sdk.close()
+
+
 async def test_a_dead_endpoint_is_passed_over_and_found_again_when_it_lives():
     async with loopback_endpoint() as first, loopback_endpoint() as second:
         config = ClientConfig(
