@@ -19,8 +19,9 @@ from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
 SIGNATURE_LIFETIME = timedelta(minutes=15)
 SMALL_BYTES = 8 * 1024**2
 """Up to this size a blob is put in one request, which S3 can refuse when the key exists; it is in memory then."""
-PART_BYTES, PARTS_AT_ONCE = 5 * 1024**2, 1
-"""Of larger blobs; S3 takes no smaller parts, and each one under way is in memory."""
+PART_BYTES, PIECE_BYTES = 5 * 1024**2, 256 * 1024
+"""Of larger blobs: what S3 takes at least in one part, and what is read from the file at once. The part is then in
+memory once; given a path, obstore has a part read, a part copied and two parts under way."""
 
 YOUNG = timedelta(hours=1)
 
@@ -61,21 +62,36 @@ class ObjectStore:
         age = utc_now() - there["last_modified"] if there else None
         if there and there["size"] == size_bytes and age and age < YOUNG:
             return
-        create = there is None and size_bytes <= SMALL_BYTES
+        if size_bytes > SMALL_BYTES:
+            return await self._put_parts(staged, sha256, size_bytes)
         try:
             await _answered(
                 obstore.put_async(
                     self._store,
                     self._key(sha256),
                     staged,
-                    mode="create" if create else "overwrite",
-                    use_multipart=size_bytes > SMALL_BYTES,
-                    chunk_size=PART_BYTES,
-                    max_concurrency=PARTS_AT_ONCE,
+                    mode="overwrite" if there else "create",
+                    use_multipart=False,
                 )
             )
         except AlreadyExistsError:
             return
+
+    async def _put_parts(self, staged: Path, sha256: str, size_bytes: int) -> None:
+        # Not as a context manager: closing makes the object, which must not happen to half of it.
+        writer = obstore.open_writer_async(
+            self._store, self._key(sha256), buffer_size=PART_BYTES, max_concurrency=1
+        )
+        written = 0
+        try:
+            with await asyncio.to_thread(staged.open, "rb", buffering=0) as file:
+                while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                    written += await writer.write(piece)
+            if written != size_bytes:
+                raise Unavailable(f"{written} of {size_bytes} bytes could be read back.")
+            await writer.close()
+        except (BaseError, OSError) as error:  # the writer raises either
+            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
 
     async def size_bytes(self, sha256: str) -> int | None:
         """The object's size."""

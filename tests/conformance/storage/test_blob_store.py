@@ -16,6 +16,7 @@ import pytest
 from hub_server.database import utc_now
 from hub_server.errors import TooLarge, Unavailable
 from hub_server.settings import Settings
+from hub_server.storage.s3 import PART_BYTES, SMALL_BYTES
 from hub_server.storage.service import open_store, stage
 from hub_server.storage.store import BlobMissing
 
@@ -87,6 +88,14 @@ async def test_a_blob_comes_back_as_it_went_in(store, put, size_bytes):
     data = os.urandom(size_bytes)
     sha256 = await put(data)
     assert await store.size_bytes(sha256) == size_bytes
+    assert await read(store, sha256) == data
+
+
+async def test_a_blob_of_several_parts_comes_back_as_it_went_in_and_can_be_put_again(store, put):
+    data = os.urandom(SMALL_BYTES + PART_BYTES + 12_345)
+    sha256 = await put(data)
+    assert await put(data) == sha256
+    assert await store.size_bytes(sha256) == len(data)
     assert await read(store, sha256) == data
 
 
@@ -184,6 +193,67 @@ async def test_staging_counts_hashes_and_stops_at_the_limit(tmp_path):
     assert staged.sha256 == hashlib.sha256(b"x" * 400_011).hexdigest()
     with pytest.raises(TooLarge):
         await stage(pieces(10, 10), tmp_path / "b", 19)
+
+
+@contextlib.asynccontextmanager
+async def s3_that_refuses(endpoint, refused):
+    """The S3 server behind a relay that answers 500 where the request line has each word of `refused`."""
+    answering = set()
+
+    async def relay(reader, writer):
+        answering.add(asyncio.current_task())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        method, target, _ = head.split(" ", 2)
+        pairs = (line.partition(": ") for line in head.splitlines()[1:] if line)
+        headers = {name.lower(): value for name, _, value in pairs}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        status, content, etag = 500, b"", "-"
+        if not all(word in f"{method} {target}" for word in refused.split()):
+            async with httpx.AsyncClient(timeout=60) as client:
+                answer = await client.request(
+                    method, endpoint + target, content=body, headers=headers
+                )
+            status, content = answer.status_code, answer.content
+            etag = answer.headers.get("etag", "-")
+        head = f"HTTP/1.1 {status} -\r\nContent-Length: {len(content)}\r\nETag: {etag}\r\n"
+        writer.write(head.encode() + b"Connection: close\r\n\r\n" + content)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await asyncio.gather(*answering, return_exceptions=True)
+
+
+@pytest.mark.parametrize("refused", ["PUT partNumber=2", "POST uploadId="])
+async def test_a_large_blob_whose_part_s3_refuses_is_an_outage_and_leaves_no_half_of_it(
+    s3_endpoint, tmp_path, refused
+):
+    bucket = f"bucket-{os.urandom(6).hex()}"
+    async with httpx.AsyncClient() as client:
+        (await client.put(f"{s3_endpoint}/{bucket}")).raise_for_status()
+    good = Settings(
+        data_dir=tmp_path,
+        storage_url=f"s3://{bucket}",
+        s3_endpoint=s3_endpoint,
+        s3_access_key_id="test",
+        s3_secret_access_key="test",
+    )
+    staged = tmp_path / "staged"
+    staged.write_bytes(os.urandom(SMALL_BYTES + PART_BYTES))
+    sha256 = hashlib.sha256(staged.read_bytes()).hexdigest()
+    async with s3_that_refuses(s3_endpoint, refused) as endpoint:
+        broken = open_store(good.model_copy(update={"s3_endpoint": endpoint}))
+        with pytest.raises(Unavailable, match="object storage failed"):
+            await broken.put(staged, sha256)
+    store = open_store(good)
+    assert [blob async for blob in store.blobs()] == []
+    await store.put(staged, sha256)
+    assert await read(store, sha256) == staged.read_bytes()
 
 
 async def test_an_unreachable_s3_is_an_outage_and_not_a_missing_blob(tmp_path):
