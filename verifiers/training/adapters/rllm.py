@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,17 @@ from verifiers.training.samples import SampleError, failure_of, samples_of
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
 
-INSTALL = "pip install rllm"
+INSTALL = "pip install git+https://github.com/rllm-org/rllm"
 
 
-def episode_of(output: Mapping[str, Any], uid: str, task: Any = None) -> Any:
+def episode_of(
+    output: Mapping[str, Any], uid: str, task: Any = None, said: Sequence[Any] = ()
+) -> Any:
     """The `Episode` of a rollout: one trajectory with a step a turn.
 
-    Raises SampleError for a rollout that failed, which rLLM counts as an error and does not train on.
+    `said`: the `ModelOutput`s that rLLM's engine gave (`RolloutEngineClient(engine, said=…)`). A turn gets its own,
+    which may hold more than tokens: the version of the weights, routing. Raises SampleError for a rollout that failed,
+    which rLLM counts as an error and does not train on.
     """
     agent = trainer_module("rllm.agents.agent", "Episode", "Step", "Trajectory", install=INSTALL)
     if not samples_of(output):
@@ -42,6 +46,8 @@ def episode_of(output: Mapping[str, Any], uid: str, task: Any = None) -> Any:
                     [*step["prompt"], *step["completion"]]
                 )
             ],
+            # rLLM's backends train on the ids of the model's output; without one they tokenise the messages anew.
+            model_output=_model_output(step, said),
             reward=float(step.get("reward") or 0.0),
         )
         for step in output["trajectory"]
@@ -52,6 +58,26 @@ def episode_of(output: Mapping[str, Any], uid: str, task: Any = None) -> Any:
     metrics = dict(output.get("metrics") or {})
     return agent.Episode(
         id=uid, task=task, is_correct=reward > 0, trajectories=[trajectory], metrics=metrics
+    )
+
+
+def _model_output(step: Mapping[str, Any], said: Sequence[Any]) -> Any:
+    tokens = step["tokens"]
+    prompt_ids, ids = list(tokens["prompt_ids"]), list(tokens["completion_ids"])
+    for output in said:
+        if list(output.completion_ids or ()) == ids and list(output.prompt_ids or ()) == prompt_ids:
+            return output
+    rollout = trainer_module("rllm.engine.rollout", "ModelOutput", install=INSTALL)
+    content = chat_completions.native_message(step["completion"][0]).get("content") or ""
+    return rollout.ModelOutput(
+        text=content,
+        content=content,
+        prompt_ids=prompt_ids,
+        completion_ids=ids,
+        logprobs=list(tokens["completion_logprobs"]),
+        prompt_length=len(prompt_ids),
+        completion_length=len(ids),
+        finish_reason="length" if step.get("is_truncated") else "stop",
     )
 
 
@@ -71,10 +97,11 @@ def _workflow_class() -> type:
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Any:
             """Called by rLLM with a row of the dataset."""
             self.reset(task, uid)
-            client = RolloutEngineClient(self.rollout_engine)
+            said: list[Any] = []
+            client = RolloutEngineClient(self.rollout_engine, said=said)
             model = str(getattr(self.rollout_engine, "model", None) or "rllm")
             [[state]] = await play_groups(self._env, [[task]], client, model, self._sampling_args)
-            return episode_of(state, uid, task)
+            return episode_of(state, uid, task, said)
 
     return VerifiersWorkflow
 

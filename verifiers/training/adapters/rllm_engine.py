@@ -15,6 +15,11 @@ from verifiers.types import Response
 class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]):
     """rLLM's `RolloutEngine`, which takes messages and gives a `ModelOutput`."""
 
+    def __init__(self, engine: Any, *, said: list[Any] | None = None) -> None:
+        """`said`: a list that every `ModelOutput` is added to."""
+        super().__init__(engine)
+        self._said = said
+
     def setup_client(self, config: ClientConfig) -> Any:
         """Nothing to set up: the engine is given."""
 
@@ -47,6 +52,8 @@ class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]
             tools=tools or [],
             **given,
         )
+        if self._said is not None:
+            self._said.append(output)
         message = {
             "role": "assistant",
             "content": output.content or output.text,

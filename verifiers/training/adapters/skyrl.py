@@ -35,6 +35,7 @@ def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[
         {
             "prompt": [dict(message) for message in row["prompt"]],
             "env_class": "verifiers",
+            "data_source": env.env_id,  # by which SkyRL's evaluation groups its results
             "verifiers": {"row": json.dumps(dict(row))},
         }
         for row in env.source(split).inputs(n)

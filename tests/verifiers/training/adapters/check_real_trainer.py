@@ -152,6 +152,83 @@ async def verl() -> None:
     assert (output.reward_score, output.num_turns) == (0.0, 4)
 
 
+# ------------------------------------------------------------------------------------------------ SkyRL
+
+
+async def skyrl() -> None:
+    from datasets import Dataset
+    from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
+        get_sampling_params_for_backend,
+    )
+    from skyrl.train.config import SkyRLTrainConfig
+    from skyrl.train.dataset import PromptDataset
+    from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+    from skyrl.train.evaluate import evaluate
+    from skyrl.train.generators.base import GeneratorInterface
+    from skyrl.train.generators.utils import (
+        concatenate_generator_outputs,
+        prepare_generator_input,
+    )
+    from skyrl.train.trainer import RayPPOTrainer
+    from skyrl.train.utils.trainer_utils import validate_generator_output
+
+    from verifiers.training.adapters.skyrl import SkyRLGenerator, dataset_rows
+
+    class Tokenizer(ByteTokenizer):
+        pad_token_id = 0
+
+        def apply_chat_template(self, *args, return_dict=False, **options):
+            return super().apply_chat_template(*args, **options)
+
+    env = two_turns(env_id="game")
+    Dataset.from_list(dataset_rows(env)).to_parquet("train.parquet")
+    dataset = PromptDataset("train.parquet", Tokenizer(), max_prompt_length=100, num_workers=1)
+    assert len(dataset) == 4
+    prompts = dataset.collate_fn([dataset[0], dataset[2]])
+    sampling = get_sampling_params_for_backend("vllm", SkyRLTrainConfig().generator.sampling_params)
+    given, uids = prepare_generator_input(prompts, 2, sampling, "verifiers", "train", 1)
+    generator = SkyRLGenerator(env, alternating(), "m")
+    output = await generator.generate(given)
+    validate_generator_output(len(given["prompts"]), output)
+    assert set(GeneratorInterface.__abstractmethods__) == {"generate"}
+    both = concatenate_generator_outputs([output, await generator.generate(given)])
+    assert both["rollout_metrics"]["generate/failed_rollouts"] == 0.0
+    # What its trainer makes of it: rewards at the last token, then tensors.
+    trainer = SimpleNamespace(
+        cfg=SimpleNamespace(
+            generator=SimpleNamespace(
+                n_samples_per_prompt=2, step_wise_trajectories=False, merge_stepwise_output=False
+            ),
+            trainer=SimpleNamespace(algorithm=SimpleNamespace(zero_variance_filter=False)),
+        ),
+        all_metrics={},
+    )
+    rewards = list(output["rewards"])
+    found, _ = RayPPOTrainer.postprocess_generator_output(trainer, output, uids)
+    assert [one[-1] for one in found["rewards"]] == rewards
+    assert [sum(one) for one in found["rewards"]] == rewards
+    tensors = convert_prompts_responses_to_batch_tensors(
+        0, found["prompt_token_ids"], found["response_ids"], found["rewards"], found["loss_masks"],
+        found["rollout_logprobs"],
+    )  # fmt: skip
+    ids, attention, responses, _, mask, logprobs = tensors[:6]
+    for place, response in enumerate(found["response_ids"]):
+        kept = ids[place][attention[place].bool()].tolist()
+        assert kept == found["prompt_token_ids"][place] + response
+        own = mask[place][responses[place].bool()]
+        assert own.tolist() == found["loss_masks"][place]
+        told = logprobs[place][responses[place].bool()]
+        assert told.tolist() == found["rollout_logprobs"][place]
+    # Its evaluation, with its own settings; a data loader gives lists of prompts.
+    config = SkyRLTrainConfig()
+    config.generator.eval_n_samples_per_prompt = 2
+    config.trainer.export_path = "exports"
+    metrics = await evaluate([prompts], generator, config, 1, Tokenizer())
+    assert metrics["eval/all/avg_score"] == 0.5
+    assert metrics["eval/all/pass_at_2"] == 1.0
+    assert metrics["eval/game/avg_score"] == 0.5
+
+
 # ------------------------------------------------------------------------------------------------ NeMo Gym
 
 
@@ -181,7 +258,7 @@ async def nemo_gym() -> None:
         ]
 
 
-CHECKS = {"tinker": tinker, "art": art, "verl": verl, "nemo_gym": nemo_gym}
+CHECKS = {"tinker": tinker, "art": art, "verl": verl, "skyrl": skyrl, "nemo_gym": nemo_gym}
 
 if __name__ == "__main__":
     asyncio.run(CHECKS[sys.argv[1]]())

@@ -18,15 +18,34 @@ from verifiers.training.validation import validate
 
 
 @dataclass
+class ModelOutput:
+    text: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Any] | None = None
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_length: int = 0
+    completion_length: int = 0
+    finish_reason: str | None = None
+    weight_version: int | None = None
+
+
+@dataclass
 class Step:
     prompt_ids: list[int] = field(default_factory=list)
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     chat_completions: list[dict[str, str]] = field(default_factory=list)
+    model_output: ModelOutput | None = None
     reward: float = 0.0
     done: bool = False
+    weight_version: int | None = None
 
     def __post_init__(self):
+        if self.weight_version is None and self.model_output is not None:
+            self.weight_version = self.model_output.weight_version
         assert not self.logprobs or len(self.response_ids) == len(self.logprobs)
 
 
@@ -76,12 +95,24 @@ class RolloutEngine:
             "text": sequence.text, "content": sequence.text, "reasoning": None, "tool_calls": None,
             "prompt_ids": ids, "completion_ids": sequence.token_ids,
             "logprobs": sequence.token_logprobs, "finish_reason": sequence.finish_reason,
+            "weight_version": 7,
         }  # fmt: skip
-        return SimpleNamespace(**output | (self.said(len(self.calls)) if self.said else {}))
+        return ModelOutput(**output | (self.said(len(self.calls)) if self.said else {}))
+
+
+def trained_by_a_backend(episode):
+    """What rLLM's backends for verl and SkyRL take of an episode: ids of steps with a `ModelOutput`, no others."""
+    steps = [step for trajectory in episode.trajectories for step in trajectory.steps]
+    assert all(isinstance(step.model_output, ModelOutput) for step in steps)
+    return [
+        (s.model_output.prompt_ids, s.model_output.completion_ids, s.model_output.logprobs)
+        for s in steps
+    ]
 
 
 @pytest.fixture
 def installed(package):
+    package("rllm.engine.rollout", ModelOutput=ModelOutput)
     package("rllm.agents.agent", Step=Step, Trajectory=Trajectory, Episode=Episode)
     package("rllm.workflows.workflow", Workflow=Workflow)
     rllm._workflow_class.cache_clear()
@@ -104,6 +135,11 @@ async def test_a_workflow_plays_a_row_on_rllm_s_engine(installed):
     assert trajectory.steps[1].chat_completions[-2] == {"role": "user", "content": "go on"}
     assert {call["max_tokens"] for call in engine.calls} == {40}
     assert len({call["application_id"] for call in engine.calls}) == 1
+    # What the engine said goes along as it is, the version of its weights included.
+    assert [step.weight_version for step in trajectory.steps] == [7, 7]
+    assert trained_by_a_backend(episode) == [
+        (step.prompt_ids, step.response_ids, step.logprobs) for step in trajectory.steps
+    ]
 
 
 async def test_tool_calls_of_the_engine_reach_the_tools(installed):
@@ -123,7 +159,12 @@ async def test_tool_calls_of_the_engine_reach_the_tools(installed):
 
 async def test_steps_have_the_tokens_of_the_turns(installed):
     for state in await play(two_turns(), alternating()):
-        [trajectory] = rllm.episode_of(state, "0:0").trajectories
+        episode = rllm.episode_of(state, "0:0")
+        [trajectory] = episode.trajectories
+        assert trained_by_a_backend(episode) == [
+            (list(own["prompt_ids"]), list(own["completion_ids"]), list(own["completion_logprobs"]))
+            for own in (step["tokens"] for step in state["trajectory"])
+        ]
         for step, own in zip(trajectory.steps, state["trajectory"], strict=True):
             assert step.prompt_ids == own["tokens"]["prompt_ids"]
             assert step.response_ids == own["tokens"]["completion_ids"]
@@ -140,5 +181,5 @@ async def test_a_failed_rollout_is_an_error_for_rllm(installed):
 def test_without_rllm_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "rllm", None)
     rllm._workflow_class.cache_clear()
-    with pytest.raises(TrainerMissing, match="pip install rllm"):
+    with pytest.raises(TrainerMissing, match=r"pip install git.*rllm-org/rllm"):
         rllm.VerifiersWorkflow  # noqa: B018
