@@ -11,8 +11,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,25 +29,30 @@ def safe(text: str) -> str:
     return _CONTROL.sub("�", text)
 
 
-@cache
-def _console(*, is_stderr: bool, stream: int) -> Console:
-    # `stream` is part of the cache's key: tests and pipes replace sys.stdout.
+@lru_cache(maxsize=4)
+def _console(*, is_stderr: bool, stream: TextIO, columns: str | None) -> Console:
+    # `stream` and `columns` are the cache's key: tests and pipes replace sys.stdout.
     from rich.console import Console
 
     console = Console(stderr=is_stderr, highlight=False, markup=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    if columns is None and not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
 
 
 def stdout() -> Console:
     """The console for results."""
-    return _console(is_stderr=False, stream=id(sys.stdout))
+    return _console(is_stderr=False, stream=sys.stdout, columns=os.environ.get("COLUMNS"))
 
 
 def stderr() -> Console:
     """The console for notes, progress and errors."""
-    return _console(is_stderr=True, stream=id(sys.stderr))
+    return _console(is_stderr=True, stream=sys.stderr, columns=os.environ.get("COLUMNS"))
+
+
+def is_bounded() -> bool:
+    """Whether results go to something of a set width. A pipe or a file takes lines of any length."""
+    return stdout().is_terminal or "COLUMNS" in os.environ
 
 
 def show(renderable: RenderableType = "") -> None:
@@ -56,6 +61,16 @@ def show(renderable: RenderableType = "") -> None:
         safe(renderable) if isinstance(renderable, str) else renderable,
         soft_wrap=isinstance(renderable, str),
     )
+
+
+def show_wide(renderable: RenderableType, width: int) -> None:
+    """A result laid out for `width` columns, whatever the width of where it goes."""
+    console = stdout()
+    usual, console.width = console.width, max(width, console.width)
+    try:
+        console.print(renderable)
+    finally:
+        console.width = usual
 
 
 def show_line(text: str) -> None:

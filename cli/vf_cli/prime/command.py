@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from verifiers.packages.install import HubEnvironment
 
 Result = TypeVar("Result")
-LONGEST_WHOLE_CELL = 60
+SHORTEST_FOLDED_CELL = 11
+TABLE_GAP = 3
 FORMATS = ("table", "json", "pretty")
 
 
@@ -263,13 +264,31 @@ def show_table(
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     cells = [[_cell(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    gaps = TABLE_GAP * (len(columns) - 1)
+    is_wide = not output.is_bounded()
+    folded = set[int]() if is_wide else _folded(widths, output.stdout().width - gaps)
     for place, column in enumerate(columns):
-        # Names and numbers stay whole; only long text gives way on a narrow terminal.
-        is_short = max(len(row[place]) for row in cells) <= LONGEST_WHOLE_CELL
-        table.add_column(column, overflow="fold", no_wrap=is_short and column != "description")
+        table.add_column(column, overflow="fold", no_wrap=place not in folded)
     for row in cells:
         table.add_row(*row)
-    output.show(table)
+    output.show_wide(table, sum(widths) + gaps) if is_wide else output.show(table)
+
+
+def _folded(widths: Sequence[int], room: int) -> set[int]:
+    """The columns whose cells go on in the next line, so that nothing is cut: the widest, until the rest has room.
+
+    The first column, by which a row is known, gives way last; numbers and words as short as one are never folded.
+    """
+    folded: set[int] = set()
+    needed = sum(widths)
+    for place in sorted(range(len(widths)), key=lambda place: (place == 0, -widths[place])):
+        if needed <= room:
+            break
+        if widths[place] > SHORTEST_FOLDED_CELL:
+            needed -= widths[place] - SHORTEST_FOLDED_CELL
+            folded.add(place)
+    return folded
 
 
 def show_facts(

@@ -62,6 +62,8 @@ def prime(
     """Run the command in this process: `prime("env", "list", "--json")`; `typed` is its stdin."""
     from vf_cli.prime import main
 
+    monkeypatch.delenv("COLUMNS", raising=False)  # what is piped has no width
+
     def call(*arguments: Any, typed: str = "") -> Done:
         capsys.readouterr()
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
