@@ -4,6 +4,8 @@
     ├── InfraError                 the machinery failed, not the model and not the author; worth a retry
     │   ├── SandboxError           (`verifiers.sandboxes.errors` has the finer tree)
     │   │   └── BrowserSandboxError
+    │   ├── MCPServerError         (also ToolError) an MCP server cannot be started or reached, or was lost
+    │   │   └── MCPAnswerLost      it was lost after it was sent a call
     │   └── TunnelError
     ├── ModelError                 a model call failed
     │   ├── AuthenticationError    wrong or missing key: the run stops, no retry helps
@@ -97,6 +99,14 @@ class ToolParseError(ToolError):
 
 class ToolCallError(ToolError):
     """A tool raised, or no tool has the name the model called."""
+
+
+class MCPServerError(InfraError, ToolError):
+    """An MCP server cannot be started or reached, or was lost."""
+
+
+class MCPAnswerLost(MCPServerError):
+    """The connection ended after a call was sent and before its answer: whether the tool ran is not known."""
 
 
 class RolloutTimeout(Error, TimeoutError):

@@ -128,10 +128,15 @@ def run_folder_for(
 def example_count(config: EvalConfig, environment: Environment) -> int:
     """How many examples the evaluation has: those asked for, but not more than there are.
 
-    Raises DatasetError when all are asked for and the dataset has no end.
+    Raises ConfigError when all are asked for and the dataset has no end.
     """
     source = environment.source("eval")
-    if config.num_examples > 0 and source.is_endless:
+    if source.is_endless:
+        if config.num_examples < 1:
+            raise ConfigError(
+                f"The evaluation dataset of {config.env_id!r} has no known length, so `-n -1` would never end: say how "
+                "many examples to use, e.g. `-n 100`."
+            )
         return config.num_examples
     available = len(source)
     return min(config.num_examples, available) if config.num_examples > 0 else available

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -241,7 +242,11 @@ def _build(module: ModuleType, env_id: str, env_args: Mapping[str, Any], started
     if not callable(function):
         raise EnvironmentLoadError(
             f"The module {module.__name__} ({getattr(module, '__file__', 'built in')}) has no load_environment(), so "
-            f"it is not the environment {env_id!r}. If another package has the same name, rename the environment."
+            f"it is not the environment {env_id!r}."
+            + (
+                _near_hint(env_id)
+                or " If another package has the same name, rename the environment."
+            )
         )
     check_arguments(function, env_args, f"load_environment of {env_id!r}")
     try:
@@ -291,8 +296,7 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], 
 def _not_found_message(env_id: str, name: str) -> str:
     installed = installed_environments()
     wanted = name.replace("_", "-")
-    near = get_close_matches(wanted, installed, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = _near_hint(env_id)
     local = Path("environments") / name
     if environment_source(local) is not None:
         advice = f"./{local} is not installed: `vf-install {wanted}` installs it."
@@ -302,6 +306,23 @@ def _not_found_message(env_id: str, name: str) -> str:
         advice = f"`vf-install {wanted}` installs ./environments/{name}; `vf-init {wanted}` starts a new one."
     listed = f"Installed: {', '.join(installed)}." if installed else "No environment is installed."
     return f"No environment {env_id!r} is installed.{hint} {listed} {advice}"
+
+
+def _near_hint(env_id: str) -> str:
+    """Which environment was meant, of those installed and those in ./environments; "" when none has a near name."""
+    wanted = env_id.rpartition("/")[2].partition("@")[0].replace("_", "-")
+    installed = [name for name in installed_environments() if name != wanted]
+    if near := get_close_matches(wanted, installed, n=1):
+        return f" Did you mean {near[0]!r}?"
+    local: dict[str, Path] = {}
+    for folder in sorted(Path("environments").glob("*/")):
+        with suppress(ConfigError):  # some other environment's pyproject.toml is broken
+            if environment_source(folder) is not None:
+                local[folder_module_name(folder).replace("_", "-")] = folder
+    local.pop(wanted, None)
+    if near := get_close_matches(wanted, local, n=1):
+        return f" Did you mean {near[0]!r}? `vf-install {near[0]}` installs it from ./{local[near[0]]}."
+    return ""
 
 
 def _described(error: BaseException) -> str:

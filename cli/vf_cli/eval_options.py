@@ -307,7 +307,10 @@ OnChanged = Annotated[
 StateColumns = Annotated[
     str | None,
     _option(
-        "--state-columns", "-C", help="State keys to save too, e.g. 'turn,timing'.", panel=_RESULTS
+        "--state-columns",
+        "-C",
+        help="State keys to save too, e.g. 'trajectory,turn'; null where a rollout has none.",
+        panel=_RESULTS,
     ),
 ]
 SaveToHfHub = Annotated[

@@ -123,9 +123,10 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
     evaluations: Sequence[PlannedEvaluation]
     if env_id_or_config.endswith(".toml"):
         evaluations, heartbeat_url = read_config_file(env_id_or_config, said)
-        if said:
+        if names := sorted(said.keys() - _SAYS_NOTHING_OF_THE_RUN):
             output.note(
-                f"{', '.join(sorted(said))} from the command line replace what {env_id_or_config} says."
+                f"{env_id_or_config}: every evaluation runs with {_and(names)} of the command line, whatever the file "
+                "says."
             )
         chosen = [(one.settings, one.swept) for one in evaluations]
     else:
@@ -135,6 +136,17 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
         config = resolve(settings, environment_defaults=_defaults_of(evaluation_defaults))
         planned.append(Planned(config, swept, bool(settings.resume)))
     return planned, heartbeat_url
+
+
+_SAYS_NOTHING_OF_THE_RUN = frozenset({"verbose", "disable_tui"})
+
+
+def _and(settings: Sequence[str]) -> str:
+    """`--model`, or `--max-tokens, --model and --seed`: settings by the names of their options."""
+    options = [
+        "--resume" if name == "resume_path" else f"--{name.replace('_', '-')}" for name in settings
+    ]
+    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
 
 
 def _defaults_of(installed: Any) -> Any:
@@ -224,6 +236,7 @@ def _run_one(
         folder,
         is_complete=summary.rollouts >= wanted,
         wanted=wanted,
+        examples=examples,
         example=example,
         error_messages=report.error_messages(outputs),
         swept=one.swept,

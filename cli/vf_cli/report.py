@@ -46,6 +46,8 @@ class Finished(NamedTuple):
     """False when it was interrupted."""
     wanted: int
     """Rollouts it should have."""
+    examples: int
+    """Examples it should have: as many as were asked for, or as the dataset has."""
     example: Mapping[str, Any] | None = None
     """A rollout to show."""
     error_messages: Mapping[str, str] = {}
@@ -139,6 +141,13 @@ def _facts(finished: Finished) -> Table:
         add("rollouts", f"{summary.rollouts:,}")
     else:
         add("rollouts", f"{summary.rollouts:,} of {finished.wanted:,}; interrupted", "bold yellow")
+    asked = finished.config.num_examples
+    if finished.examples < asked:
+        add(
+            "examples",
+            f"{finished.examples:,} of {asked:,} (-n): the dataset has no more",
+            "yellow",
+        )
     cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0
     add("truncated", f"{summary.truncated} ({cut_share:.0%})" if summary.truncated else "none")
     if len(summary.stop_conditions) > 1 or not LIMITS.isdisjoint(summary.stop_conditions):

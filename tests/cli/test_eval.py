@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 
 def results_of(folder: str) -> list[dict]:
     return [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text().splitlines()]
@@ -146,95 +144,6 @@ def load_environment():
     assert "has no rows" in done.err
 
 
-def test_resume_runs_only_what_is_missing(run, endpoint, make_environment):
-    common = ("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-s", "--json")
-    first = run(*common, "-n", 2, "-r", 2).json["evaluations"][0]
-
-    latest = run(*common, "-n", 5, "-r", 2, "--resume").json["evaluations"][0]
-    by_path = run(*common, "-n", 5, "-r", 3, "--resume", latest["saved_to"]).json["evaluations"][0]
-
-    assert first["saved_to"] == latest["saved_to"] == by_path["saved_to"]
-    assert len(endpoint.requests) == 15
-    assert len(results_of(first["saved_to"])) == by_path["summary"]["rollouts"] == 15
-
-
-def test_resume_runs_again_what_infrastructure_made_fail(run, endpoint, make_environment):
-    path = make_environment("""
-import pathlib
-import verifiers as vf
-
-class Fragile(vf.SingleTurnEnv):
-    async def setup_state(self, state):
-        if state["example_id"] == 1 and not pathlib.Path("repaired").exists():
-            raise vf.InfraError("the machine is broken")
-        return state
-
-def load_environment():
-    return Fragile(dataset=[{"question": "1 + 1"}, {"question": "2 + 2"}])
-""")
-    common = ("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 2, "-s", "--json")
-
-    broken = run(*common)
-    Path("repaired").touch()
-    repaired = run(*common, "--resume", broken.json["evaluations"][0]["saved_to"])
-
-    assert (broken.code, broken.json["evaluations"][0]["summary"]["error_count"]) == (1, 2)
-    assert (repaired.code, repaired.json["evaluations"][0]["summary"]["rollouts"]) == (0, 4)
-
-
-def test_resume_of_a_folder_that_is_no_run_is_refused(run, endpoint, make_environment):
-    done = run("eval", make_environment(), "-b", endpoint.url, "--resume", "nowhere")
-
-    assert done.code == 2
-    assert "nowhere is no saved run" in done.err
-
-
-def test_rows_that_changed_stop_a_resumed_run_unless_it_is_said_what_to_do(
-    run, endpoint, make_environment
-):
-    source = "import verifiers as vf\nfrom pathlib import Path\n\ndef load_environment():\n"
-    source += (
-        "    rows = [{'question': line} for line in Path('rows.txt').read_text().splitlines()]\n"
-    )
-    source += "    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric())\n"
-    common = ("eval", make_environment(source), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1)
-    common = (*common, "-s", "--json")
-    Path("rows.txt").write_text("What is 1?\nWhat is 2?\n")
-    folder = run(*common).json["evaluations"][0]["saved_to"]
-    Path("rows.txt").write_text("How much is 1?\nHow much is 2?\n")
-
-    stopped = run(*common, "--resume", folder)
-    kept = run(*common, "--resume", folder, "--on-changed", "keep")
-    asked_before = len(endpoint.requests)
-    rerun = run(*common, "--resume", folder, "--on-changed", "rerun")
-
-    assert stopped.code == 2
-    assert "--on-changed rerun" in stopped.err
-    assert "--on-changed keep" in stopped.err
-    assert (kept.code, asked_before) == (0, 2)
-    assert (rerun.code, len(endpoint.requests)) == (0, 4)
-    assert all("How much" in one["prompt"][0]["content"] for one in results_of(folder))
-
-
-def test_resume_without_a_path_works_in_every_evaluation_of_a_sweep(
-    run, endpoint, make_environment
-):
-    Path("sweep.toml").write_text(
-        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nrollouts_per_example = 1\nsave_results = true\n'
-        f'[[ablation]]\nenv_id = "{make_environment()}"\n[ablation.sweep.env_args]\ndifficulty = ["easy", "hard"]\n'
-    )
-    first = run("eval", "sweep.toml", "-n", 2, "--json").json["evaluations"]
-
-    again = run("eval", "sweep.toml", "-n", 3, "--resume", "--json")
-
-    assert again.code == 0, again.err
-    folders = [one["saved_to"] for one in again.json["evaluations"]]
-    assert folders == [one["saved_to"] for one in first]
-    assert len(set(folders)) == 2
-    assert [len(results_of(folder)) for folder in folders] == [3, 3]
-    assert len(endpoint.requests) == 6
-
-
 def test_a_header_from_a_key_the_state_does_not_have_is_an_error(run, endpoint, make_environment):
     done = run(
         *("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1),
@@ -307,118 +216,6 @@ def test_a_dry_run_requests_nothing_and_loads_nothing(run, endpoint, make_enviro
     assert endpoint.url in done.out
 
 
-# ------------------------------------------------------------------------------------------- wrong usage
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["my-env", "--modle", "x"], "--model"),
-        (["my-env", "-a", "{bad"], "-a is not valid JSON"),
-        (["my-env", "-a", "[1]"], "-a must be a JSON object"),
-        (["my-env", "-S", "3", "-b", "http://x/v1"], "-S must be a JSON object"),
-        (["my-env", "-n", "three"], "--num-examples"),
-        (["my-env", "-r", "0"], "-r"),
-        (
-            ["my-env", "-b", "http://x/v1", "-n", "0"],
-            "num_examples: must be at least 1, or -1 for all; got 0",
-        ),
-        (
-            ["my-env", "-b", "http://x/v1", "-c", "0"],
-            "max_concurrent: must be at least 1, or -1 for all; got 0",
-        ),
-        (["my-env", "-c", "-3"], "max_concurrent: must be at least 1, or -1 for all; got -3"),
-        (["my-env", "-s", "--on-changed", "ignore"], "'stop', 'rerun' or 'keep'"),
-        (["my-env", "-p", "opnai"], "none of prime, openrouter"),
-        (["my-env", "-b", "http://127.0.0.1/v1", "--header", "X"], "'Name: value'"),
-        (["my-env", "-f", "-d"], "exclude each other"),
-        (["my-env", "-e", "nope.toml"], "no endpoint registry at nope.toml"),
-        (["my-env", "-b", "http://127.0.0.1/v1", "--max-cost", "1"], "--prices"),
-        (["nope.toml"], "no configuration file nope.toml"),
-        (["no/such/id", "-b", "http://127.0.0.1/v1"], "is not an id on a hub"),
-        ([], "ENV_OR_CONFIG"),
-    ],
-)
-def test_wrong_usage_is_exit_code_2_and_names_what_is_wrong(run, arguments, said):
-    done = run("eval", *arguments)
-
-    assert (done.code, said in done.err) == (2, True), done.err
-    assert "Traceback" not in done.err
-    assert done.out == ""
-
-
-def test_without_an_endpoint_it_names_the_ways_to_give_one(run, make_environment):
-    done = run("eval", make_environment())
-
-    assert done.code == 2
-    for way in ("-p PROVIDER", "-b http://", "OPENAI_API_KEY", "vf-endpoint"):
-        assert way in done.err
-
-
-def test_with_openai_api_key_the_openai_variables_decide(
-    run, endpoint, make_environment, monkeypatch
-):
-    path = make_environment()
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-
-    public = run("eval", path, "--dry-run", "--json").json["evaluations"][0]
-    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-    own = run("eval", path, "-n", 1, "-r", 1, "--json")
-
-    assert public["client_config"]["api_base_url"] == "https://api.openai.com/v1"
-    assert public["model"] == "gpt-4.1-mini"
-    assert (own.code, endpoint.headers[0]["authorization"]) == (0, "Bearer k")
-
-
-def test_a_missing_key_is_said_before_anything_is_loaded(run, make_environment):
-    done = run("eval", make_environment("raise SystemExit(9)"), "-p", "deepseek")
-
-    assert done.code == 2
-    assert "DEEPSEEK_API_KEY is not set" in done.err
-
-
-def test_a_refused_key_stops_the_run_and_names_the_variable(
-    run, endpoint_that, make_environment, monkeypatch
-):
-    endpoint = endpoint_that(refuse_every=1, status=401)
-    monkeypatch.setenv("MY_KEY", "wrong")
-
-    done = run(
-        "eval", make_environment(), "-b", endpoint.url, "-k", "MY_KEY", "-n", 6, "-r", 3, "-c", 1
-    )
-
-    assert done.code == 2
-    assert "MY_KEY" in done.err
-    assert len(endpoint.requests) == 1
-
-
-@pytest.mark.parametrize("status", [401, 400, 500])
-@pytest.mark.parametrize("verbose", [[], ["-v"]])
-def test_a_key_that_the_endpoint_repeats_is_shown_and_saved_nowhere(
-    run, endpoint_that, make_environment, monkeypatch, status, verbose
-):
-    secret = "sk-this-must-not-be-seen-4711"
-    endpoint = endpoint_that(
-        refuse_every=1, status=status, message=f"Bad key {secret} (Bearer {secret})"
-    )
-    monkeypatch.setenv("MY_KEY", secret)
-    monkeypatch.setattr("verifiers.clients.endpoints.wait_s", lambda *_: 0.0)
-    header = "tok-nor-this-9182"
-
-    done = run(
-        *("eval", make_environment(), "-b", endpoint.url, "-k", "MY_KEY", "-n", 2, "-r", 1, "-s"),
-        *("--header", f"X-Api-Key: {header}", "--json", *verbose),
-    )
-
-    assert done.code in (1, 2)
-    assert endpoint.headers[0]["authorization"] == f"Bearer {secret}"
-    written = [path.read_text() for path in Path("environments").rglob("*.json*")]
-    assert written
-    for text in (done.out, done.err, *written):
-        assert secret not in text
-        assert header not in text
-
-
 def test_in_a_narrow_terminal_names_are_shortened_but_no_number(
     run, endpoint_that, make_environment, monkeypatch
 ):
@@ -444,166 +241,75 @@ def test_rollouts_that_the_time_limit_ended_are_named_in_the_summary(
     assert "timeout_reached 2" in done.out
 
 
-def test_a_base_url_without_its_scheme_is_wrong_usage(run, make_environment):
-    done = run("eval", make_environment(), "-b", "localhost:8000/v1")
-
-    assert done.code == 2
-    assert "Did you mean 'http://localhost:8000/v1'?" in done.err
+NOTES_ITS_TURNS = """
+import verifiers as vf
 
 
-def test_an_endpoint_nobody_listens_at_is_said_at_once(run, make_environment):
-    done = run("eval", make_environment(), "-b", "http://127.0.0.1:1/v1")
-
-    assert (done.code, "cannot be reached" in done.err) == (1, True)
-    assert "Connection refused" in done.err
-
-
-@pytest.mark.parametrize(
-    ("source", "said", "code"),
-    [
-        (
-            "import verifiers as vf\ndef load_environment(): raise KeyError('boom')",
-            "raised KeyError: 'boom'",
-            1,
-        ),
-        ("import not_there_at_all", "not_there_at_all", 1),
-        ("x = 1", "has no load_environment()", 1),
-        ("def load_environment(): return 3", "returned int", 1),
-        (
-            "import verifiers as vf\ndef load_environment(): vf.ensure_keys(['ODD_KEY'])",
-            "ODD_KEY",
-            2,
-        ),
-        (
-            "import verifiers as vf\ndef load_environment(): return vf.SingleTurnEnv(dataset=[{'quesion': 'q'}])",
-            "neither 'prompt' nor 'question'",
-            1,
-        ),
-    ],
-)
-def test_an_environment_that_is_broken_is_explained_without_a_traceback(
-    run, endpoint, make_environment, source, said, code
-):
-    done = run("eval", make_environment(source), "-b", endpoint.url)
-
-    assert (done.code, said in done.err) == (code, True), done.err
-    assert "Traceback" not in done.err
+class Noting(vf.SingleTurnEnv):
+    async def setup_state(self, state):
+        state["plan_length"] = 3
+        if state["example_id"] == 1:
+            state["only_sometimes"] = "here"
+        return state
 
 
-def test_v_shows_the_traceback(run, endpoint, make_environment):
-    path = make_environment("def load_environment(): raise KeyError('boom')")
-
-    assert "Traceback" in run("eval", path, "-b", endpoint.url, "-v").err
-
-
-def test_an_environment_that_is_not_installed_is_explained_with_the_nearest_name(
-    run, make_environment
-):
-    make_environment(name="nearly_there")
-
-    done = run("eval", "nearly-there", "-b", "http://127.0.0.1/v1")
-
-    assert done.code == 2
-    assert "`vf-install nearly-there` installs it" in done.err
+def load_environment():
+    rows = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(3)]
+    return Noting(dataset=rows, rubric=vf.Rubric(funcs=[lambda completion: 1.0]))
+"""
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_not_a_traceback(
+def test_a_misspelt_state_column_is_said_with_the_nearest_name_and_loses_nothing(
     run, endpoint, make_environment
 ):
-    Path("file").write_text("")
-
-    done = run("eval", make_environment(), "-b", endpoint.url, "-s", "-o", "file/out", "-n", 1)
-
-    assert done.code == 1
-    assert "file/out" in done.err
-    assert "Traceback" not in done.err
-
-
-# ------------------------------------------------------------------------------------ configuration files
-
-
-def test_a_file_runs_every_evaluation_and_compares_them(run, endpoint_that, make_environment):
-    endpoint = endpoint_that(wrong_every=3)
-    path = make_environment()
-    Path("sweep.toml").write_text(
-        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nnum_examples = 2\nrollouts_per_example = 1\n'
-        f'[[eval]]\nenv_id = "{path}"\n[[ablation]]\nenv_id = "{path}"\n[ablation.sweep]\ntemperature = [0.0, 1.0]\n'
-        '[ablation.sweep.env_args]\ndifficulty = ["easy", "hard"]\n'
-    )
-
-    done = run("eval", "sweep.toml")
-    as_json = run("eval", "sweep.toml", "--json", "-n", 1).json
-
-    assert done.code == 0, done.err
-    assert "temperature=1.0, env_args.difficulty=hard" in done.out
-    assert [one["swept"] for one in as_json["evaluations"]] == [
-        {},
-        {"temperature": 0.0, "env_args.difficulty": "easy"},
-        {"temperature": 0.0, "env_args.difficulty": "hard"},
-        {"temperature": 1.0, "env_args.difficulty": "easy"},
-        {"temperature": 1.0, "env_args.difficulty": "hard"},
-    ]
-    assert {one["rollouts_wanted"] for one in as_json["evaluations"]} == {1}
-
-
-def test_a_misspelt_key_in_a_file_names_the_nearest_one(run):
-    Path("slip.toml").write_text('[[eval]]\nenv_id = "x"\nnum_exampels = 3\n')
-
-    done = run("eval", "slip.toml")
-
-    assert done.code == 2
-    assert (
-        "slip.toml, [[eval]] number 1: there is no key 'num_exampels'. Did you mean 'num_examples'?"
-        in done.err
-    )
-
-
-def test_the_registry_gives_model_address_key_and_headers(
-    run, endpoint, make_environment, monkeypatch
-):
-    monkeypatch.setenv("TEAM_KEY", "secret")
-    Path("configs").mkdir()
-    Path("configs/endpoints.toml").write_text(
-        f'[[endpoint]]\nendpoint_id = "short"\nmodel = "org/sums"\nurl = "{endpoint.url}"\nkey = "TEAM_KEY"\n'
-        'headers = {"X-Team" = "rl"}\n'
-    )
-
-    done = run("eval", make_environment(), "-m", "short", "-n", 1, "-r", 1)
-
-    assert done.code == 0, done.err
-    assert endpoint.requests[0]["model"] == "org/sums"
-    assert (endpoint.headers[0]["authorization"], endpoint.headers[0]["x-team"]) == (
-        "Bearer secret",
-        "rl",
-    )
-
-
-def test_the_heartbeat_is_called(run, endpoint, make_environment):
-    run(
-        "eval",
-        make_environment(),
-        "-b",
-        endpoint.url,
-        "-n",
-        1,
-        "-r",
-        1,
-        "--heartbeat-url",
-        f"{endpoint.url}/beat",
-    )
-
-    assert len(endpoint.requests) == 2
-    assert {} in endpoint.requests
-
-
-def test_costs_come_from_the_price_table(run, endpoint, make_environment):
-    Path("prices.toml").write_text(
-        '["sums"]\ninput_usd_per_mtok = 1000000\noutput_usd_per_mtok = 2000000\n'
-    )
-
     done = run(
-        *("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1),
-        *("--prices", "prices.toml", "--json"),
+        *("eval", make_environment(NOTES_ITS_TURNS), "-b", endpoint.url, "-m", "sums"),
+        *("-n", 3, "-r", 2, "-s", "-C", "plan_lenght,only_sometimes", "--json"),
     )
 
-    assert done.json["evaluations"][0]["summary"]["cost"]["total_usd"] == 2 * (10 + 2 * 5)
+    said = " ".join(done.err.split())
+    assert said.count("'plan_lenght' (did you mean 'plan_length'?)") == 1
+    assert "only_sometimes'" not in said
+    rollouts = results_of(done.json["evaluations"][0]["saved_to"])
+    assert [one["plan_lenght"] for one in rollouts] == [None] * 6
+    assert sorted(str(one["only_sometimes"]) for one in rollouts) == ["None"] * 4 + ["here"] * 2
+
+
+def test_a_state_column_unlike_any_is_said_at_the_end_with_the_keys_there_are(
+    run, endpoint, make_environment
+):
+    done = run(
+        *("eval", make_environment(NOTES_ITS_TURNS), "-b", endpoint.url, "-m", "sums"),
+        *("-n", 2, "-r", 1, "-C", "zzz,advantage,turn,answer,is_right"),
+    )
+
+    said = " ".join(done.err.split())
+    assert "No rollout had a state column 'zzz', 'is_right'. Saved as null." in said
+    assert "plan_length" in said
+
+
+def test_fewer_examples_than_asked_for_are_noted_in_the_summary(run, endpoint, make_environment):
+    path = make_environment()
+
+    few = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 1000, "-r", 1)
+    enough = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1)
+
+    assert "6 of 1,000 (-n): the dataset has no more" in few.out
+    assert "the dataset has no more" not in enough.out
+    assert few.code == enough.code == 0
+
+
+def test_half_a_character_in_a_prompt_is_named(run, endpoint, make_environment):
+    done = run(
+        *("eval", make_environment("""
+import verifiers as vf
+
+
+def load_environment():
+    return vf.SingleTurnEnv(dataset=[{"question": "What is \\ud83d + 1?", "answer": "1"}])
+"""), "-b", endpoint.url, "-m", "sums", "-n", 1, "-r", 1, "-s"),
+    )  # fmt: skip
+
+    said = " ".join(done.out.split())
+    assert "lone surrogate U+D83D at character 8 of messages[0].content" in said
+    assert done.code == 1

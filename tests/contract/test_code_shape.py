@@ -17,9 +17,8 @@ LONGEST_FUNCTION = 80
 LONGEST_ADAPTER = 100
 """Lines of code, without docstrings, comments and empty lines: an adapter that needs more is no adapter."""
 
-LONG_MODULES = {
-    "verifiers/envs/environment.py": 520,  # v0's facade: many names of one to six lines each
-}
+LONG_MODULES: dict[str, int] = {}
+"""Path → its length, and beside it why it may be that long."""
 LONG_FUNCTIONS: dict[str, int] = {
     "hub_server/migrations/versions/0001_first_tables.py:upgrade": 410,  # one statement a table
 }

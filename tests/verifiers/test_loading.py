@@ -68,6 +68,37 @@ def test_a_local_folder_is_not_loaded_by_name_but_named_in_the_error():
         vf.load_environment("here")
 
 
+def test_a_package_that_is_no_environment_names_the_environment_of_like_name(installed):
+    folder = installed("puzzle_maker", "x = 1")
+    installed("puzzle_maker_env")
+    metadata = folder / "puzzle_maker_env-1.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(
+        "Metadata-Version: 2.1\nName: puzzle-maker-env\nVersion: 1.0\nRequires-Dist: verifiers\n"
+    )
+
+    with pytest.raises(EnvironmentLoadError, match=r"Did you mean 'puzzle-maker-env'\?$"):
+        vf.load_environment("puzzle-maker")
+
+
+@pytest.mark.parametrize("env_id", ["puzzle-maker", "puzzle-makers-env"])
+def test_an_environment_here_that_is_not_installed_is_named_too(installed, env_id):
+    installed("puzzle_maker", "x = 1")
+    folder = Path("environments/puzzle_maker_env")
+    folder.mkdir(parents=True)
+    (folder / "puzzle_maker_env.py").write_text(ENVIRONMENT)
+    broken = Path("environments/broken")
+    broken.mkdir()
+    (broken / "pyproject.toml").write_text("[project")
+
+    said = (
+        r"Did you mean 'puzzle-maker-env'\? `vf-install puzzle-maker-env` installs it from "
+        r"\./environments/puzzle_maker_env\."
+    )
+    with pytest.raises((EnvironmentLoadError, EnvironmentNotFound), match=said):
+        vf.load_environment(env_id)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [({"cuont": 1}, "Did you mean 'count'"), ({"zzz": 1}, "It takes: count, level")],

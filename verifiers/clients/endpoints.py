@@ -355,31 +355,6 @@ class Channel:
             await transport.aclose()
 
 
-def encoded(payload: Mapping[str, Any]) -> bytes:
-    """A request body; raises ModelError naming what cannot be written as JSON."""
-    try:
-        body = orjson.dumps(
-            payload, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-        )
-        # orjson gives even a short text in a block of 4 KiB, which every request in flight would keep. A copy fits.
-        return bytes(memoryview(body))
-    except TypeError as error:
-        raise ModelError(
-            f"The request cannot be written as JSON: {error}. Keys: {sorted(payload)}"
-        ) from error
-
-
-def _plain(value: Any) -> Any:
-    """JSON for what is not plain: pydantic objects, tuples inside, sets."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(exclude_none=True)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON serializable: {value!r:.100}")
-
-
 def _read_reply(
     reply: Reply, endpoint: Endpoint, path: str, decode: Callable[[bytes], Any]
 ) -> dict[str, Any] | Refusal:

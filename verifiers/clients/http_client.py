@@ -18,7 +18,8 @@ import orjson
 from verifiers.clients.answers import native_of, payload_of, with_plain_ids
 from verifiers.clients.client import Client
 from verifiers.clients.connect import channel_of_config, channel_of_sdk_object
-from verifiers.clients.endpoints import Channel, encoded
+from verifiers.clients.endpoints import Channel
+from verifiers.clients.request_body import encoded
 from verifiers.clients.sampling import Sampling, split
 from verifiers.clients.sdk_errors import as_model_error
 from verifiers.clients.sdk_objects import is_synchronous, split_arguments

@@ -21,9 +21,9 @@ import orjson
 from pydantic import BaseModel
 
 from verifiers.clients.chat_completions import native_messages
-from verifiers.clients.endpoints import encoded
 from verifiers.clients.failures import NoSuchRoute
 from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
+from verifiers.clients.request_body import encoded
 from verifiers.clients.sampling import split
 from verifiers.clients.token_json import KnownPrompt
 from verifiers.errors import BadRequestError, EndpointUnavailable, InvalidModelResponseError

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from verifiers.clients.answers import prompt_places
-from verifiers.clients.endpoints import encoded
+from verifiers.clients.request_body import encoded
 
 _KEY = b'"prompt_token_ids":'
 

@@ -26,6 +26,7 @@ from verifiers.envs.datasets import HasDatasets
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import merged_sampling_args
 from verifiers.envs.serving import HasServer
+from verifiers.envs.token_counts import HasTokenCounts
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -40,7 +41,6 @@ from verifiers.types import (
     MessageType,
     RolloutOutput,
     SamplingArgs,
-    TokenUsage,
     Tool,
 )
 
@@ -58,7 +58,7 @@ class UnknownArgumentWarning(UserWarning):
     """A constructor was given an argument it does not know; it became an attribute, as in v0."""
 
 
-class Environment(HasDatasets, HasServer, ABC):
+class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
     """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
 
     `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
@@ -253,30 +253,6 @@ class Environment(HasDatasets, HasServer, ABC):
         )
         self.increment_state_usage_from_response(state, response)
         return response
-
-    def _get_usage_tracker(
-        self, state: State, create_if_missing: bool = True
-    ) -> StateUsageTracker | None:
-        if dict.get(state, "usage") is None and create_if_missing:
-            state.usage = StateUsageTracker()
-        return dict.get(state, "usage")
-
-    def increment_state_usage(
-        self, state: State, input_tokens: float = 0, output_tokens: float = 0
-    ) -> None:
-        """Count tokens of a model call that the environment made itself."""
-        state.usage.increment(input_tokens, output_tokens)
-
-    def increment_state_usage_from_response(self, state: State, response: Any) -> None:
-        """Count the tokens that a response reports."""
-        tracker = self._get_usage_tracker(state)
-        if tracker is not None:
-            tracker.increment_from_response(response)
-
-    def get_state_usage(self, state: State) -> TokenUsage | None:
-        """Tokens of the rollout so far; None when nothing was counted."""
-        tracker = self._get_usage_tracker(state, create_if_missing=False)
-        return None if tracker is None else tracker.snapshot()
 
     @abstractmethod
     async def rollout(

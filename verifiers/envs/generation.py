@@ -272,7 +272,7 @@ def _schedule(
 
     async def deliver(index: int, states: list[State]) -> None:
         new = [output_from_state(state, options.state_columns) for state in states]
-        await record.add(new, [state.get("trajectory") for state in states])
+        await record.add(new, [state.get("trajectory") for state in states], states)
 
     limits = Limits(options.max_concurrent, options.max_concurrent_scoring)
     return Schedule(play, score_group, deliver, limits)

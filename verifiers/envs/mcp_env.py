@@ -9,12 +9,11 @@ from typing import Any
 from verifiers.decorators import setup, teardown
 from verifiers.envs import open_environments
 from verifiers.envs.tool_env import ErrorFormatter, ToolEnv
-from verifiers.errors import ToolCallError
+from verifiers.errors import ConfigError, MCPServerError, ToolCallError
 from verifiers.state import State
 from verifiers.tools.mcp import (
     MCPServer,
     MCPServerConfig,
-    MCPServerError,
     MCPTool,
     MCPToolConfig,
     as_tool,
@@ -33,9 +32,12 @@ class MCPEnv(ToolEnv):
 
     `mcp_servers`: `MCPServerConfig`s or dicts with its keys (`name` and `command`, `args`, `env`, or `name` and
     `url`, `headers`). Servers are started when the first rollout needs them, shared by all rollouts of an event loop,
-    started again when they died, and closed by `aclose()` or with the loop. A call that was sent is never repeated:
-    when its answer is lost the model is told so, or, with `fail_on_server_error`, the rollout fails with an
-    `InfraError` that a retry of the whole rollout may follow.
+    started again when they died, and closed by `aclose()` or with the loop.
+
+    What a tool itself answers, errors and a late answer included, is shown to the model. A server that cannot be
+    reached or is lost while it runs a call is not the model's doing: the rollout ends with an `MCPServerError`, which
+    is an `InfraError`, and a retry of the whole rollout may follow (the call alone is never sent again). With
+    `fail_on_server_error=False` the model is told that too, as in v0, and the rollout goes on.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class MCPEnv(ToolEnv):
         max_turns: int = 10,
         error_formatter: ErrorFormatter = _error_text,
         *,
-        fail_on_server_error: bool = False,
+        fail_on_server_error: bool = True,
         **kwargs: Any,
     ) -> None:
         self.mcp_servers = server_configs(mcp_servers)
@@ -94,7 +96,10 @@ class MCPEnv(ToolEnv):
 
     def _caller(self, server: MCPServer, tool_name: str) -> Callable[..., Any]:
         async def call(**arguments: Any) -> Any:
-            result = await server.call(tool_name, arguments)
+            try:
+                result = await server.call(tool_name, arguments)
+            except ConfigError as error:  # it ran before: its command has gone since
+                raise MCPServerError(str(error)) from error
             if result.is_error:
                 error = ToolCallError(str(result.content))
                 if self._should_stop_for_error(error):

@@ -19,9 +19,11 @@ from verifiers.runs.resume import (
     validate_resume_metadata,
 )
 from verifiers.runs.run_tokens import RunTokens
+from verifiers.runs.state_columns import StateColumns
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
 from verifiers.runs.versions import get_version_info
+from verifiers.state import State
 from verifiers.tasks import Row, input_key
 from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs
 
@@ -50,6 +52,7 @@ class RunRecord:
         self._description = description
         self._running = RunningSummary(env.pass_threshold, price=price)
         self._tools = env.tool_defs
+        self._columns = StateColumns(options.state_columns)
         self._store: RunStore | None = None
         self._tokens: RunTokens | None = None
         self._keys: dict[Any, str] = {}
@@ -136,6 +139,7 @@ class RunRecord:
         kept = [saved[position] for position in found.kept]
         self._outputs += kept
         self._running.add(kept)
+        self._columns.saw(kept, None)
         by_id = {group[0].row["example_id"]: group[0].row for group in groups}
         return [
             [Task(by_id[row["example_id"]], index) for index in indices]
@@ -154,8 +158,16 @@ class RunRecord:
             on_changed="rerun" if self._options.accept_changed_rows else self._options.on_changed,
         )
 
-    async def add(self, new: list[RolloutOutput], trajectories: Sequence[Any]) -> None:
-        """Take over a finished group: saved before it is counted, its tokens before the rest."""
+    async def add(
+        self,
+        new: list[RolloutOutput],
+        trajectories: Sequence[Any],
+        states: Sequence[State] | None = None,
+    ) -> None:
+        """Take over a finished group: saved before it is counted, its tokens before the rest.
+
+        `states` are those the outputs were made from, when they were made in this process.
+        """
         if self._store is not None and self._tokens is not None:
             for output in new:
                 output["input_key"] = self._keys[output["example_id"]]
@@ -163,6 +175,7 @@ class RunRecord:
             await self._store.append(new)
         self._outputs += new
         self._running.add(new)
+        self._columns.saw(new, states)
         self._options.report(self._outputs, new, self.metadata)
 
     def metadata(self) -> GenerateMetadata:
@@ -179,6 +192,7 @@ class RunRecord:
             metadata["interrupted"] = True
         if self._store is not None:
             self._store.write_metadata(metadata)
+        self._columns.report()
         last = len(self._order)
         self._outputs.sort(
             key=lambda output: (

@@ -60,8 +60,15 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
             output.setdefault(name, value)
     for key in state_columns or ():
         if key not in output:
-            output[key] = None if key in LIVE_KEYS else state.get(key)
+            output[key] = _column(state, key)
     return output
+
+
+def _column(state: State, key: str) -> Any:
+    if key in LIVE_KEYS:
+        return None
+    # `state.get("turn")` is for authors who count turns themselves: it must not find the library's own count.
+    return state[key] if key == "turn" else state.get(key)
 
 
 def outputs_from_states(

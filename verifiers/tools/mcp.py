@@ -14,14 +14,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from verifiers.errors import ConfigError
-from verifiers.tools.mcp_connection import (
-    CallNotSent,
-    MCPAnswerLost,
-    MCPConnection,
-    MCPServerError,
-    MCPToolTimeout,
-)
+from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError
+from verifiers.tools.mcp_connection import CallNotSent, MCPConnection, MCPToolTimeout
 from verifiers.types import Tool
 
 NO_RESULT = "No result returned from tool"

@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Any
 
-from verifiers.errors import ConfigError, InfraError, ToolCallError, ToolError
+from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError, ToolCallError
 
 if TYPE_CHECKING:
     from verifiers.tools.mcp import MCPServerConfig
@@ -36,14 +36,6 @@ END_NOTICE_STEPS = 8
 """Turns of the event loop that the end of a pipe takes through asyncio, anyio and `mcp`: 6 when measured, and some."""
 MAX_SERVER_WORDS = 2_000
 """How much of a server's standard error is shown when it fails, in characters."""
-
-
-class MCPServerError(InfraError, ToolError):
-    """An MCP server cannot be started or reached, or was lost."""
-
-
-class MCPAnswerLost(MCPServerError):
-    """The connection ended after a call was sent and before its answer: whether the tool ran is not known."""
 
 
 class MCPToolTimeout(ToolCallError, TimeoutError):

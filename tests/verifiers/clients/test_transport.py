@@ -19,7 +19,7 @@ from yarl import URL
 
 from verifiers.clients import transport as transport_module
 from verifiers.clients.adaptive import FIRST_LIMIT
-from verifiers.clients.endpoints import Channel, Endpoint, encoded
+from verifiers.clients.endpoints import Channel, Endpoint
 from verifiers.clients.retries import LONGEST_RETRY_AFTER_S
 from verifiers.clients.transport import (
     SPARE_FILES,
@@ -29,7 +29,7 @@ from verifiers.clients.transport import (
     address,
     connection_limit,
 )
-from verifiers.errors import EndpointUnavailable, ModelError, RateLimitError
+from verifiers.errors import EndpointUnavailable, RateLimitError
 from verifiers.types import UserMessage
 
 PROMPT = [UserMessage(content="2+2?")]
@@ -202,24 +202,6 @@ async def test_a_time_limit_can_be_given_with_one_request(endpoint, make_client)
     endpoint.script(Answer(is_silent=True))
     with pytest.raises(EndpointUnavailable, match=r"within 0\.05 s"):
         await make_client(timeout=60).get_response(PROMPT, "m", {"timeout": 0.05})
-
-
-async def test_what_cannot_be_written_as_json_is_named():
-    with pytest.raises(ModelError, match="object"):
-        encoded({"model": "m", "messages": [{"content": object()}]})
-    assert encoded({1: (1, 2), "s": {3}, "r": UserMessage(content="x")}) == (
-        b'{"1":[1,2],"s":[3],"r":{"role":"user","content":"x"}}'
-    )
-
-
-def test_a_request_body_takes_no_more_memory_than_it_is_long():
-    import tracemalloc
-
-    tracemalloc.start()
-    bodies = [encoded({"content": "x" * 100}) for _ in range(1000)]
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert used / len(bodies) < 300
 
 
 # ---------------------------------------------------------------------------------------- retries and health

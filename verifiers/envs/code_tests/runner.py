@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.envs.code_tests.cases import Comparison, TestCase
 from verifiers.errors import DatasetError, SandboxError
-from verifiers.sandboxes import CellResult, PythonSession, Sandbox, SandboxDead
+from verifiers.sandboxes import ExecResult, Sandbox, SandboxDead
 
 Verdict = Literal["passed", "wrong", "error", "timeout", "output_limit", "ended_worker", "not_run"]
 """How a test went: right · wrong answer · the program raised or exited with a code · out of time · printed too much ·
@@ -98,18 +98,17 @@ def worker_source() -> str:
     return files("verifiers.sandboxes.agent").joinpath("program_tests.py").read_text("utf-8")
 
 
-def worker_cell(calls: str, *, as_source: bool = False) -> str:
-    """The cell that gets hold of the worker and makes calls of it; it prints `NO_WORKER` where there is none.
+def worker_code(*, as_source: bool = False) -> str:
+    """The program that is the worker; it prints `NO_WORKER` where there is none.
 
-    Our own agent has it, imported already. Any other interpreter session needs its source.
+    Our own agent has it, imported already. Any other interpreter needs its source.
     """
     if as_source:
-        return f"import marshal\nexec(compile({worker_source()!r}, '<worker>', 'exec'))\n{calls}"
+        return f"exec(compile({worker_source()!r}, '<worker>', 'exec'))\nmain()\n"
     return (
-        "import sys, marshal\n"
-        "try: from sandbox_agent.program_tests import load, run_tests\n"
+        "try: from sandbox_agent.program_tests import main\n"
         f"except ImportError: print({NO_WORKER!r})\n"
-        f"else: {calls}"
+        "else: main()\n"
     )
 
 
@@ -154,17 +153,15 @@ class _Runner:
         self.max_output_bytes = 1 << max(16, (4 * longest).bit_length())
 
     async def run(self, program: str, stop_at_first_failure: bool) -> ProgramReport:
-        async with await self.sandbox.python() as session:
-            wave = 1 if stop_at_first_failure else len(self.tests)
-            problem = await self._begin(session, program, self.tests[:wave], stop_at_first_failure)
+        wave = 1 if stop_at_first_failure else len(self.tests)
+        while not self._is_over(stop_at_first_failure):
+            start = len(self.outcomes)
+            problem = await self._run_wave(
+                program, self.tests[start : start + wave], stop_at_first_failure
+            )
             if problem:
                 return self.report(Outcome("error", problem[-SHOWN_CHARS:]))
-            while not self._is_over(stop_at_first_failure):
-                wave *= 2
-                start = len(self.outcomes)
-                await self._run_wave(
-                    session, self.tests[start : start + wave], stop_at_first_failure
-                )
+            wave *= 2
         return self.report(Outcome("not_run"))
 
     def _is_over(self, stop_at_first_failure: bool) -> bool:
@@ -172,7 +169,7 @@ class _Runner:
         return (
             len(self.outcomes) == len(self.tests)
             or "ended_worker" in verdicts
-            or (stop_at_first_failure and verdicts != {"passed"})
+            or (stop_at_first_failure and bool(verdicts - {"passed"}))
         )
 
     def report(self, rest: Outcome) -> ProgramReport:
@@ -180,60 +177,49 @@ class _Runner:
         missing = len(self.tests) - len(self.outcomes)
         return ProgramReport((*self.outcomes, *[rest] * missing))
 
-    async def _begin(
-        self, session: PythonSession, program: str, tests: Sequence[TestCase], stop_at_error: bool
+    async def _run_wave(
+        self, program: str, tests: Sequence[TestCase], stop_at_error: bool
     ) -> str | None:
-        """Start the worker, and with the same cell run the first tests: a cell costs as much as a test does.
-
-        Returns what is wrong with the program if it is none.
-        """
-        load = f"load({program!r}, {self._limits()!r}) and {self._call(tests, stop_at_error)}"
-        cell = await self._run_cell(session, worker_cell(load), len(tests))
-        if cell.ok and cell.text.strip() == NO_WORKER:
-            cell = await self._run_cell(session, worker_cell(load, as_source=True), len(tests))
-        ready, _, rest = cell.stdout.partition(b"\n")
+        """Have a worker run some tests, and judge its answers; returns what is wrong with the program if it is none."""
+        requests = [_request(test) for test in tests]
+        batch = _marshaled((program, self._limits(), requests, stop_at_error))
+        result = await self._run_worker(worker_code(), batch, len(tests))
+        if result.stdout.strip() == NO_WORKER.encode():
+            result = await self._run_worker(worker_code(as_source=True), batch, len(tests))
+        ready, _, rest = result.stdout.partition(b"\n")
         if ready != WORKER_IS_READY:
-            raise SandboxError(f"The test worker did not start: {_why(cell)}")
-        loaded, _, answers = rest.partition(b"\n")
-        try:
-            if cell.ok and (problem := json.loads(loaded)["error"]):
-                return str(problem)
-        except (ValueError, TypeError, LookupError):
-            answers = b""
-        self._take(cell, answers, tests)
+            raise SandboxError(f"The test worker did not start: {_why(result)}")
+        loaded, _, last = rest.partition(b"\n")
+        lines = [_parsed(line) for line in (loaded, last)]
+        for line in lines:
+            if isinstance(line, dict) and "failed" in line:
+                self._take_failure(line["failed"])
+                return None
+        if isinstance(lines[0], dict) and (problem := lines[0].get("error")):
+            return str(problem)
+        answers = _answers(lines[1]) if result.exit_code == 0 else None
+        if answers is None:
+            self.outcomes.append(Outcome("ended_worker", _why(result)))
+            return None
+        for test, answer in zip(tests, answers, strict=False):
+            self.outcomes.append(self._judge(test, answer))
         return None
 
-    async def _run_wave(
-        self, session: PythonSession, tests: Sequence[TestCase], stop_at_error: bool
-    ) -> None:
-        cell = await self._run_cell(session, self._call(tests, stop_at_error), len(tests))
-        self._take(cell, cell.stdout, tests)
-
-    def _call(self, tests: Sequence[TestCase], stop_at_error: bool) -> str:
-        requests = [_request(test) for test in tests]
-        # As one literal: a tree of the syntax of many would cost more than the tests.
-        return f"run_tests(marshal.loads({_marshaled(requests)!r}), {stop_at_error})"
-
-    async def _run_cell(self, session: PythonSession, code: str, tests: int) -> CellResult:
-        return await session.run(
+    async def _run_worker(self, code: str, batch: bytes, tests: int) -> ExecResult:
+        return await self.sandbox.run_python(
             code,
+            stdin=batch,
             timeout_s=tests * self.limits.clock_s + STARTUP_S,
             # Escaped as JSON, one byte of output can take six.
             max_output_bytes=(tests + 1) * (6 * self.max_output_bytes + 32_768),
         )
 
-    def _take(self, cell: CellResult, printed: bytes, tests: Sequence[TestCase]) -> None:
-        """Judge what the worker answered."""
-        if cell.error is not None and not _EXHAUSTED.match(
-            f"{cell.error.type} {cell.error.message}"
-        ):
-            raise SandboxError(f"The test worker failed: {_why(cell)}")
-        answers = _answers(printed) if cell.ok else None
-        if answers is None:
-            self.outcomes.append(Outcome("ended_worker", _why(cell)))
-            return
-        for test, answer in zip(tests, answers, strict=False):
-            self.outcomes.append(self._judge(test, answer))
+    def _take_failure(self, failure: object) -> None:
+        """Trouble that the worker reports of itself. Raises SandboxError unless a program can bring it about."""
+        what = " ".join(map(str, failure)) if isinstance(failure, list) else str(failure)
+        if not _EXHAUSTED.match(what):
+            raise SandboxError(f"The test worker failed: {what[:SHOWN_CHARS]}")
+        self.outcomes.append(Outcome("ended_worker", what[:SHOWN_CHARS]))
 
     def _limits(self) -> dict[str, float]:
         return {
@@ -269,29 +255,38 @@ def _request(test: TestCase) -> dict[str, Any]:
     return {"function": test.function, "arguments": list(test.arguments)}
 
 
-def _marshaled(requests: list[dict[str, Any]]) -> bytes:
+def _marshaled(batch: tuple[str, dict[str, float], list[dict[str, Any]], bool]) -> bytes:
+    """In the oldest format that has all we send: the interpreter inside may be another one."""
     try:
-        return marshal.dumps(requests)
+        return marshal.dumps(batch, 2)
     except ValueError:
         pass  # it only takes the built-in types themselves
+    program, limits, requests, stop_at_error = batch
     try:
-        return marshal.dumps(json.loads(json.dumps(requests)))
+        plain = json.loads(json.dumps(requests))
     except (TypeError, ValueError) as error:
         raise DatasetError(f"The arguments of a test are no plain values: {error}") from error
+    return marshal.dumps((program, limits, plain, stop_at_error), 2)
 
 
-def _answers(printed: bytes) -> list[dict[str, Any]] | None:
-    """What the worker answered; None if that is anything else than answers, which is the program's doing."""
+def _parsed(line: bytes) -> object:
     try:
-        answers = json.loads(printed)
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def _answers(answers: object) -> list[dict[str, Any]] | None:
+    """What the worker answered; None if that is anything else than answers, which is the program's doing."""
     keys = {"status", "wait_status", "cpu_s", "stdout", "value", "error"}
-    is_sound = isinstance(answers, list) and all(
-        isinstance(answer, dict) and keys <= answer.keys() and isinstance(answer["cpu_s"], float)
-        for answer in answers
-    )
-    return answers if is_sound and answers else None
+    if not isinstance(answers, list) or not answers:
+        return None
+    for answer in answers:
+        if not (isinstance(answer, dict) and keys <= answer.keys()):
+            return None
+        if not isinstance(answer["cpu_s"], float):
+            return None
+    return answers
 
 
 def _exit_code(answer: dict[str, Any]) -> object:
@@ -302,9 +297,10 @@ def _exit_code(answer: dict[str, Any]) -> object:
     return 128 - code if code < 0 else code
 
 
-def _why(cell: CellResult) -> str:
-    if cell.error is not None:
-        return f"{cell.error.type}: {cell.error.message}"[:SHOWN_CHARS]
-    if cell.timed_out:
+def _why(result: ExecResult) -> str:
+    if result.timed_out:
         return "The program kept its worker from answering in time."
-    return "The program ended its worker." if cell.restarted else cell.text[:SHOWN_CHARS]
+    if result.oom:
+        return "The program used up the sandbox's memory."
+    said = result.stderr.decode("utf-8", "replace").strip()
+    return said[-SHOWN_CHARS:] if said else "The program ended its worker."

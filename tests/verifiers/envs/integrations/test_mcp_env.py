@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import verifiers as vf
-from verifiers.errors import ConfigError, InfraError
+from verifiers.errors import ConfigError, InfraError, MCPServerError
+from verifiers.runs.resume import failed_by_infrastructure
+from verifiers.runs.summary import summarize
 from verifiers.testing import ScriptedClient, call, run
 from verifiers.tools.mcp import (
     MCPServerConfig,
-    MCPServerError,
     MCPTool,
     MCPToolConfig,
     offered_names,
@@ -232,9 +233,11 @@ async def test_servers_of_a_group_are_closed_with_it(folder: Path):
 # --------------------------------------------------------------------------------- failing servers
 
 
-async def test_a_call_lost_with_its_server_is_told_to_the_model_and_never_sent_again(folder: Path):
+async def test_a_call_lost_with_its_server_is_told_to_the_model_if_asked_and_never_sent_again(
+    folder: Path,
+):
     client = ScriptedClient([[call("touch_and_die", mark="x")], [call("add", a=1)], "done"])
-    async with env_with(stdio(folder)) as env:
+    async with env_with(stdio(folder), fail_on_server_error=False) as env:
         [output] = await run(env, client)
     lost, added = results(output)
     assert "was lost while it ran 'touch_and_die'" in lost
@@ -244,13 +247,50 @@ async def test_a_call_lost_with_its_server_is_told_to_the_model_and_never_sent_a
     assert output["error"] is None
 
 
-async def test_a_lost_call_fails_the_rollout_when_asked_to(folder: Path):
-    client = ScriptedClient([[call("touch_and_die", mark="x")], "done"])
-    async with env_with(stdio(folder), fail_on_server_error=True) as env:
+async def test_a_server_lost_during_a_call_is_an_error_of_the_rollout_and_of_the_summary(
+    folder: Path,
+):
+    client = ScriptedClient([[call("fail")], [call("touch_and_die", mark="x")], "done"])
+    async with env_with(stdio(folder)) as env:
         state = await env.rollout(env.source("eval").inputs(1)[0], client, "scripted")
+        outputs = await run(
+            env, ScriptedClient([[call("fail"), call("touch_and_die", mark="y")], "done"])
+        )
     assert isinstance(state.error, InfraError)
+    assert isinstance(state.error, MCPServerError)
     assert state.stop_condition == "has_error"
+    assert "Error executing tool fail" in str(state.trajectory[-1]["prompt"])  # that was shown
+    assert lines(folder / "touched") == ["x", "y"]
+    found = summarize(outputs)
+    assert (found.error_count, found.errors.keys()) == (1, {"MCPAnswerLost"})
+    assert failed_by_infrastructure(outputs[0])
+
+
+async def test_a_rollout_whose_server_was_lost_is_played_again_as_a_whole_with_retries(
+    folder: Path,
+):
+    replies = [[call("touch_and_die", mark="x")], [call("add", a=1)], "done"]
+    async with env_with(stdio(folder)) as env:
+        [output] = await run(env, ScriptedClient(replies), max_retries=1)
+    assert output["error"] is None
+    assert results(output) == ["3"]
     assert lines(folder / "touched") == ["x"]
+
+
+async def test_a_server_whose_command_has_gone_is_an_error_of_the_rollout(folder: Path):
+    starter = folder / "start"
+    starter.write_text(f"#!/bin/sh\nexec {sys.executable} {SERVER} {folder}\n")
+    starter.chmod(0o755)
+    server = {"name": "gone", "command": str(starter)}
+    async with env_with(server) as env:
+        await env.connect()
+        starter.unlink()
+        await env.aclose()
+        state = await env.rollout(
+            env.source("eval").inputs(1)[0], ScriptedClient([[call("add", a=1)]]), "scripted"
+        )
+    assert isinstance(state.error, MCPServerError)
+    assert "cannot be started" in str(state.error)
 
 
 async def test_a_server_that_died_before_a_call_is_started_again_for_it(folder: Path):
@@ -361,14 +401,14 @@ async def test_a_server_restarted_over_http_gets_the_call_once(folder: Path):
     assert lines(folder / "touched") == ["once"]
 
 
-async def test_a_call_lost_over_http_is_told_to_the_model_and_not_repeated(folder: Path):
+async def test_a_call_lost_over_http_ends_the_rollout_and_is_not_repeated(folder: Path):
     port = free_port()
     async with env_with(http(port, call_timeout_s=5.0)) as env:
         with http_server(folder, port):
             client = ScriptedClient([[call("touch_and_die", mark="x")], "done"])
             [output] = await run(env, client)
             await env.aclose()
-    assert results(output)[0].startswith("Error: ")
+    assert output["error"]["error"] == "MCPAnswerLost"
     assert lines(folder / "touched") == ["x"]
 
 

@@ -1,0 +1,114 @@
+"""`vf-eval` with files: configurations of several evaluations, endpoint registries, prices."""
+
+from pathlib import Path
+
+
+def test_a_file_runs_every_evaluation_and_compares_them(run, endpoint_that, make_environment):
+    endpoint = endpoint_that(wrong_every=3)
+    path = make_environment()
+    Path("sweep.toml").write_text(
+        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nnum_examples = 2\nrollouts_per_example = 1\n'
+        f'[[eval]]\nenv_id = "{path}"\n[[ablation]]\nenv_id = "{path}"\n[ablation.sweep]\ntemperature = [0.0, 1.0]\n'
+        '[ablation.sweep.env_args]\ndifficulty = ["easy", "hard"]\n'
+    )
+
+    done = run("eval", "sweep.toml")
+    as_json = run("eval", "sweep.toml", "--json", "-n", 1).json
+
+    assert done.code == 0, done.err
+    assert "temperature=1.0, env_args.difficulty=hard" in done.out
+    assert [one["swept"] for one in as_json["evaluations"]] == [
+        {},
+        {"temperature": 0.0, "env_args.difficulty": "easy"},
+        {"temperature": 0.0, "env_args.difficulty": "hard"},
+        {"temperature": 1.0, "env_args.difficulty": "easy"},
+        {"temperature": 1.0, "env_args.difficulty": "hard"},
+    ]
+    assert {one["rollouts_wanted"] for one in as_json["evaluations"]} == {1}
+
+
+def test_a_misspelt_key_in_a_file_names_the_nearest_one(run):
+    Path("slip.toml").write_text('[[eval]]\nenv_id = "x"\nnum_exampels = 3\n')
+
+    done = run("eval", "slip.toml")
+
+    assert done.code == 2
+    assert (
+        "slip.toml, [[eval]] number 1: there is no key 'num_exampels'. Did you mean 'num_examples'?"
+        in done.err
+    )
+
+
+def test_the_registry_gives_model_address_key_and_headers(
+    run, endpoint, make_environment, monkeypatch
+):
+    monkeypatch.setenv("TEAM_KEY", "secret")
+    Path("configs").mkdir()
+    Path("configs/endpoints.toml").write_text(
+        f'[[endpoint]]\nendpoint_id = "short"\nmodel = "org/sums"\nurl = "{endpoint.url}"\nkey = "TEAM_KEY"\n'
+        'headers = {"X-Team" = "rl"}\n'
+    )
+
+    done = run("eval", make_environment(), "-m", "short", "-n", 1, "-r", 1)
+
+    assert done.code == 0, done.err
+    assert endpoint.requests[0]["model"] == "org/sums"
+    assert (endpoint.headers[0]["authorization"], endpoint.headers[0]["x-team"]) == (
+        "Bearer secret",
+        "rl",
+    )
+
+
+def test_the_heartbeat_is_called(run, endpoint, make_environment):
+    run(
+        "eval",
+        make_environment(),
+        "-b",
+        endpoint.url,
+        "-n",
+        1,
+        "-r",
+        1,
+        "--heartbeat-url",
+        f"{endpoint.url}/beat",
+    )
+
+    assert len(endpoint.requests) == 2
+    assert {} in endpoint.requests
+
+
+def test_costs_come_from_the_price_table(run, endpoint, make_environment):
+    Path("prices.toml").write_text(
+        '["sums"]\ninput_usd_per_mtok = 1000000\noutput_usd_per_mtok = 2000000\n'
+    )
+
+    done = run(
+        *("eval", make_environment(), "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1),
+        *("--prices", "prices.toml", "--json"),
+    )
+
+    assert done.json["evaluations"][0]["summary"]["cost"]["total_usd"] == 2 * (10 + 2 * 5)
+
+
+def test_options_beside_a_file_are_named_as_they_were_given(run, endpoint, make_environment):
+    Path("c.toml").write_text(f'[[eval]]\nenv_id = "{make_environment()}"\nmodel = "m"\n')
+
+    done = run(
+        "eval", "c.toml", "-b", endpoint.url, "-m", "sums", "-n", 1, "-r", 1, "--disable-tui"
+    )
+
+    said = " ".join(done.err.split())
+    assert (
+        "c.toml: every evaluation runs with --api-base-url, --model, --num-examples and "
+        "--rollouts-per-example of the command line, whatever the file says."
+    ) in said
+    assert "disable" not in said
+
+
+def test_a_display_option_beside_a_file_is_not_mentioned(run, endpoint, make_environment):
+    Path("c.toml").write_text(
+        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nnum_examples = 1\n'
+        f'[[eval]]\nenv_id = "{make_environment()}"\n'
+    )
+
+    assert "command line" not in run("eval", "c.toml", "--disable-tui").err
