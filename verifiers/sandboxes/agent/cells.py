@@ -14,7 +14,7 @@ import sys
 import types
 from typing import Any
 
-from . import frames, program_tests, programs
+from . import frames, programs
 
 CELL = 1
 RESULT = 2
@@ -28,9 +28,6 @@ def serve(descriptor: int) -> int:
     control = socket.socket(fileno=descriptor)
     reader = frames.FrameReader(KINDS)
     programs.reseed()
-    # By a name that is the same in every back end.
-    sys.modules["sandbox_agent"] = sys.modules[__name__.rpartition(".")[0]]
-    sys.modules["sandbox_agent.program_tests"] = program_tests
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main

@@ -1,11 +1,13 @@
 """Runs one program against tests, each in a fork of its own: the half of `CodeEnv` that is inside the sandbox.
 
-The host calls `load(source, limits)` and `run_tests(requests)` in an interpreter session; each answers with one line of
-JSON on the session's stdout. This side knows inputs and never what is expected, and trusts the program in nothing: what
-it writes, and whether it lets itself be ended.
+The host has it run by the prepared interpreter (`Sandbox.run_python`), with a batch on stdin: see `main`. It answers
+with lines of JSON on stdout. This side knows inputs and never what is expected, and trusts the program in nothing:
+what it writes, and whether it lets itself be ended.
 
 A fork is paid for by the page: some 2 microseconds for each page of memory that either side then writes to, which in
-Python reading does too. So whatever can be done once is done in `load`, and what is done for every test is little.
+Python reading does too. So there are three parts. `_prepare` does once what every test's process would have to do.
+`_run_each` does nothing between two forks that can be done before the first or after the last. `_outcome` reads what
+a test has left in its files, usually when all have ended.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import gc
 import importlib
 import io
 import json
+import marshal
 import math
 import os
 import re
@@ -29,11 +32,20 @@ import traceback
 import types
 import typing
 
+try:
+    import ctypes
+
+    _prctl = ctypes.CDLL(None).prctl  # looked up here: once, before any fork
+except (ImportError, OSError, AttributeError):
+    _prctl = None
+
 SHOWN_ERROR_CHARS = 2000
 LONGEST_SWEEP_S = 2.0
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
-SESSION, VALUE, ANSWERS = 3, 4, 5
-"""Descriptors above the standard streams: the session's own; what a function returned; the way to the host."""
+VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
+"""Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
+TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
+"""Whose files are open together, and how much there may be in them: of input at the start, of output at the end."""
 IMPORTED_BEFORE = (
     *(
         "array",
@@ -72,24 +84,73 @@ _limits: dict[str, typing.Any] = {}
 _resource_limits: list[tuple[int, tuple[int, int]]] = []
 _cpu_timer_s = 0.0
 """The limit of processor time, where it is no whole number of seconds. A program can turn its timer off."""
-_test_number = 0
 _stdout: typing.TextIO = sys.stdout
-_poll = select.poll()
+_pidfd_open = getattr(os, "pidfd_open", None)
 _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
 """As wait statuses too: a signal that ends a process is its low bits."""
 _temporary = "/tmp"
+_folder = "/tmp/test"
+"""Where a test begins: there for it alone, made anew for each."""
 _places: dict[str, frozenset[str]] = {}
 """Writable folder → what was in it before the first test."""
-_free_files = 0
-"""Of the file system that the places are on, between tests."""
 
 
-def load(source: str, limits: dict[str, typing.Any]) -> bool:
-    """Compile the program; answers {"error": null} or what is wrong with it. Returns whether there is a program."""
-    global _program
+class _Test:
+    """One test, its files and how it ended."""
+
+    __slots__ = ("files", "function", "in_time", "outcome", "request", "usage", "wait_status")
+
+    def __init__(self, request: dict[str, typing.Any]) -> None:
+        self.request = request
+        self.function: str | None = request.get("function")
+        # New files for the standard streams and the value: no test sees another's.
+        self.files = [_new_file() for _ in range(3 if self.function is None else 4)]
+        if self.function is None:
+            _write_all(self.files[0], request["stdin"].encode("utf-8", "surrogateescape"))
+            os.lseek(self.files[0], 0, os.SEEK_SET)
+        self.in_time, self.wait_status = True, 0
+        self.usage: resource.struct_rusage | None = None
+        """None until it has ended."""
+        self.outcome: dict[str, typing.Any] | None = None
+
+    def settle(self) -> dict[str, typing.Any]:
+        """What came of it; gives its files back."""
+        if self.outcome is None:
+            self.outcome = _outcome(self)
+            self.close()
+        return self.outcome
+
+    def close(self) -> None:
+        """Give its files back."""
+        while self.files:
+            os.close(self.files.pop())
+
+
+def main() -> None:
+    """Run the batch on stdin: marshalled (source, limits, tests, whether to stop at an error).
+
+    A test: {"stdin": text} or {"function": name, "arguments": list}. Answers are lines: that it is ready; {"error":
+    what is wrong with the program, or null}; the tests' outcomes in their order, up to the first that is not "ok" when
+    told to stop there. Trouble of its own is the last line: {"failed": [type, message]}.
+    """
     os.dup2(1, ANSWERS, inheritable=False)
     _answer({"worker": "ready"})  # from here on, what goes wrong is the program's doing
-    _lock_up()
+    try:
+        if _prctl is not None:  # else the sandbox's end takes them all
+            # Keep the program's processes out of this one's memory, and adopt those that it leaves behind.
+            _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+            _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        with open(0, "rb", buffering=0, closefd=False) as file:
+            source, limits, requests, stop_at_error = marshal.loads(file.readall())
+        if _load(source, limits):
+            _answer(_run_tests(requests, stop_at_error))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the host has to judge it
+        _answer({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
+
+
+def _load(source: str, limits: dict[str, typing.Any]) -> bool:
+    """Compile the program; answers {"error": null} or what is wrong with it. Returns whether there is a program."""
+    global _program
     error = None
     try:
         _program = compile(source, "<program>", "exec")
@@ -101,33 +162,27 @@ def load(source: str, limits: dict[str, typing.Any]) -> bool:
     return error is None
 
 
-def _lock_up() -> None:
-    """Keep the program's processes out of this one's memory, and adopt those that it leaves behind."""
-    try:
-        import ctypes
-
-        prctl = ctypes.CDLL(None).prctl
-        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass  # the sandbox's end takes them all
-
-
 def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     """Do once what every test's process would have to do."""
-    global _cpu_timer_s, _stdout, _temporary
+    global _cpu_timer_s, _stdout, _temporary, _folder
     _temporary = os.environ.get("TMPDIR") or _temporary
+    _folder = f"{_temporary}/test-{os.getpid()}"
     for names in _IMPORT.findall(source):
         for name in _WORD.findall(names):
             if name in IMPORTED_BEFORE:
                 importlib.import_module(name)
     _limits.update(limits)
-    for number in (0, 1, 2, VALUE):  # the streams find out what is behind them
-        os.dup2(_new_file(), number)
-    os.closerange(ANSWERS + 1, 4096)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     _remember_places()
+    descriptor = _new_file()
+    for number in (0, 1, 2):  # the streams find out what is behind them
+        os.dup2(descriptor, number)
+    os.close(descriptor)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = _streams()
     _stdout = sys.stdout
+    for number in (0, 1, 2, VALUE):
+        os.dup2(null, number)
+    os.closerange(FIRST_FREE, 4096)
     _main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = _main
     sys.argv = ["program.py"]
@@ -145,19 +200,15 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
         if most == resource.RLIM_INFINITY:
             most = amount + grace
         _resource_limits.append((which, (min(amount, most), min(amount + grace, most))))
-    gc.collect()
-    gc.freeze()  # else each fork's collector would touch, and so copy, everything that is here
-    gc.disable()
+    os.chdir("/")
 
 
 def _remember_places() -> None:
-    global _free_files
     device = os.stat(_temporary).st_dev
     for place in (_temporary, os.environ.get("HOME", _temporary), "/dev/shm"):
         # Elsewhere it may belong to others: not every back end has a file system of its own.
         if os.path.isdir(place) and os.stat(place).st_dev == device:
             _places[place] = frozenset(os.listdir(place))
-    _free_files = os.statvfs(_temporary).f_ffree
 
 
 def _clear_places() -> None:
@@ -186,84 +237,124 @@ def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
 
 
 def _answer(value: object) -> None:
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    while text:
-        text = text[os.write(ANSWERS, text) :]
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    _write_all(ANSWERS, text + b"\n")
 
 
-def run_tests(requests: list[dict[str, typing.Any]], stop_at_error: bool) -> None:
-    """Run tests in their order; answers their outcomes, up to the first that is not "ok" when told to stop there.
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
-    A test: {"stdin": text} or {"function": name, "arguments": list}.
-    """
-    outcomes = []
+
+def _batches(requests: list[dict[str, typing.Any]]) -> typing.Iterator[list[_Test]]:
+    """Tests whose files are open together."""
+    tests: list[_Test] = []
+    input_bytes = 0
     for request in requests:
-        outcomes.append(_run(request))
-        if stop_at_error and outcomes[-1][0] != "ok":
-            break
-    keys = ("status", "wait_status", "cpu_s", "stdout", "value", "error")
-    _answer([dict(zip(keys, outcome)) for outcome in outcomes])  # noqa: B905 - strict= needs Python 3.10
+        test = _Test(request)
+        tests.append(test)
+        input_bytes += os.fstat(test.files[0]).st_size
+        if len(tests) == TESTS_AT_ONCE or input_bytes > KEPT_BYTES:
+            yield tests
+            tests, input_bytes = [], 0
+    if tests:
+        yield tests
 
 
-def _run(request: dict[str, typing.Any]) -> tuple[str, int, float, str, str, str]:
-    """One test. In one piece: a call of a function of ours costs both processes pages."""
-    global _test_number
-    _test_number += 1
-    function = request.get("function")
-    folder = f"{_temporary}/test-{_test_number}"
-    os.mkdir(folder)
-    os.chdir(folder)
-    try:
-        # New files for the standard streams and the value, in their places: no test sees another's.
-        for number in (0, 1, 2) if function is None else (0, 1, 2, VALUE):
-            descriptor = _new_file()
-            os.dup2(descriptor, number)
-            os.close(descriptor)
-        if function is None:
-            _write_stdin(request["stdin"])
-        pid = os.fork()
+def _run_tests(
+    requests: list[dict[str, typing.Any]], stop_at_error: bool
+) -> list[dict[str, typing.Any]]:
+    """The outcomes of the tests in their order, up to the first that is not "ok" when told to stop there."""
+    outcomes: list[dict[str, typing.Any]] = []
+    for tests in _batches(requests):
+        gc.freeze()  # else each fork's collector would touch, and so copy, everything that is here
+        gc.enable()  # as a program finds it
+        _run_each(tests, stop_at_error)
+        gc.disable()
+        for test in tests:
+            if test.usage is not None:
+                outcomes.append(test.settle())
+            test.close()
+            if stop_at_error and outcomes[-1]["status"] != "ok":
+                return outcomes
+    return outcomes
+
+
+def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
+    """Fork for each test and see to its end. In one piece: a call of a function of ours costs both processes pages."""
+    folder, temporary, wall_limit_ms = _folder, _temporary, _limits["wall_limit_s"] * 1000
+    mkdir, rmdir, fork, wait4, waitpid, statvfs, close = (
+        *(os.mkdir, os.rmdir, os.fork, os.wait4, os.waitpid, os.statvfs, os.close),
+    )
+    open_process, watched, poll = _pidfd_open, -1, select.poll()
+    free = statvfs(temporary)
+    free_files, least_blocks = free.f_ffree, free.f_bfree - KEPT_BYTES // (free.f_frsize or 4096)
+    for test in tests:
+        mkdir(folder)
+        pid = fork()
         if pid == 0:
-            _be_the_program(function, request)  # never returns
-        in_time = _wait(pid, _limits["wall_limit_s"])
-        _, wait_status, usage = os.wait4(pid, 0)
+            _be_the_program(test)  # never returns
+        if open_process is None:
+            test.in_time = _wait_watching(pid, wall_limit_ms / 1000)
+        else:
+            process = open_process(pid)
+            if process != watched:
+                poll.register(process, select.POLLIN)
+                watched = process
+            if not poll.poll(wall_limit_ms):
+                test.in_time = False
+                _kill(os.kill, pid)
+            close(process)
+        _, test.wait_status, test.usage = wait4(pid, 0)
         try:
-            os.waitpid(-1, os.WNOHANG)
+            waitpid(-1, 1)  # WNOHANG
         except ChildProcessError:
             pass  # it left nothing running, as most do
         else:
             _sweep(pid)
-    finally:
-        os.chdir("/")
         try:
-            os.rmdir(folder)
+            rmdir(folder)
         except OSError:
             _clear_places()
-    if os.statvfs(_temporary).f_ffree != _free_files:
-        _clear_places()
-    cpu_s = usage.ru_utime + usage.ru_stime
+        free = statvfs(temporary)
+        if free.f_ffree != free_files:
+            _clear_places()
+        if free.f_bfree < least_blocks:
+            test.settle()
+            free_files = statvfs(temporary).f_ffree
+        if stop_at_error and (test.wait_status or not test.in_time):
+            break
+
+
+def _outcome(test: _Test) -> dict[str, typing.Any]:
+    """What the host has to know of a test that has ended."""
+    assert test.usage is not None
+    cpu_s = test.usage.ru_utime + test.usage.ru_stime
     limit = _limits["max_output_bytes"]
     status = "ok"
-    if not in_time or cpu_s > _limits["cpu_limit_s"] or wait_status in _CPU_SIGNALS:
+    if not test.in_time or cpu_s > _limits["cpu_limit_s"] or test.wait_status in _CPU_SIGNALS:
         status = "timeout"
-    elif os.lseek(1, 0, os.SEEK_END) > limit:
+    elif os.lseek(test.files[1], 0, os.SEEK_END) > limit:
         status = "output_limit"
-    elif wait_status != 0:
+    elif test.wait_status != 0:
         status = "error"
     stdout = value = error = ""
-    if function is None:
-        stdout = os.pread(1, limit, 0).decode("utf-8", "replace")
+    if test.function is None:
+        stdout = os.pread(test.files[1], limit, 0).decode("utf-8", "replace")
     else:
-        value = os.pread(VALUE, limit, 0).decode("utf-8", "replace")
+        value = os.pread(test.files[VALUE], limit, 0).decode("utf-8", "replace")
     if status == "error":
-        start = max(0, os.lseek(2, 0, os.SEEK_END) - SHOWN_ERROR_CHARS)
-        error = os.pread(2, SHOWN_ERROR_CHARS, start).decode("utf-8", "replace")
-    return status, wait_status, cpu_s, stdout, value, error
-
-
-def _write_stdin(text: str) -> None:
-    data, written = text.encode("utf-8", "surrogateescape"), 0
-    while written < len(data):
-        written += os.pwrite(0, memoryview(data)[written:], written)
+        start = max(0, os.lseek(test.files[2], 0, os.SEEK_END) - SHOWN_ERROR_CHARS)
+        error = os.pread(test.files[2], SHOWN_ERROR_CHARS, start).decode("utf-8", "replace")
+    return {
+        "status": status,
+        "wait_status": test.wait_status,
+        "cpu_s": cpu_s,
+        "stdout": stdout,
+        "value": value,
+        "error": error,
+    }
 
 
 def _new_file() -> int:
@@ -275,7 +366,7 @@ def _new_file() -> int:
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP, errno.ENOENT):
             raise
-    name = f"{_temporary}/stream-{_test_number}"  # a file system that has no nameless ones
+    name = f"{_temporary}/stream-{os.getpid()}"  # a file system that has no nameless ones
     descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     os.unlink(name)
     return descriptor
@@ -284,21 +375,22 @@ def _new_file() -> int:
 # ------------------------------------------------------------------------------------------------- the program
 
 
-def _be_the_program(function: str | None, request: dict[str, typing.Any]) -> None:
+def _be_the_program(test: _Test) -> None:
     """Become the program's process and end with it."""
     code = 1
     try:
         os.setsid()
-        os.close(SESSION)
-        os.close(ANSWERS)
-        if function is None:
-            os.close(VALUE)
+        os.chdir(_folder)
+        number = 0
+        for descriptor in test.files:
+            os.dup2(descriptor, number)
+            number += 1
+        os.closerange(number, 4096)  # ANSWERS, and the files of the others
         for which, amounts in _resource_limits:
             resource.setrlimit(which, amounts)
         if _cpu_timer_s:
             signal.setitimer(signal.ITIMER_PROF, _cpu_timer_s)
-        gc.enable()
-        code = _play(function, request)
+        code = _play(test.function, test.request)
     except SystemExit as ending:
         code = _code_of(ending)
     except BaseException:  # noqa: BLE001 - a program may raise anything
@@ -379,24 +471,8 @@ def _print_traceback() -> None:
 # ---------------------------------------------------------------------------------------------------- its end
 
 
-def _wait(pid: int, limit_s: float) -> bool:
-    """Wait for the end of the process, at the latest at the limit; whether it came by itself. Does not reap."""
-    try:
-        process = os.pidfd_open(pid)
-    except (OSError, AttributeError):
-        return _wait_watching(
-            pid, limit_s
-        )  # a kernel, or what poses as one, that has no such descriptors
-    _poll.register(process, select.POLLIN)
-    in_time = bool(_poll.poll(limit_s * 1000))
-    _poll.unregister(process)
-    os.close(process)
-    if not in_time:
-        _kill(os.kill, pid)
-    return in_time
-
-
 def _wait_watching(pid: int, limit_s: float) -> bool:
+    """Where there is no descriptor of a process: wait for its end; whether it came in time by itself."""
     deadline, pause_s = time.monotonic() + limit_s, 0.0005
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:

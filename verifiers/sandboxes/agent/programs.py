@@ -8,7 +8,7 @@ import sys
 import traceback
 import types
 
-from . import launch
+from . import launch, program_tests
 
 FILE_NAME = "<program>"
 
@@ -21,6 +21,9 @@ def run_program(
         memory_bytes += address_space_bytes()
     launch.limit_process(0, memory_bytes, cpu_time_s)
     reseed()
+    # By a name that is the same in every back end.
+    sys.modules["sandbox_agent"] = sys.modules[__name__.rpartition(".")[0]]
+    sys.modules["sandbox_agent.program_tests"] = program_tests
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main

@@ -251,6 +251,66 @@ async def test_tests_share_no_memory_and_no_working_directory(env: CodeEnv):
     assert verdicts == ["passed"] * 5
 
 
+async def test_a_test_of_many_does_not_suffer_from_what_others_printed_or_were_given():
+    """More tests than have their files open at once, and more input and output than is kept until the end."""
+    tests = [
+        {
+            "input": f"{n} {'x' * (n % 5) * 100_000}\n",
+            "output": f"{n * n} {'y' * (n % 7) * 50_000}\n",
+        }
+        for n in range(80)
+    ]
+    program = (
+        "import sys\n"
+        "n = int(input().split()[0])\n"
+        "print('z' * 200_000, file=sys.stderr)\n"
+        "if n == 9: print('flood' * 10_000_000)\n"
+        "print(n * n, 'y' * (n % 7) * 50_000)\n"
+    )
+    limits = {"max_tests": 80, "time_s": 5, "wall_time_s": 20, "max_file_mb": 8}
+    async with made(tests, test_limits=limits, sandbox_spec={"disk_mb": 24}) as env:
+        _, verdicts = await played(env, program)
+    assert verdicts[9] in ("error", "output_limit")
+    assert verdicts[:9] + verdicts[10:] == ["passed"] * 79
+
+
+async def test_a_test_that_ends_other_processes_spares_the_tests_after_it():
+    program = (
+        "import glob, os, signal\n"
+        "n = int(input())\n"
+        "if n == 1:\n"
+        "    for place in glob.glob('/proc/[0-9]*'):\n"
+        "        pid = int(place.rpartition('/')[2])\n"
+        "        if pid not in (1, os.getpid(), os.getppid()):\n"
+        "            os.kill(pid, signal.SIGKILL)\n"
+        "if n == 2: os.killpg(0, signal.SIGKILL)\n"
+        "print(n * n)\n"
+    )
+    async with made() as env:
+        _, verdicts = await played(env, program)
+    assert verdicts == ["passed", "passed", "error", "passed", "passed"]
+
+
+async def test_a_test_that_removes_its_directory_or_puts_another_in_its_place_changes_no_other(
+    env: CodeEnv,
+):
+    program = (
+        "import os\n"
+        "n = int(input())\n"
+        "assert not os.listdir('.')\n"
+        "assert not [name for name in os.listdir('/tmp') if name.startswith('mark')]\n"
+        "here = os.getcwd()\n"
+        "if n == 1: os.rmdir(here)\n"
+        "if n == 2:\n"
+        "    os.rmdir(here)\n"
+        "    os.mkdir('/tmp/mark')\n"
+        "if n == 3: os.chmod(here, 0)\n"
+        "print(n * n)\n"
+    )
+    _, verdicts = await played(env, program)
+    assert verdicts == ["passed"] * 5
+
+
 async def test_what_is_expected_cannot_be_found_in_the_sandbox():
     """The program searches its whole memory and every file that it can read for an answer that is no input."""
     secret = "rosebud" + "-4711"
@@ -351,14 +411,14 @@ class Fragile(LocalBackend):
         sandbox = await super().create(spec, **kwargs)
         self.made += 1
         if self.made <= self.losses:
-            start = sandbox.python
+            start = sandbox.run_python
 
-            async def lost() -> Any:
-                session = await start()
-                sandbox._end(SandboxDead(f"Sandbox {sandbox.id} is gone.", "crashed"))
-                return session
+            async def lost(*args: Any, **options: Any) -> Any:
+                error = SandboxDead(f"Sandbox {sandbox.id} is gone.", "crashed")
+                asyncio.get_running_loop().call_soon(sandbox._end, error)
+                return await start(*args, **options)
 
-            sandbox.python = lost  # type: ignore[method-assign]
+            sandbox.run_python = lost  # type: ignore[method-assign]
         return sandbox
 
 
@@ -380,15 +440,35 @@ async def test_a_broken_sandbox_masks_the_completion_instead_of_scoring_zero():
     assert samples_of(output) == []
 
 
+async def test_an_interpreter_without_the_worker_is_given_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    from verifiers.envs.code_tests import runner
+
+    code = runner.worker_code
+    renamed = code().replace("sandbox_agent", "no_agent")
+    monkeypatch.setattr(
+        runner,
+        "worker_code",
+        lambda as_source=False: code(as_source=True) if as_source else renamed,
+    )
+    async with made() as env:
+        _, right = await played(env, RIGHT)
+        _, wrong = await played(env, "n = int(input())\nprint(n + n)\n")
+    assert right == ["passed"] * 5
+    assert wrong == ["passed", "wrong", "passed", "wrong", "wrong"]
+
+
 async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
     monkeypatch: pytest.MonkeyPatch,
 ):
     from verifiers.envs.code_tests import runner
 
-    broken = runner.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
-    cell = runner.worker_cell
+    broken = runner.worker_source().replace(" mkdir(folder)", " mkdir('/no/such/folder')")
+    assert broken != runner.worker_source()
+    code = runner.worker_code
     monkeypatch.setattr(runner, "worker_source", lambda: broken)
-    monkeypatch.setattr(runner, "worker_cell", lambda calls, **_: cell(calls, as_source=True))
+    monkeypatch.setattr(runner, "worker_code", lambda **_: code(as_source=True))
     async with made() as env:
         output, verdicts = await played(env, RIGHT)
     assert (output["error"]["error"], verdicts) == ("SandboxError", [])
