@@ -3,10 +3,10 @@
 import os
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from hub_server.errors import SettingsError
@@ -34,7 +34,7 @@ class Settings(BaseModel):
     base_url: str = ""
     """Public address, as in `https://hub.example.org`; empty takes it from each request's Host."""
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: int = Field(8000, ge=1, le=65535)
     workers: int = Field(1, ge=1, le=64)
     trusted_proxies: str = "127.0.0.1"
     """Addresses whose X-Forwarded-* headers are believed, comma separated."""
@@ -113,6 +113,12 @@ class Settings(BaseModel):
             raise ValueError(f"an address is https://hub.example.org, not {_scheme(value)}")
         return value
 
+    @model_validator(mode="after")
+    def _whole_key(self) -> Self:
+        if bool(self.s3_access_key_id) != bool(self.s3_secret_access_key):
+            raise ValueError("VF_HUB_S3_ACCESS_KEY_ID and VF_HUB_S3_SECRET_ACCESS_KEY go together")
+        return self
+
     @property
     def sqlalchemy_url(self) -> str:
         """The address of the database."""
@@ -159,13 +165,15 @@ def settings_from_environment(**overrides: object) -> Settings:
 
 def _explained(problem: ErrorDetails) -> str:
     """One wrong setting in words; its value is shown unless it may hold a password."""
+    message = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return f"{message}."
     name = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
         near = get_close_matches(name, Settings.model_fields, 1)
         hint = f" Did you mean VF_HUB_{near[0].upper()}?" if near else ""
         return f"There is no setting VF_HUB_{name.upper()}.{hint} docs/hub.md lists them."
     shown = "" if "url" in name or "secret" in name else f"={str(problem['input'])[:60]!r}"
-    message = problem["msg"].removeprefix("Value error, ")
     return f"VF_HUB_{name.upper()}{shown} cannot be used: {message}."
 
 

@@ -1,12 +1,12 @@
 """Ways to a token over HTTP."""
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from hub_server.accounts.routes import token_answer
-from hub_server.errors import BadRequest, NotFound, Unauthorized
+from hub_server.errors import NotFound, Unauthorized
 from hub_server.hub import Hub, HubDep, KnownCaller, base_url_of
 from hub_server.logins import service
 from hub_server.logins.service import CHALLENGE_LIFETIME, POLL_INTERVAL_S
@@ -16,9 +16,14 @@ router = APIRouter(prefix="/api/v1", tags=["login"])
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
+def limit_address(request: Request, hub: Hub) -> None:
+    """Count an attempt for the address. Raises TooManyRequests."""
+    hub.logins.take(f"address {request.client.host if request.client else '-'}")
+
+
 def limit_logins(request: Request, hub: Hub, account: str) -> None:
     """Count an attempt for the address and for the account. Raises TooManyRequests."""
-    hub.logins.take(f"address {request.client.host if request.client else '-'}")
+    limit_address(request, hub)
     hub.logins.take(f"account {account.lower()[:128]}")
 
 
@@ -42,7 +47,7 @@ async def log_in(request: Request, hub: HubDep, body: PasswordLogin) -> dict[str
 @router.post("/auth_challenge/generate")
 async def start_challenge(request: Request, hub: HubDep, body: ChallengeRequest) -> dict[str, Any]:
     """Begin `prime login`: a code for the browser and a secret to poll with."""
-    limit_logins(request, hub, "challenge")
+    limit_address(request, hub)  # nothing that all people share: anybody could use it up
     async with hub.database.write() as session:
         challenge = await service.start_challenge(
             session,
@@ -62,6 +67,8 @@ async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dic
         raise Unauthorized("Poll with the status_auth_token.")
     async with hub.database.write() as session:
         answer = await service.poll(session, secret.strip(), challenge)
+    if answer.state == "denied":
+        raise NotFound("This login was refused in the browser.")
     return {"result": answer.encrypted_token}
 
 
@@ -76,7 +83,7 @@ async def approve(hub: HubDep, caller: KnownCaller, body: ApproveRequest) -> dic
 @router.post("/oauth/device")
 async def start_device(request: Request, hub: HubDep) -> dict[str, Any]:
     """Begin the device flow (RFC 8628)."""
-    limit_logins(request, hub, "challenge")
+    limit_address(request, hub)
     async with hub.database.write() as session:
         challenge = await service.start_challenge(
             session,
@@ -100,8 +107,10 @@ async def device_token(request: Request, hub: HubDep) -> Response:
     """Poll for the token of the device flow."""
     form = await request.form(max_fields=20)
     grant, code = form.get("grant_type"), form.get("device_code")
-    if grant != DEVICE_GRANT or not isinstance(code, str):
-        raise BadRequest(f"Send grant_type={DEVICE_GRANT} and device_code.")
+    if grant != DEVICE_GRANT:
+        return _oauth_error("unsupported_grant_type", f"Send grant_type={DEVICE_GRANT}.")
+    if not isinstance(code, str) or not code:
+        return _oauth_error("invalid_request", "Send device_code, as /oauth/device gave it.")
     try:
         async with hub.database.write() as session:
             answer = await service.poll(session, code)
@@ -111,11 +120,13 @@ async def device_token(request: Request, hub: HubDep) -> Response:
         return _oauth_error("authorization_pending")
     if answer.state == "slow_down":
         return _oauth_error("slow_down")
+    if answer.state == "denied":
+        return _oauth_error("access_denied", "The person refused it in the browser.")
     body = {"access_token": answer.token, "token_type": "Bearer"}
     return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
 
-def _oauth_error(
-    code: Literal["expired_token", "authorization_pending", "slow_down"],
-) -> Response:
-    return JSONResponse({"error": code}, 400, headers={"Cache-Control": "no-store"})
+def _oauth_error(code: str, description: str | None = None) -> Response:
+    """An error by its name in RFC 6749 §5.2 or RFC 8628 §3.5."""
+    body = {"error": code} | ({"error_description": description} if description else {})
+    return JSONResponse(body, 400, headers={"Cache-Control": "no-store"})

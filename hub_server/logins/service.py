@@ -128,9 +128,11 @@ async def start_challenge(
 
 
 async def waiting_challenge(session: AsyncSession, code: str) -> LoginChallenge:
-    """A challenge that a person can still approve. Raises NotFound otherwise."""
-    row = await session.get(LoginChallenge, code.strip().upper())
-    if row is None or row.expires_at <= utc_now() or row.approved_by is not None:
+    """A challenge that a person can still approve, by its code in any spelling. Raises NotFound otherwise."""
+    letters = "".join(letter for letter in code.upper() if letter.isalnum())
+    row = await session.get(LoginChallenge, f"{letters[:4]}-{letters[4:]}")
+    is_answered = row is not None and (row.approved_by or row.delivered_at)
+    if row is None or row.expires_at <= utc_now() or is_answered:
         raise NotFound("This login code is unknown, used or expired.")
     return row
 
@@ -143,10 +145,16 @@ async def approve(session: AsyncSession, caller: Principal, code: str) -> None:
     record_audit(session, caller, "login.approve", row.client, address=row.address)
 
 
-class Poll(NamedTuple):
-    """The state of a login: `pending`, `slow_down`, or `done` with the answer."""
+async def deny(session: AsyncSession, code: str) -> None:
+    """Refuse the waiting client: delivered, and approved by nobody."""
+    row = await waiting_challenge(session, code)
+    row.delivered_at = utc_now()
 
-    state: Literal["pending", "slow_down", "done"]
+
+class Poll(NamedTuple):
+    """The state of a login: `pending`, `slow_down`, `denied`, or `done` with the answer."""
+
+    state: Literal["pending", "slow_down", "denied", "done"]
     token: str | None = None
     encrypted_token: str | None = None
 
@@ -162,8 +170,11 @@ async def poll(session: AsyncSession, secret: str, code: str | None = None) -> P
         .with_for_update()
     )
     now = utc_now()
-    gone = row is None or row.expires_at <= now or row.delivered_at is not None
-    if row is None or gone or (code is not None and row.code != code):
+    if row is None or row.expires_at <= now or (code is not None and row.code != code):
+        raise NotFound("This login is unknown, used or expired.")
+    if row.delivered_at is not None and row.approved_by is None:
+        return Poll("denied")
+    if row.delivered_at is not None:
         raise NotFound("This login is unknown, used or expired.")
     if row.approved_by is None:
         since = now - row.last_polled_at if row.last_polled_at else None

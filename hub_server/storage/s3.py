@@ -35,6 +35,7 @@ class ObjectStore:
         address = urlsplit(settings.storage_url)
         self._prefix = address.path.strip("/")
         self._presign = settings.s3_presign
+        self._has_keys = bool(settings.s3_access_key_id)
         options: dict[str, object] = {"region": settings.s3_region}
         if settings.s3_endpoint:
             options["endpoint"] = settings.s3_endpoint
@@ -76,6 +77,8 @@ class ObjectStore:
             )
         except AlreadyExistsError:
             return
+        except FileNotFoundError as error:
+            raise _failure(error) from error
 
     async def _put_parts(self, staged: Path, sha256: str, size_bytes: int) -> None:
         # Not as a context manager: closing makes the object, which must not happen to half of it.
@@ -91,7 +94,7 @@ class ObjectStore:
                 raise Unavailable(f"{written} of {size_bytes} bytes could be read back.")
             await writer.close()
         except (BaseError, OSError) as error:  # the writer raises either
-            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+            raise _failure(error) from error
 
     async def size_bytes(self, sha256: str) -> int | None:
         """The object's size."""
@@ -124,7 +127,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise BlobMissing(f"There is no blob {sha256}.") from error
         except BaseError as error:
-            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+            raise _failure(error) from error
 
     async def delete(self, sha256: str) -> None:
         """Remove the object."""
@@ -141,7 +144,7 @@ class ObjectStore:
                     name = item["path"].rpartition("/")[2]
                     yield BlobInfo(name, item["size"], item["last_modified"])
         except BaseError as error:
-            raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+            raise _failure(error) from error
 
     def local_path(self, sha256: str) -> Path | None:
         """None: objects are not files here."""
@@ -180,8 +183,15 @@ class ObjectStore:
         return True
 
     async def check(self) -> None:
-        """Ask for an object that does not exist."""
-        await self.size_bytes("0" * 64)
+        """List what does not exist: to ask for one object does not tell a missing bucket from a missing object."""
+        try:
+            await _answered(obstore.list(self._store, prefix="check").collect_async())
+        except Unavailable as error:
+            if self._has_keys:
+                raise
+            # Without a key obstore asks the machine's cloud for one, and its error is about that address.
+            hint = "VF_HUB_S3_ACCESS_KEY_ID is not set, and this machine's cloud gives no key to the storage"
+            raise Unavailable(f"{hint}: {error.detail}") from error
 
     def _key(self, sha256: str) -> str:
         check_sha256(sha256)
@@ -194,8 +204,14 @@ async def _answered(request: Awaitable[T]) -> T:
     except (FileNotFoundError, AlreadyExistsError):
         raise
     except BaseError as error:
-        raise Unavailable(f"The object storage failed: {_first_line(error)}") from error
+        raise _failure(error) from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or ["no message"])[0][:200]
+def _failure(error: Exception) -> Unavailable:
+    """What went wrong, in one line."""
+    text = str(error)
+    if "NoSuchBucket" in text:
+        return Unavailable("The object storage has no bucket of the name in VF_HUB_STORAGE_URL.")
+    return Unavailable(
+        f"The object storage failed: {(text.splitlines() or ['no message'])[0][:200]}"
+    )

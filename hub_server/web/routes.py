@@ -1,75 +1,97 @@
 """The page on which a person lets a client in, and where links of clients lead."""
 
 from html import escape
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from hub_server.accounts import service as accounts
 from hub_server.errors import HubError
-from hub_server.hub import HubDep
+from hub_server.hub import Hub, HubDep
 from hub_server.logins import service
-from hub_server.logins.routes import limit_logins
+from hub_server.logins.routes import limit_address, limit_logins
 from verifiers.hub.wire import PasswordLogin
 
 router = APIRouter(include_in_schema=False)
 
 _PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title></head>
 <body><h1>{title}</h1>{body}</body></html>
+"""
+_FORM = """<p>{waiting}</p><form method="post">
+<p><label>Code <input name="code" value="{code}" required autocomplete="off"></label></p>
+<p><label>Username <input name="username" value="{username}" required autocomplete="username"></label></p>
+<p><label>Password <input name="password" type="password" required autocomplete="current-password"></label></p>
+<p>Continue only if you started this login and the code is the one in your terminal.</p>
+<p><button name="answer" value="approve">Let it in</button>
+<button name="answer" value="deny" formnovalidate>Refuse it</button></p></form>
 """
 
 
-def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
+def _page(body: str, status: int = 200) -> HTMLResponse:
     """A page; the body is HTML whose variable parts are escaped by the caller."""
-    text = _PAGE.format(title=escape(title), body=body)
+    text = _PAGE.format(title="Log in a client", body=body)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
+
+
+async def _form(hub: Hub, code: str, username: str = "", error: HubError | None = None) -> Response:
+    """The page that shows who is waiting and asks for name and password; above them, what was wrong before."""
+    waiting, row = "Type the code that your terminal shows.", None
+    if code:
+        try:
+            async with hub.database.read() as session:
+                row = await service.waiting_challenge(session, code)
+        except HubError as unknown:
+            error, code = error or unknown, ""
+    if row is not None:
+        client, address = escape(row.client or "A client"), escape(row.address)
+        waiting = f"<b>{client}</b> at {address} asks to act in your name, with all your rights."
+    said = f'<p role="alert"><b>{escape(error.detail)}</b></p>' if error else ""
+    form = _FORM.format(waiting=waiting, code=escape(code[:64]), username=escape(username))
+    return _page(said + form, error.status if error else 200)
 
 
 @router.get("/dashboard/tokens/challenge")
 async def challenge(hub: HubDep, code: str = "") -> Response:
     """Ask the person for name and password, showing who is waiting."""
-    waiting = "Type the code that your terminal shows."
-    if code:
-        try:
-            async with hub.database.read() as session:
-                row = await service.waiting_challenge(session, code)
-        except HubError as error:
-            return _page("Log in a client", f"<p>{escape(error.detail)}</p>", 404)
-        client, address = escape(row.client or "A client"), escape(row.address)
-        waiting = f"<b>{client}</b> at {address} asks to act in your name, with all your rights."
-    return _page(
-        "Log in a client",
-        f'<p>{waiting}</p><form method="post"><p>Code '
-        f'<input name="code" value="{escape(code[:64])}" required autocomplete="off"></p>'
-        '<p>Username <input name="username" required autocomplete="username"></p>'
-        '<p>Password <input name="password" type="password" required'
-        ' autocomplete="current-password"></p><p>Continue only if you started this login and the'
-        " code is the one in your terminal.</p><button>Let it in</button></form>",
-    )
+    return await _form(hub, code)
 
 
 @router.post("/dashboard/tokens/challenge")
-async def approve(
+async def decide(
     request: Request,
     hub: HubDep,
-    code: Annotated[str, Form(max_length=64)],
-    username: Annotated[str, Form(max_length=128)],
-    password: Annotated[str, Form(max_length=1024)],
+    code: Annotated[str, Form(max_length=64)] = "",
+    username: Annotated[str, Form(max_length=128)] = "",
+    password: Annotated[str, Form(max_length=1024)] = "",
+    answer: Annotated[Literal["approve", "deny"], Form()] = "approve",
 ) -> Response:
-    """Check name and password, and let the client in. There is no session that could be forged."""
+    """Check name and password, and let the client in; or refuse it, for which knowing the code is enough.
+
+    There is no session that could be forged.
+    """
     try:
+        if answer == "deny":
+            limit_address(request, hub)
+            async with hub.database.write() as session:
+                await service.deny(session, code)
+            return _page("<p>Refused. The client gets nothing.</p>")
         limit_logins(request, hub, username)
         wanted = PasswordLogin(username=username, password=password)
         new = await service.log_in(hub.database, wanted)
         async with hub.database.write() as session:
             caller = await accounts.authenticate(session, new.text)
-            await service.approve(session, caller, code)
-            await accounts.revoke_token(session, caller, new.row.id)
+        try:
+            async with hub.database.write() as session:
+                await service.approve(session, caller, code)
+        finally:
+            async with hub.database.write() as session:
+                await accounts.revoke_token(session, caller, new.row.id)
     except HubError as error:
-        return _page("Log in a client", f"<p>{escape(error.detail)}</p>", error.status)
-    return _page("Log in a client", "<p>Done. You can go back to your terminal.</p>")
+        return await _form(hub, code, username, error)
+    return _page("<p>Done. You can go back to your terminal.</p>")
 
 
 @router.get("/dashboard/environments/{owner}/{name}")

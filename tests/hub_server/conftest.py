@@ -1,26 +1,18 @@
 """A hub for each test, on SQLite and a folder or on PostgreSQL and S3; wheels; people."""
 
 import asyncio
-import base64
 import contextlib
-import csv
-import gzip
-import hashlib
-import io
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
-import time
-import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib import util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -44,112 +36,29 @@ BOTH_GROUNDS_ALWAYS = {
 """Files and tests that run on PostgreSQL and S3 in the fast suite too; the others do in the long one."""
 
 
+def _load(name: str) -> ModuleType:
+    """A module beside this file: the folders of the tests are no packages."""
+    spec = util.spec_from_file_location(f"hub_{name}", Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+processes, wheels = _load("processes"), _load("wheels")
+Wheel, source_archive, sha256_of = wheels.Wheel, wheels.source_archive, wheels.sha256_of
+LiveHub, free_port, wait_for_port = processes.LiveHub, processes.free_port, processes.wait_for_port
+start_hub, stop_hub, served_hub = processes.start_hub, processes.stop_hub, processes.served_hub
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        here = item.path.parent == Path(__file__).parent
+        here = Path(__file__).parent in item.path.parents
         known_as = {item.path.name, getattr(item, "originalname", item.name)}
         if here and "postgresql" in item.name and not known_as & BOTH_GROUNDS_ALWAYS:
             item.add_marker(pytest.mark.long)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_for_port(port: int, process: subprocess.Popen[Any], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
-            return
-        if process.poll() is not None:
-            raise RuntimeError(f"{process.args} ended with {process.returncode}")
-        time.sleep(0.02)
-    raise RuntimeError(f"nothing listens on {port} after {limit_s} s")
-
-
-# --- wheels -----------------------------------------------------------------------------------
-
-
-@dataclass
-class Wheel:
-    """A wheel under construction; `bytes()` writes it."""
-
-    name: str = "demo-env"
-    version: str = "0.1.0"
-    metadata: str = "Summary: A demo\nRequires-Python: >=3.10\nRequires-Dist: verifiers>=0.1.8\n"
-    readme: str = "# Demo\n"
-    files: dict[str, bytes] = field(default_factory=lambda: {"demo_env.py": b"X = 1\n"})
-    metadata_name: str | None = None
-    metadata_version: str | None = None
-    entry_points: str = ""
-    tag: str = "py3-none-any"
-    wheel_tag: str | None = None
-    record: Callable[[str], str] = lambda text: text
-    write: Callable[[zipfile.ZipFile, list[tuple[str, bytes]]], None] | None = None
-
-    @property
-    def stem(self) -> str:
-        return f"{self.name.replace('-', '_')}-{self.version}"
-
-    @property
-    def filename(self) -> str:
-        return f"{self.stem}-{self.tag}.whl"
-
-    def members(self) -> list[tuple[str, bytes]]:
-        info = f"{self.stem}.dist-info"
-        name, version = self.metadata_name or self.name, self.metadata_version or self.version
-        described = "Description-Content-Type: text/markdown\n" if self.readme else ""
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{self.metadata}"
-        metadata += f"{described}\n{self.readme}"
-        tag = self.wheel_tag or self.tag
-        wheel = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n"
-        members = [
-            *self.files.items(),
-            (f"{info}/METADATA", metadata.encode()),
-            (f"{info}/WHEEL", wheel.encode()),
-        ]
-        if self.entry_points:
-            members.append((f"{info}/entry_points.txt", self.entry_points.encode()))
-        lines = io.StringIO()
-        writer = csv.writer(lines, lineterminator="\n")
-        for path, content in members:
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-            writer.writerow([path, f"sha256={digest.decode()}", len(content)])
-        writer.writerow([f"{info}/RECORD", "", ""])
-        return [*members, (f"{info}/RECORD", self.record(lines.getvalue()).encode())]
-
-    def bytes(self) -> bytes:
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            if self.write is not None:
-                self.write(archive, self.members())
-            else:
-                for path, content in self.members():
-                    info = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
-                    archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-        return buffer.getvalue()
-
-
-def source_archive(files: dict[str, bytes] | None = None) -> bytes:
-    files = files or {"README.md": b"# Demo\n", "demo_env.py": b"X = 1\n"}
-    files = {"pyproject.toml": b'[project]\nname = "demo-env"\n', **files}
-    buffer = io.BytesIO()
-    with (
-        gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as tar,
-    ):
-        for name, content in sorted(files.items()):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(scope="session")
@@ -468,95 +377,6 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 # --- a hub as its own process -----------------------------------------------------------------
-
-
-@dataclass
-class LiveHub:
-    """`vf-hub serve` on a port of this machine."""
-
-    url: str
-    data_dir: Path
-    port: int
-    process: subprocess.Popen[str]
-    log: Path
-    environment: dict[str, str]
-    setup_token: str | None
-    token: str = ""
-
-    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A `vf-hub` command on this hub's data."""
-        return subprocess.run(
-            [sys.executable, "-m", "hub_server.cli", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=check,
-            timeout=60,
-        )
-
-
-def start_hub(
-    data_dir: Path, *, port: int | None = None, tries: int = 1, **settings: Any
-) -> LiveHub:
-    port = port or free_port()
-    environment = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("VF_HUB_", "PRIME_"))},
-        "VF_HUB_DATA_DIR": str(data_dir),
-        "VF_HUB_PORT": str(port),
-        **{f"VF_HUB_{key.upper()}": str(value) for key, value in settings.items()},
-    }
-    data_dir.mkdir(parents=True, exist_ok=True)
-    log = data_dir / "serve.log"
-    with log.open("a") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hub_server.cli", "serve"],
-            env=environment,
-            stdout=out,
-            stderr=out,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        wait_for_port(port, process)
-    except RuntimeError:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its workers too
-        process.wait()
-        raise
-    setup = [word for word in log.read_text().split('"') if word.startswith("setup_")]
-    return LiveHub(
-        f"http://127.0.0.1:{port}",
-        data_dir,
-        port,
-        process,
-        log,
-        environment,
-        setup[-1] if setup else None,
-    )
-
-
-def stop_hub(hub: LiveHub) -> None:
-    hub.process.terminate()
-    try:
-        hub.process.wait(15)
-    except subprocess.TimeoutExpired:
-        hub.process.kill()
-        hub.process.wait()
-
-
-@contextlib.contextmanager
-def served_hub(data_dir: Path, **settings: Any) -> Iterator[LiveHub]:
-    """A served hub with the administrator `alice`, for the block."""
-    hub = start_hub(data_dir, **settings)
-    try:
-        answer = httpx.post(
-            f"{hub.url}/api/v1/setup",
-            json={"token": hub.setup_token, "username": "alice", "password": "correct horse"},
-        )
-        hub.token = answer.raise_for_status().json()["data"]["token"]
-        yield hub
-    finally:
-        stop_hub(hub)
 
 
 @pytest.fixture(scope="module")

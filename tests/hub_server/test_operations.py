@@ -45,6 +45,8 @@ def test_settings_come_from_variables_and_go_to_workers_unchanged(monkeypatch, t
     [
         ("PORTT", "1"),
         ("PORT", "many"),
+        ("PORT", "99999"),
+        ("S3_ACCESS_KEY_ID", "alone"),
         ("WORKERS", "0"),
         ("DATABASE_URL", "mysql://user:s3cret@host/name"),
         ("STORAGE_URL", "ftp://user:s3cret@host"),

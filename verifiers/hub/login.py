@@ -28,12 +28,16 @@ class LoginExpired(HubRefused, TimeoutError):
     """Nobody let the client in before the code ran out."""
 
 
+class LoginDenied(HubRefused, PermissionError):
+    """The person refused the client."""
+
+
 async def log_in(
     hub: HubClient, invite: Callable[[Invitation], None], sleep: _Sleep = asyncio.sleep
 ) -> str:
     """The key that a person gives this client in a browser. Waits; `invite` shows where to go.
 
-    Raises LoginExpired, HubError.
+    Raises LoginExpired, LoginDenied, HubError.
     """
     try:
         started = await hub.post("/oauth/device", is_repeatable=False)
@@ -58,6 +62,8 @@ async def log_in(
             error = body.get("error")
             if error == "slow_down":
                 interval_s += 5.0
+            elif error == "access_denied":
+                raise LoginDenied("The login was refused in the browser.")
             elif error not in ("authorization_pending", None):
                 break
     raise LoginExpired("Nobody approved the login in time. Run `prime login` again.")

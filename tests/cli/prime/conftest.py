@@ -32,7 +32,7 @@ def _load(name: str, path: Path) -> ModuleType:
     return module
 
 
-hub_processes = _load("hub_processes", ROOT / "tests" / "hub_server" / "conftest.py")
+hub_processes = _load("hub_processes", ROOT / "tests" / "hub_server" / "processes.py")
 relay_module = _load("prime_relay", Path(__file__).with_name("relay.py"))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from verifiers.hub.client import HubClient
 from verifiers.hub.config import ConfigFile, HubSettings
-from verifiers.hub.login import LoginExpired, _challenge, log_in
+from verifiers.hub.login import LoginDenied, LoginExpired, _challenge, log_in
 
 
 def at(hub) -> HubSettings:
@@ -38,6 +38,19 @@ async def test_a_person_lets_the_client_in_and_it_gets_a_working_key(hub, way):
     assert invited[0].url.startswith(f"{hub.url}/dashboard/tokens/challenge?code=")
     async with HubClient(at(hub)._replace(api_key=key)) as client:
         assert (await client.get("/user/whoami"))["data"]["slug"] == "alice"
+
+
+async def test_a_person_refuses_the_client_and_it_says_so(hub):
+    invited = []
+
+    async def sleep(_: float) -> None:
+        form = {"code": invited[0].code, "answer": "deny"}
+        async with httpx.AsyncClient() as http:
+            await http.post(f"{hub.url}/dashboard/tokens/challenge", data=form)
+
+    async with HubClient(at(hub)) as client:
+        with pytest.raises(LoginDenied, match="refused in the browser"):
+            await log_in(client, invited.append, sleep)
 
 
 async def test_a_login_that_nobody_approves_ends(hub, monkeypatch):

@@ -256,6 +256,26 @@ async def test_a_large_blob_whose_part_s3_refuses_is_an_outage_and_leaves_no_hal
     assert await read(store, sha256) == staged.read_bytes()
 
 
+@pytest.mark.parametrize("size_bytes", [10, SMALL_BYTES + 1])
+async def test_a_bucket_that_does_not_exist_is_an_outage_from_the_start(
+    s3_endpoint, tmp_path, size_bytes
+):
+    settings = Settings(
+        data_dir=tmp_path,
+        storage_url="s3://no-such-bucket",
+        s3_endpoint=s3_endpoint,
+        s3_access_key_id="test",
+        s3_secret_access_key="test",
+    )
+    store = open_store(settings)
+    with pytest.raises(Unavailable, match="no bucket"):
+        await store.check()
+    staged = tmp_path / "staged"
+    staged.write_bytes(b"x" * size_bytes)
+    with pytest.raises(Unavailable, match="no bucket"):
+        await store.put(staged, hashlib.sha256(staged.read_bytes()).hexdigest())
+
+
 async def test_an_unreachable_s3_is_an_outage_and_not_a_missing_blob(tmp_path):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

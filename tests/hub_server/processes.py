@@ -1,0 +1,121 @@
+"""Hubs as processes of their own: `vf-hub serve` on a free port; the conftests load this."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_for_port(port: int, process: subprocess.Popen[Any], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+            return
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode}")
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on {port} after {limit_s} s")
+
+
+@dataclass
+class LiveHub:
+    """`vf-hub serve` on a port of this machine."""
+
+    url: str
+    data_dir: Path
+    port: int
+    process: subprocess.Popen[str]
+    log: Path
+    environment: dict[str, str]
+    setup_token: str | None
+    token: str = ""
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A `vf-hub` command on this hub's data."""
+        return subprocess.run(
+            [sys.executable, "-m", "hub_server.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=60,
+        )
+
+
+def start_hub(
+    data_dir: Path, *, port: int | None = None, tries: int = 1, **settings: Any
+) -> LiveHub:
+    port = port or free_port()
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("VF_HUB_", "PRIME_"))},
+        "VF_HUB_DATA_DIR": str(data_dir),
+        "VF_HUB_PORT": str(port),
+        **{f"VF_HUB_{key.upper()}": str(value) for key, value in settings.items()},
+    }
+    data_dir.mkdir(parents=True, exist_ok=True)
+    log = data_dir / "serve.log"
+    with log.open("a") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hub_server.cli", "serve"],
+            env=environment,
+            stdout=out,
+            stderr=out,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        wait_for_port(port, process)
+    except RuntimeError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        process.wait()
+        raise
+    setup = [word for word in log.read_text().split('"') if word.startswith("setup_")]
+    return LiveHub(
+        f"http://127.0.0.1:{port}",
+        data_dir,
+        port,
+        process,
+        log,
+        environment,
+        setup[-1] if setup else None,
+    )
+
+
+def stop_hub(hub: LiveHub) -> None:
+    hub.process.terminate()
+    try:
+        hub.process.wait(15)
+    except subprocess.TimeoutExpired:
+        hub.process.kill()
+        hub.process.wait()
+
+
+@contextlib.contextmanager
+def served_hub(data_dir: Path, **settings: Any) -> Iterator[LiveHub]:
+    """A served hub with the administrator `alice`, for the block."""
+    hub = start_hub(data_dir, **settings)
+    try:
+        answer = httpx.post(
+            f"{hub.url}/api/v1/setup",
+            json={"token": hub.setup_token, "username": "alice", "password": "correct horse"},
+        )
+        hub.token = answer.raise_for_status().json()["data"]["token"]
+        yield hub
+    finally:
+        stop_hub(hub)

@@ -1,0 +1,61 @@
+"""Teams and their roles, names and who may have them, and the audit log."""
+
+import pytest
+
+API = "/api/v1/environmentshub"
+
+
+async def test_a_team_shares_environments_by_role(hub, wheel):
+    alice, bob = await hub.person("alice"), await hub.person("bob")
+    team = (await alice.http.post("/api/v1/teams", json={"slug": "acme", "name": "Acme"})).json()
+    team_id = team["data"]["teamId"]
+    assert len(team_id) == 25
+    answer, _ = await alice.push(wheel(), team_slug="acme", visibility="PRIVATE")
+    assert answer.status_code == 200
+    assert (await bob.http.get(f"{API}/acme/demo-env/@latest")).status_code == 404
+    members = f"/api/v1/teams/{team_id}/members"
+    assert (await bob.http.get(members)).status_code == 404
+    await alice.http.post(members, json={"user": "bob", "role": "reader"})
+    bob = await hub.person("bob")
+    assert (await bob.http.get(f"{API}/acme/demo-env/@latest")).status_code == 200
+    assert (await bob.push(wheel(version="2"), team_slug="acme"))[0].status_code == 403
+    await alice.http.post(members, json={"user": "bob", "role": "member"})
+    assert (await bob.push(wheel(version="2"), team_id=team_id))[0].status_code in (200, 409)
+    assert (await bob.http.delete(f"{API}/acme/demo-env")).status_code == 403
+    listed = (await bob.http.get("/api/v1/user/teams?offset=0&limit=100")).json()
+    assert (listed["total_count"], listed["data"][0]["role"]) == (1, "member")
+    await alice.http.delete(f"{members}/bob")
+    assert (await bob.http.get(f"{API}/acme/demo-env/@latest")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "slug",
+    ["al1ce", "a-lice", "ALICE", "admin", "api", "ab", "x" * 31, "ali_ce", "аlice", "-ab", "a--b"],
+)
+async def test_reserved_bad_and_look_alike_usernames_are_refused(small_hub, slug):
+    await small_hub.person("alice")
+    bob = await small_hub.person("bob")
+    answer = await bob.http.patch("/api/v1/user/slug", json={"slug": slug})
+    assert answer.status_code in (400, 409, 422), answer.text
+
+
+async def test_a_former_username_leads_on_and_is_never_given_away(small_hub, wheel):
+    alice, bob = await small_hub.person("alice"), await small_hub.person("bob")
+    await alice.upload(wheel())
+    assert (await alice.http.patch("/api/v1/user/slug", json={"slug": "alicia"})).is_success
+    taken = await bob.http.patch("/api/v1/user/slug", json={"slug": "alice"})
+    assert (taken.status_code, "409" in taken.text) == (409, True)
+    found = (await bob.http.get(f"{API}/alice/demo-env/@latest")).json()["data"]
+    assert found["owner"]["name"] == "alicia"
+    assert (await bob.http.get("/alicia/simple/demo-env/")).status_code == 200
+
+
+async def test_the_audit_log_tells_people_about_themselves_and_administrators_all(small_hub, wheel):
+    alice, bob = await small_hub.person("alice"), await small_hub.person("bob")
+    root = await small_hub.person("root-admin", admin=True)
+    await alice.upload(wheel())
+    mine = (await alice.http.get("/api/v1/audit")).json()["data"]
+    assert {"version.publish", "environment.create"} <= {entry["action"] for entry in mine}
+    assert (await bob.http.get("/api/v1/audit")).json()["data"] == []
+    assert len((await root.http.get("/api/v1/audit")).json()["data"]) == len(mine)
+    assert (await small_hub.http.get("/api/v1/audit")).status_code == 401
