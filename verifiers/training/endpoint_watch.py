@@ -1,4 +1,4 @@
-"""Endpoints that cannot be reached get no rollouts until they answer again."""
+"""Endpoints that cannot be reached, or do not have the policy's weights, get no rollouts until that has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 
 from verifiers.errors import EndpointUnavailable, Error, error_chain
 from verifiers.training.dispatch import Dispatch
-from verifiers.training.inference_admin import InferenceAdmin
+from verifiers.training.inference_admin import (
+    InferenceAdmin,
+    InferenceAdminError,
+    ServerStatus,
+    UpdateFailed,
+)
 from verifiers.training.policy import PolicyEndpoint
 
 logger = logging.getLogger(__name__)
@@ -40,6 +45,43 @@ class EndpointWatch:
         self._timeout_s = timeout_s
         self._spawn = spawn
         self._on_back = on_back
+        self._wanted: list[int | None] = [None] * len(endpoints)
+        """Version of the weights that the source gave each endpoint; None when someone else gives them."""
+        self._missed: set[int] = set()
+        """Endpoints that did not take the last weights, as far as is known."""
+
+    # ------------------------------------------------------------------------------------------ weights
+
+    def take_update(
+        self, results: Sequence[InferenceAdminError | None], version: int
+    ) -> UpdateFailed | None:
+        """Use the endpoints that took the weights, and no others; `results`: of `update_all`. Gives what went wrong.
+
+        When none took them nothing changes: all have the same old ones.
+        """
+        ends = list(zip(self._endpoints, results, strict=True))
+        failed = {endpoint.url: str(result) for endpoint, result in ends if result is not None}
+        updated = [endpoint.url for endpoint, result in ends if result is None]
+        if updated:
+            for index, (endpoint, result) in enumerate(ends):
+                took = result is None
+                self._wanted[index] = version
+                self._missed = self._missed - {index} if took else self._missed | {index}
+                self._dispatch.set_healthy(index, took)
+                if took:
+                    endpoint.set_version(version)
+        return UpdateFailed(failed, updated) if failed else None
+
+    def take_version(self, version: int) -> None:
+        """Someone else has given all endpoints the weights of this version."""
+        self._wanted = [None] * len(self._endpoints)
+        for index in self._missed:
+            self._dispatch.set_healthy(index, True)
+        self._missed = set()
+        for endpoint in self._endpoints:
+            endpoint.set_version(version)
+
+    # ------------------------------------------------------------------------------------------ reachability
 
     def note(self, endpoint: int, error: Any) -> None:
         """A rollout on this endpoint failed; an endpoint without administration cannot be asked and stays in use."""
@@ -54,14 +96,32 @@ class EndpointWatch:
     async def _watch(self, endpoint: int, admin: InferenceAdmin) -> None:
         """Wait until it is back. Raises SourceStalled when none of the endpoints was there for the time limit."""
         deadline = time.monotonic() + self._timeout_s
-        while not (status := await admin.status()).is_healthy:
+        while (missing := self._missing(endpoint, await admin.status())) is not None:
             if any(self._dispatch.healthy_endpoints()):
                 deadline = time.monotonic() + self._timeout_s
             elif time.monotonic() >= deadline:
                 raise SourceStalled(
-                    f"No endpoint answered for {self._timeout_s:g} s; the last word: {status.detail}"
+                    f"No endpoint answered for {self._timeout_s:g} s; the last word: {missing}"
                 )
             await asyncio.sleep(min(HEALTH_INTERVAL_S, self._timeout_s))
         logger.info("%s answers again", admin.url)
+        self._missed.discard(endpoint)
         self._dispatch.set_healthy(endpoint, True)
         self._on_back()
+
+    def _missing(self, endpoint: int, status: ServerStatus) -> str | None:
+        """Why an endpoint cannot be used, None when it can: it is up, and has the weights that it was given.
+
+        A server that was restarted has those it began with; one that does not say which it has is believed, unless it
+        missed an update.
+        """
+        if not status.is_healthy:
+            return status.detail
+        wanted = self._wanted[endpoint]
+        if wanted is None or status.version == wanted:
+            return None
+        if status.version is None and endpoint not in self._missed:
+            return None
+        own = "older weights" if status.version is None else f"weights of version {status.version}"
+        url = self._endpoints[endpoint].url
+        return f"{url} is up with {own}, and the policy has version {wanted}: it waits for the next update"

@@ -171,11 +171,20 @@ class InferenceAdmin:
         if not pause:
             await self.load_weights(weights, version)
             return
+        failure: InferenceAdminError | None = None
         try:
             await self.pause()
             await self.load_weights(weights, version)
+        except InferenceAdminError as error:
+            failure = error
+            raise
         finally:
-            await shielded(self.resume)
+            try:
+                await shielded(self.resume)
+            except InferenceAdminError as error:
+                if failure is None:
+                    raise
+                raise AdminUnavailable(f"{failure} Resuming failed, too: {error}") from failure
 
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Load new weights without pausing; see `update_weights`."""

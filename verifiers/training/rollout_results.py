@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from verifiers.errors import EndpointUnavailable, Error, InfraError
+from verifiers.state import State
 from verifiers.training.advantages import Estimator, given_advantages
 from verifiers.training.samples import (
     UNKNOWN_VERSION,
@@ -67,6 +70,17 @@ class GroupOutcome:
     def mean_reward(self) -> float:
         """Of the healthy rollouts."""
         return float(np.mean(self.rewards)) if self.rewards else 0.0
+
+
+def hang_of(state: State, seconds: float) -> Error | None:
+    """What a rollout that its time limit ended before anything was sampled failed of: it is not the policy's doing."""
+    if not state.get("timed_out") or state.get("trajectory"):
+        return None
+    if state.timing.model.spans:
+        return EndpointUnavailable(
+            f"The endpoint gave no answer; the rollout ended after {seconds:.1f} s."
+        )
+    return InfraError(f"The rollout ended after {seconds:.1f} s, before the model was asked.")
 
 
 def result_of(
@@ -145,6 +159,14 @@ def encoded(value: Any) -> dict[str, Any]:
     """A result or an outcome as JSON values; arrays are base64 of their bytes."""
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     fields["samples"] = [_encoded_sample(sample) for sample in value.samples]
+    if (
+        value.metrics is not None
+    ):  # JSON has no NaN, and some encoders make null of it, others what is no JSON
+        fields["metrics"] = {k: v if math.isfinite(v) else None for k, v in value.metrics.items()}
+    if isinstance(value, RolloutResult):
+        for name in ("reward", "advantage"):
+            number = fields[name]
+            fields[name] = number if number is None or math.isfinite(number) else None
     return {"kind": type(value).__name__, **fields}
 
 
@@ -152,6 +174,10 @@ def decoded(fields: Mapping[str, Any]) -> RolloutResult | GroupOutcome:
     """What `encoded` made."""
     kind = {"RolloutResult": RolloutResult, "GroupOutcome": GroupOutcome}[fields["kind"]]
     own = {name: value for name, value in fields.items() if name != "kind"}
+    if own["metrics"] is not None:
+        own["metrics"] = {k: math.nan if v is None else v for k, v in own["metrics"].items()}
+    if kind is RolloutResult and own["reward"] is None:
+        own["reward"] = math.nan
     return kind(**{**own, "samples": [_decoded_sample(sample) for sample in fields["samples"]]})
 
 

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from verifiers.envs.env_group import EnvGroup, routed_name
 from verifiers.envs.generation import score
-from verifiers.errors import (
-    AuthenticationError,
-    ConfigError,
-)
+from verifiers.errors import AuthenticationError, ConfigError
+from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.rollouts.retries import is_retryable
 from verifiers.state import State
 from verifiers.training.advantages import estimator_of
@@ -33,13 +31,14 @@ from verifiers.training.difficulty import ExampleSampler
 from verifiers.training.dispatch import Dispatch
 from verifiers.training.dispatch_events import Cancellation, CancelReason, Entry, Start
 from verifiers.training.endpoint_watch import EndpointWatch, SourceStalled
-from verifiers.training.inference_admin import UpdateFailed, Weights, update_all
+from verifiers.training.inference_admin import Weights, update_all
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.rollout_results import (
     GroupOutcome,
     RolloutResult,
     decoded,
     encoded,
+    hang_of,
     has_signal,
     outcome_of,
     result_of,
@@ -109,6 +108,8 @@ class RolloutSource:
         self._durations_s: list[float] = []
         """Of rollouts since the last batch."""
         self._last_batch_time = 0.0
+        self._updating = asyncio.Lock()
+        self._limits = RolloutLimits(timeout_s=config.rollout_timeout_s)
         self._evaluations = Evaluations()
 
     # ------------------------------------------------------------------------------------------ opening, closing
@@ -251,12 +252,14 @@ class RolloutSource:
         begun = time.monotonic()
         evaluation = None if start.evaluation is None else self._evaluations[start.evaluation]
         row = self._rows[start.example] if evaluation is None else evaluation.rows[start.example]
-        state = await self.env.rollout(
-            row,
-            self.endpoints[start.endpoint].client,
-            self._model,
-            self._sampling_args if evaluation is None else evaluation.sampling_args,
-        )
+        with run_limits(self._limits):
+            state = await self.env.rollout(
+                row,
+                self.endpoints[start.endpoint].client,
+                self._model,
+                self._sampling_args if evaluation is None else evaluation.sampling_args,
+            )
+        state.error = state.error or hang_of(state, time.monotonic() - begun)
         if isinstance(state.error, AuthenticationError | ConfigError):
             raise state.error
         retry = is_retryable(state.error)
@@ -385,7 +388,7 @@ class RolloutSource:
 
         Groups that become too old are stopped first, while the engines still run. Raises UpdateFailed when an endpoint
         did not take them: it is left out until a later update reaches it, and the others go on with the new ones. When
-        none took them, all go on with the old ones.
+        none took them, all go on with the old ones. Updates are made one after another.
         """
         admins = [endpoint.admin for endpoint in self.endpoints if endpoint.admin is not None]
         if len(admins) != len(self.endpoints):
@@ -393,31 +396,26 @@ class RolloutSource:
                 "An endpoint has no administration. Give it the weights yourself, then call set_version."
             )
         dispatch = self._open_dispatch
-        await self._abort(dispatch.drop_stale(version))
-        results = await update_all(admins, weights, version, pause=pause)
-        took = [result is None for result in results]
-        failed = {
-            endpoint.url: str(result)
-            for endpoint, result in zip(self.endpoints, results, strict=True)
-            if result is not None
-        }
-        if not any(took):
-            raise UpdateFailed(failed, [])
-        for index, endpoint in enumerate(self.endpoints):
-            dispatch.set_healthy(index, took[index])
-            if took[index]:
-                endpoint.set_version(version)
-        await self._advance(version)
-        if failed:
-            raise UpdateFailed(
-                failed, [e.url for e, ok in zip(self.endpoints, took, strict=True) if ok]
-            )
+        async with self._updating:
+            self._check_version(version)  # before any server has the weights
+            await self._abort(dispatch.drop_stale(version))
+            results = await update_all(admins, weights, version, pause=pause)
+            failure = self._watch.take_update(results, version)
+            if failure is None or failure.updated:
+                await self._advance(version)
+        if failure is not None:
+            raise failure
 
     async def set_version(self, version: int) -> None:
         """All endpoints have a new policy, given to them by someone else."""
-        for endpoint in self.endpoints:
-            endpoint.set_version(version)
-        await self._advance(version)
+        async with self._updating:
+            self._check_version(version)
+            self._watch.take_version(version)
+            await self._advance(version)
+
+    def _check_version(self, version: int) -> None:
+        if version < self.version:
+            raise ConfigError(f"The policy version went back from {self.version} to {version}.")
 
     async def _advance(self, version: int) -> None:
         await self._abort(self._open_dispatch.set_version(version))

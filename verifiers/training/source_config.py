@@ -30,6 +30,10 @@ class SourceConfig(BaseModel):
     max_groups_ahead: int | None = Field(default=None, ge=1)
     """Groups begun and not yet in a batch. None: what fills `max_in_flight`, and one batch; a group that waits for its
     last rollouts counts by those alone, while the groups are not more than `max_off_policy_steps` / 2 batches."""
+    rollout_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest one rollout may take, in seconds; it is then scored as it is. One that has sampled nothing is the
+    machinery's failure and played again elsewhere: an endpoint that hangs gives back its places. None: no limit but
+    the environment's and the client's."""
     max_attempts: int = Field(default=3, ge=1)
     """How often a rollout that the machinery failed is played."""
     min_healthy: int = Field(default=2, ge=1)

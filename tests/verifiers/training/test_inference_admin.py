@@ -72,6 +72,12 @@ async def test_weights_that_cannot_be_used_are_refused_and_generation_goes_on(di
         assert (await admin.status()).version == 0
 
 
+async def test_of_a_server_that_is_gone_both_failures_are_told(weights):
+    async with administration("http://127.0.0.1:9") as admin:
+        with pytest.raises(AdminUnavailable, match=r"POST .*/pause failed.*Resuming failed, too"):
+            await admin.update_weights(weights, 1)
+
+
 async def test_a_cancelled_update_still_resumes(weights):
     async with EmbeddedEndpoint() as endpoint, administration(endpoint.url) as admin:
         entered = asyncio.Event()
