@@ -303,7 +303,7 @@ def _not_found_message(env_id: str, name: str) -> str:
     elif "/" in env_id:
         advice = f"Install it: vf-install {env_id}"
     else:
-        advice = f"`vf-install {wanted}` installs ./environments/{name}; `vf-init {wanted}` starts a new one."
+        advice = f"`vf-init {wanted}` starts a new one."
     listed = f"Installed: {', '.join(installed)}." if installed else "No environment is installed."
     return f"No environment {env_id!r} is installed.{hint} {listed} {advice}"
 

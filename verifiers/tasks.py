@@ -293,6 +293,11 @@ def _as_source(given: Any) -> Any:
         return given
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         return given
+    if isinstance(given, str | bytes):
+        raise DatasetError(
+            f"A dataset is a list of rows, not the text {given!r:.200}. If that is its name, load it first: "
+            "datasets.load_dataset(…), or vf.load_example_dataset(…)."
+        )
     if isinstance(given, Mapping):
         raise DatasetError(
             f"A dataset is a list of rows, not a mapping with the keys {sorted(given)!r:.200}. "

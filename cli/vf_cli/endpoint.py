@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +104,16 @@ async def _serve(config: EndpointConfig, *, json_output: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with EmbeddedEndpoint(config) as running:
+    async with AsyncExitStack() as stack:
+        try:
+            running = await stack.enter_async_context(EmbeddedEndpoint(config))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+                raise
+            raise typer.BadParameter(
+                f"Cannot listen on {config.host}:{config.port}: {os.strerror(error.errno)}. Choose with --host and "
+                "--port; port 0 takes a free one."
+            ) from error
         _announce(running, json_output=json_output)
         await stop.wait()
 

@@ -61,8 +61,11 @@ def title_of(
 ) -> str:
     """`gsm8k 0.1.2   20 examples x 4 rollouts   Qwen/Qwen3-4B`."""
     named = f"{name} {version}" if version else name
-    plural = "" if rollouts_per_example == 1 else "s"
-    return f"{named}   {examples:,} examples x {rollouts_per_example} rollout{plural}   {model}"
+    return f"{named}   {_counted(examples, 'example')} x {_counted(rollouts_per_example, 'rollout')}   {model}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def tables(finished: Finished, *, with_example: bool, is_only: bool) -> list[RenderableType]:
@@ -90,10 +93,17 @@ def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
         )
     if finished.saved_to is None:
         return "next", "add -s to keep the rollouts; they were not saved"
-    if finished.summary.error_count:
+    if may_pass_again(finished.summary):
         again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
         return "next", f"{again}     # runs again what failed for infrastructure reasons"
     return "next", "every rollout is a line of results.jsonl there"
+
+
+def may_pass_again(summary: Summary) -> bool:
+    """Whether some rollouts failed for a reason that `--resume` tries again."""
+    from verifiers.runs.resume import failed_by_infrastructure
+
+    return any(failed_by_infrastructure({"error": {"error": name}}) for name in summary.errors)
 
 
 def without_resume(command: Sequence[str]) -> list[str]:
@@ -145,7 +155,7 @@ def _facts(finished: Finished) -> Table:
     if finished.examples < asked:
         add(
             "examples",
-            f"{finished.examples:,} of {asked:,} (-n): the dataset has no more",
+            f"{finished.examples:,}; {asked:,} were asked for, the dataset has no more",
             "yellow",
         )
     cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0

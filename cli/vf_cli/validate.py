@@ -64,11 +64,11 @@ def validate(
         checks = [check._asdict() for check in found.checks]
         output.show_json({"env_id": found.env_id, "is_sound": found.is_sound, "checks": checks})
     else:
-        _show(found.env_id, found.checks)
+        _show(env, found.env_id, found.checks)
     return 0 if found.is_sound else EXIT_FAILED
 
 
-def _show(env_id: str, checks: list) -> None:
+def _show(env: str, env_id: str, checks: list) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -86,5 +86,5 @@ def _show(env_id: str, checks: list) -> None:
     }
     summary = f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
     output.show(
-        f"{env_id}: {summary}" + ("" if counts["fail"] else f"   next: vf-eval {env_id} -m MODEL")
+        f"{env_id}: {summary}" + ("" if counts["fail"] else f"   next: vf-eval {env} -m MODEL")
     )

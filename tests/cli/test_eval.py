@@ -294,7 +294,7 @@ def test_fewer_examples_than_asked_for_are_noted_in_the_summary(run, endpoint, m
     few = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 1000, "-r", 1)
     enough = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1)
 
-    assert "6 of 1,000 (-n): the dataset has no more" in few.out
+    assert "6; 1,000 were asked for, the dataset has no more" in few.out
     assert "the dataset has no more" not in enough.out
     assert few.code == enough.code == 0
 
@@ -313,3 +313,40 @@ def load_environment():
     said = " ".join(done.out.split())
     assert "lone surrogate U+D83D at character 8 of messages[0].content" in said
     assert done.code == 1
+
+
+def test_resuming_is_only_advised_where_it_can_help(run, endpoint_that, make_environment):
+    path = make_environment()
+    wrong = endpoint_that(refuse_every=1, status=404, message="The model 'sums' does not exist.")
+    options = ("-m", "sums", "-n", 1, "-r", 1, "-s", "--yes")
+
+    hopeless = run("eval", path, "-b", wrong.url, *options)
+    assert "does not exist. Check the base URL and the model name." in " ".join(
+        hopeless.out.split()
+    )
+    assert "--resume" not in hopeless.out
+    assert hopeless.code == 1
+
+    without_version = run("eval", path, "-b", wrong.url.removesuffix("/v1"), *options)
+    assert "Most base URLs end in /v1" in " ".join(without_version.out.split())
+
+
+def test_scoring_of_failed_rollouts_is_not_complained_about(run, endpoint_that, make_environment):
+    source = """
+import verifiers as vf
+
+
+def last_word(completion):
+    return float(completion[-1]["content"] == "yes")
+
+
+def load_environment():
+    return vf.SingleTurnEnv(dataset=[{"question": "?"}], rubric=vf.Rubric(funcs=[last_word]))
+"""
+    failing = endpoint_that(refuse_every=1)
+
+    done = run("eval", make_environment(source), "-b", failing.url, "-m", "sums", "-r", 1)
+
+    assert "the model is on fire" in done.err
+    assert "IndexError" not in done.err + done.out
+    assert "1 example x 1 rollout " in done.out

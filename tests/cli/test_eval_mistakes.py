@@ -205,3 +205,11 @@ def load_environment():
 
     assert (done.code, "e.g. `-n 100`" in " ".join(done.err.split())) == (2, True)
     assert run("eval", path, "-b", endpoint.url, "-n", 3, "-r", 1).code == 0
+
+
+def test_a_name_like_an_installed_one_is_not_advised_to_be_installed(run):
+    done = run("eval", "wordl", "-b", "http://127.0.0.1/v1")
+
+    assert done.code == 2
+    assert "vf-init wordl" in done.err
+    assert "vf-install wordl" not in done.err

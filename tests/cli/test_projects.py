@@ -355,3 +355,22 @@ def test_validate_of_nothing_is_a_failed_load(run):
 
 def test_names_are_checked_for_the_library_too():
     assert create_environment("an_env", "made").folder == Path("made/an_env")
+
+
+def test_an_environment_without_rewards_is_skipped_not_passed(run, make_environment):
+    path = make_environment(
+        "import verifiers as vf\n"
+        "def load_environment():\n"
+        "    return vf.SingleTurnEnv(dataset=[{'question': 'q', 'answer': 'a'}], rubric=vf.Rubric())\n"
+    )
+
+    checks = {check["name"]: check for check in run("validate", path, "--json").json["checks"]}
+
+    assert checks["gold"]["status"] == "skip"
+    assert "no reward function has a positive weight" in checks["gold"]["detail"]
+
+
+def test_the_next_step_after_a_folder_names_the_folder(run, make_environment):
+    path = make_environment()
+
+    assert f"next: vf-eval {path} -m MODEL" in run("validate", path).out

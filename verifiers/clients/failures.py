@@ -86,6 +86,9 @@ NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "cr
 
 SHOWN_CHARACTERS = 200
 
+_VERSION = re.compile(r"/v\d")
+"""The version in the path of most APIs: `/v1`, `/v1beta`, `/api/v1`."""
+
 
 class NoSuchRoute(BadRequestError):
     """The endpoint has no such path, or no such model (404, 405)."""
@@ -152,7 +155,7 @@ def is_retryable(refusal: Refusal) -> bool:
 
 def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> Error:
     """The error to raise for a refusal after the last attempt; `url` must hold no secret."""
-    said = shown(refusal.text)
+    said = shown(refusal.text).removesuffix(".")
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     if is_overlong(refusal):
         return OverlongPromptError(f"{url} says the prompt is too long: {said}")
@@ -163,8 +166,9 @@ def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> 
                 f"They come from {key_var}: check its value, and that it belongs to this URL."
             )
         case 404 | 405:
+            hint = "" if _VERSION.search(url) else " Most base URLs end in /v1; this one does not."
             return NoSuchRoute(
-                f"{url} answered {refusal.status}: {said}. Check the base URL and the model name."
+                f"{url} answered {refusal.status}: {said}. Check the base URL and the model name.{hint}"
             )
         case 429 | 529:
             return RateLimitError(f"{url} limits the rate ({refusal.status}){tries}: {said}")

@@ -94,6 +94,10 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         self.tool_defs: list[Tool] | None = self._normalize_tool_defs(tool_defs or oai_tools)
         self.system_prompt = system_prompt
         self.few_shot = normalize_messages(few_shot, field_name="few_shot") if few_shot else None
+        if isinstance(rubric, list | tuple) or inspect.isroutine(rubric):
+            raise ConfigError(
+                f"rubric must be a Rubric; got {rubric!r:.200}. Write rubric=vf.Rubric(funcs=[…])."
+            )
         self.parser = parser or (rubric.parser if rubric is not None else Parser())
         self.rubric: Rubric = rubric or Rubric(parser=self.parser)
         if rubric is not None and parser is not None and _parsers_differ(parser, rubric):

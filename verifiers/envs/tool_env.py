@@ -8,7 +8,7 @@ from typing import Any
 from verifiers.envs import stops
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
-from verifiers.errors import ToolCallError, ToolError, ToolParseError
+from verifiers.errors import ConfigError, ToolCallError, ToolError, ToolParseError
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric
 from verifiers.state import State
 from verifiers.tools import toolbox
@@ -42,6 +42,10 @@ class ToolEnv(MultiTurnEnv):
         self.tool_monitor_rubric = ToolMonitorRubric()
         self.error_formatter = error_formatter
         self.stop_errors: tuple[type[Exception], ...] = tuple(stop_errors or ())
+        if callable(tools) or isinstance(tools, str):
+            raise ConfigError(
+                f"tools must be a list of functions; got {tools!r:.200}. Write tools=[…]."
+            )
         super().__init__(max_turns=max_turns, **kwargs)
         self.add_rubric(self.tool_monitor_rubric)
         for tool in tools or []:

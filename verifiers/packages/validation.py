@@ -236,6 +236,8 @@ class _Validator:
         """The right answer scores full."""
         self._needs_scores()
         played = self._played_rows()
+        if not any(map(self._full_reward, played)):
+            raise _NotApplicable("no reward function has a positive weight: all answers score alike")
         worst: tuple[float, float, Row, RolloutOutput] | None = None
         preferred = 0
         for row in played:
@@ -378,7 +380,7 @@ class _Validator:
         except TimeoutError as error:
             raise TimeoutError(f"It took longer than {self.limits.play_s:g} s.") from error
         if problems:
-            raise _Failed(" ".join(problems[:3]))
+            raise _Failed("; ".join(problem.rstrip(".") for problem in problems[:3]) + ".")
         return "it keeps the promises of every environment"
 
     # --------------------------------------------------------------------------------------------- playing

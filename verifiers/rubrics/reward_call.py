@@ -58,8 +58,9 @@ class RewardCall:
         try:
             number = float(value)
         except (TypeError, ValueError):
+            missing = " Is a `return` missing?" if value is None else ""
             raise RewardError(
-                f"Reward function {self.name!r} returned {value!r:.200}; it must return a number."
+                f"Reward function {self.name!r} returned {value!r:.200}; it must return a number.{missing}"
             ) from None
         if not math.isfinite(number):
             raise RewardError(

@@ -45,6 +45,10 @@ class Rubric:
         scoring_timeout_s: float = DEFAULT_TIME_LIMIT_S,
     ) -> None:
         self.logger = logging.getLogger(f"verifiers.rubrics.{type(self).__name__}")
+        if callable(funcs) or isinstance(funcs, str):
+            raise ConfigError(
+                f"Rubric takes a list of reward functions; got {funcs!r:.200}. Write Rubric(funcs=[…])."
+            )
         self.funcs: list[RewardFunc] = list(funcs or [])
         for func in self.funcs:
             _check_callable(func)

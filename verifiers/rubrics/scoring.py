@@ -205,7 +205,7 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded on the score, counted in the summary
             if not isinstance(error, RewardError | ScoringTimeout):
                 error = _caused(_raised(call.name, error), error)
-            found = _recorded(call, error)
+            found = _recorded(call, error, [state])
             if state.error is None:
                 errors.append(found)
             value = 0.0
@@ -226,7 +226,7 @@ async def _value(
     try:
         return await call_individual(call, state, objects, time_limit_s), None
     except (RewardError, ScoringTimeout) as error:
-        return 0.0, _recorded(call, error)
+        return 0.0, _recorded(call, error, [state])
 
 
 async def _group_values(
@@ -236,11 +236,13 @@ async def _group_values(
         values = await call_for_group(call, states, objects, time_limit_s)
         return [(value, None) for value in values]
     except (RewardError, ScoringTimeout) as error:
-        return [(0.0, _recorded(call, error)) for _ in states]
+        return [(0.0, _recorded(call, error, states)) for _ in states]
 
 
-def _recorded(call: RewardCall, error: Exception) -> dict[str, str]:
-    logger.warning("%s", error)
+def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> dict[str, str]:
+    # Of rollouts that had failed before, their own error says enough: there was no completion to score.
+    level = logging.DEBUG if all(state.error is not None for state in states) else logging.WARNING
+    logger.log(level, "%s", error)
     return {**error_info(error), "function": call.name, "message": str(error)}
 
 

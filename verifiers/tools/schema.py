@@ -20,11 +20,13 @@ VALID_TOOL_CONTENT_PART_TYPES = frozenset({"text", "image_url"})
 def convert_func_to_tool_def(func: Any, hidden: Collection[str] = ()) -> Tool:
     """The definition of a function as a tool, without its `hidden` parameters.
 
-    Raises ConfigError when the function takes `**kwargs`, which no schema can describe, or has an annotation that
-    cannot be expressed in JSON.
+    Raises ConfigError when it is no function, takes `**kwargs`, which no schema can describe, has a parameter that
+    cannot be given by name, or an annotation that cannot be expressed in JSON.
     """
     if isinstance(func, Tool):
         return func
+    if not callable(func):
+        raise ConfigError(f"A tool must be a function; got {type(func).__name__}: {func!r:.200}")
     name = getattr(func, "__name__", type(func).__name__)
     description, arguments = _documentation(func)
     return Tool(
@@ -121,6 +123,11 @@ def _parameters_schema(
             raise ConfigError(
                 f"Tool {name!r} takes **{parameter.name}, which a model cannot see. Name its parameters."
             )
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise ConfigError(
+                f"Tool {name!r} takes {parameter.name!r} by position only, and models give arguments by name. Take the "
+                "`/` out of its signature."
+            )
         annotation = hints.get(parameter.name, Any)
         default: Any = ... if parameter.default is inspect.Parameter.empty else parameter.default
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -143,8 +150,11 @@ def _parameters_schema(
         NameError,
         TypeError,
     ) as error:
+        reason = str(error).partition("\n")[0].partition(" Set `")[0].rstrip(".")
         raise ConfigError(
-            f"Tool {name!r} has a parameter that JSON cannot express: {error}"
+            f"Tool {name!r} has a parameter that JSON cannot express: {reason}. Annotate it with str, int, float, "
+            "bool, list, dict, a dataclass or a pydantic model, or hide it from the model (StatefulToolEnv.add_tool, "
+            "args_to_skip)."
         ) from error
     strict = _strict(schema, schema)
     strict.setdefault("properties", {})

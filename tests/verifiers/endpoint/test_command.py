@@ -3,6 +3,7 @@
 import json
 import logging
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -74,3 +75,16 @@ def test_wrong_usage_is_explained(process_state, monkeypatch, capsys, arguments,
     assert shown.out == ""
     assert words in shown.err
     assert "Traceback" not in shown.err
+
+
+def test_a_port_that_is_taken_is_said_with_what_to_do(capsys, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        monkeypatch.setattr(sys, "argv", ["vf-endpoint", "--port", port])
+
+        assert endpoint_main() == 2
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Cannot listen on 127.0.0.1:{port}: Address already in use. Choose with --host" in said

@@ -323,3 +323,36 @@ def test_hooks_can_be_listed() -> None:
     names = [condition.__name__ for condition in Env(dataset=ROWS)._stop_conditions]
     assert names[:2] == ["has_error", "enough"]
     assert [handler.__name__ for handler in Env(dataset=ROWS)._cleanup_handlers] == ["render_state"]
+
+
+def right(completion: Any) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: vf.ToolEnv(tools=right, dataset=[{"question": "q"}]), r"Write tools=\[…\]"),
+        (lambda: vf.ToolEnv(tools="add", dataset=[{"question": "q"}]), r"Write tools=\[…\]"),
+        (lambda: vf.Rubric(funcs=right), r"Write Rubric\(funcs=\[…\]\)"),
+        (
+            lambda: vf.SingleTurnEnv(dataset=[{"question": "q"}], rubric=[right]),
+            r"rubric must be a Rubric; got \[.*Write rubric=vf\.Rubric\(funcs=\[…\]\)",
+        ),
+        (
+            lambda: vf.SingleTurnEnv(dataset=[{"question": "q"}], rubric=right),
+            r"rubric must be a Rubric; got <function right",
+        ),
+    ],
+)
+def test_one_thing_where_a_list_belongs_is_said_with_the_right_spelling(
+    make: Any, said: str
+) -> None:
+    with pytest.raises(vf.ConfigError, match=said):
+        make()
+
+
+def test_the_name_of_a_dataset_is_not_taken_for_its_rows() -> None:
+    env = vf.SingleTurnEnv(dataset="gsm8k", rubric=vf.Rubric())
+    with pytest.raises(vf.DatasetError, match=r"not the text 'gsm8k'.*load_example_dataset"):
+        env.get_dataset()

@@ -146,3 +146,29 @@ def test_which_results_are_content_parts() -> None:
     assert not is_valid_tool_content_parts([{"type": "video"}])
     assert not is_valid_tool_content_parts("text")
     assert not is_valid_tool_content_parts([1])
+
+
+def test_a_parameter_that_cannot_be_given_by_name_is_refused() -> None:
+    def take(value: int, /) -> int:
+        return value
+
+    with pytest.raises(vf.ConfigError, match="'value' by position only"):
+        convert_func_to_tool_def(take)
+
+
+def test_a_type_that_json_cannot_express_is_named_with_what_can_be_used() -> None:
+    class Query: ...
+
+    def ask(query: Query) -> str:
+        return ""
+
+    with pytest.raises(vf.ConfigError, match=r"Query.*Annotate it with str") as caught:
+        convert_func_to_tool_def(ask)
+    assert "pydantic.dev" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("tool", [3, "calculator", None])
+def test_what_is_no_function_is_refused_as_a_tool(tool: Any) -> None:
+    with pytest.raises(vf.ConfigError, match="A tool must be a function; got"):
+        convert_func_to_tool_def(tool)
