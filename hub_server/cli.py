@@ -7,12 +7,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
 from hub_server.accounts.authorisation import Action
 from hub_server.errors import HubError, SettingsError, Unavailable
+from hub_server.exits import leave
 from hub_server.logs import configure_logging
 from hub_server.moments import utc_now
 from hub_server.preparation import is_prepared
@@ -329,10 +330,12 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(awaited())
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the command. An error is one line: exit code 1 for what is broken or out of reach, else 2."""
     try:
         app()
+    except SystemExit as ended:  # how the command line ends when nothing is wrong, too
+        leave(ended.code if isinstance(ended.code, int) else 1 if ended.code else 0)
     except Unavailable as error:
         _fail(error.detail, 1)
     except HubError as error:
@@ -344,11 +347,12 @@ def main() -> None:
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
         _fail(f"{first}. Is the database reachable, and the folder writable?", 1)
+    leave(0)
 
 
-def _fail(text: str, code: int) -> None:
+def _fail(text: str, code: int) -> NoReturn:
     typer.echo(f"vf-hub: {text}", err=True)
-    sys.exit(code)
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hub_server.exits import leave
 from hub_server.logs import configure_logging
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
@@ -88,4 +89,8 @@ def application() -> Any:  # an ASGI application, whose type uvicorn does not ex
 
 if __name__ == "__main__":
     configure_logging()
-    serve(settings_from_environment())
+    try:
+        serve(settings_from_environment())
+    except SystemExit as ended:  # uvicorn could not start, and has said why
+        leave(ended.code if isinstance(ended.code, int) else 1)
+    leave(0)

@@ -67,6 +67,50 @@ def test_the_usual_spelling_of_a_postgresql_address_is_understood():
     assert given.sqlalchemy_url == "postgresql+asyncpg://user:password@host/name"
 
 
+def test_a_command_on_s3_ends_with_its_own_exit_code(tmp_path, sqlite_settings):
+    storage = {
+        "VF_HUB_STORAGE_URL": "s3://bucket",
+        "VF_HUB_S3_ENDPOINT": "http://127.0.0.1:1",
+        "VF_HUB_S3_ACCESS_KEY_ID": "x",
+        "VF_HUB_S3_SECRET_ACCESS_KEY": "y",
+    }
+    # obstore's threads outlive the request: the interpreter going down under them would abort it.
+    script = """
+import asyncio, sys
+from datetime import timedelta
+import obstore
+from obstore.store import S3Store
+from hub_server.exits import leave
+
+store = S3Store(
+    "b",
+    config={"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": "y"},
+    client_options={"allow_http": True},
+    retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+)
+
+
+async def ask():
+    try:
+        await obstore.head_async(store, "k")
+    except Exception:
+        print("asked")
+
+
+asyncio.run(ask())
+leave(3)
+"""
+    environment = {**os.environ, **environment_of(sqlite_settings), **storage}
+    command = [sys.executable, "-m", "hub_server.cli", "gc"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "object storage failed" in done.stderr) == (1, True), done.stderr
+    for _ in range(5):
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stdout) == (3, "asked\n"), ended.stderr
+
+
 def test_a_misspelt_setting_is_recognised(monkeypatch):
     monkeypatch.setenv("VF_HUB_DATABSE_URL", "x")
     with pytest.raises(SettingsError, match="mean VF_HUB_DATABASE_URL"):
