@@ -162,7 +162,15 @@ class PullServer:
         try:
             return await handler(request)
         except ValidationError as error:
-            return _error(422, "ValidationError", str(error))
+            return _error(422, "ValidationError", _complaints(error))
+        except web.HTTPException as error:  # no such path or method, a body that is too large
+            answer = _error(
+                error.status,
+                type(error).__name__,
+                f"{request.method} {request.path}: {error.reason}",
+            )
+            answer.headers.update({k: v for k, v in error.headers.items() if k == "Allow"})
+            return answer
         except UpdateFailed as error:
             details = {"failures": error.failures, "updated": error.updated}
             return _error(502, "UpdateFailed", str(error), **details)
@@ -185,29 +193,37 @@ class PullServer:
                 "endpoints": [endpoint.url for endpoint in source.endpoints],
                 "config": source.config.model_dump(mode="json"),
                 "version": source.version,
-                "last_step": None if self._held is None else self._held.step,
+                "last_step": source.step or None,
             }
         )
 
     async def _batch(self, request: web.Request) -> web.Response:
-        step = _number(request.match_info["step"], "step")
-        timeout_s = min(_number(request.query.get("timeout_s", "30"), "timeout_s"), LONGEST_WAIT_S)
-        async with self._pulling:
+        step = _step(request.match_info["step"])
+        timeout_s = min(_seconds(request.query.get("timeout_s", "30")), LONGEST_WAIT_S)
+        held = self._held
+        if held is None or step != held.step:
+            if step != self.source.step + 1:
+                return self._wrong_step(step)
+            try:
+                async with asyncio.timeout(timeout_s), self._pulling:
+                    if self.source.step < step:  # else somebody else who waited for it has it now
+                        self._held = await self.source.next_batch()
+            except TimeoutError:
+                return web.Response(status=204)
             held = self._held
-            if held is None or step == held.step + 1:
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        held = self._held = await self.source.next_batch()
-                except TimeoutError:
-                    return web.Response(status=204)
-        if step != held.step:
-            message = f"Step {step:g} cannot be had: the last batch is of step {held.step}. Ask for it or for the next."
-            return _error(409, "WrongStep", message, last_step=held.step)
+            if held is None or held.step != step:
+                return self._wrong_step(step)
         about = {"step": held.step, "version": held.version, "metrics": held.metrics}
         if ARROW in request.headers.get("Accept", ""):
             return await asyncio.to_thread(_arrow_answer, held, about)
         body = await asyncio.to_thread(_json_body, held, about)
         return web.Response(body=body, content_type="application/json")
+
+    def _wrong_step(self, step: int) -> web.Response:
+        last, held = self.source.step, self._held
+        choice = f"{last} again, or {last + 1}" if held is not None else f"{last + 1}"
+        message = f"Step {step} cannot be had. The last one given out is {last or 'none'}; ask for {choice}."
+        return _error(409, "WrongStep", message, last_step=last or None)
 
     async def _weights(self, request: web.Request) -> web.Response:
         asked = WeightsRequest.model_validate_json(await request.read())
@@ -247,14 +263,28 @@ class PullServer:
         return _answer(self.source.state_dict())
 
 
-def _number(text: str, name: str) -> float:
+def _step(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ConfigError(f"The step must be a whole number, counted from 1; got {text!r:.50}.")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number) or number < 0:
-        raise ConfigError(f"{name} must be a number of at least 0; got {text!r:.50}.")
+        raise ConfigError(f"timeout_s must be a number of at least 0; got {text!r:.50}.")
     return number
+
+
+def _complaints(error: ValidationError) -> str:
+    """What is wrong with a body, field by field."""
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or 'the body'}: {each['msg']}"
+        for each in error.errors(include_url=False)
+    )
 
 
 def _json_body(batch: Batch, about: Mapping[str, Any]) -> bytes:

@@ -187,6 +187,11 @@ class RolloutSource:
         return self._open_dispatch.version
 
     @property
+    def step(self) -> int:
+        """Of the last batch that was given out, before resuming too; 0 before the first."""
+        return self._open_dispatch.tally.batches
+
+    @property
     def in_flight(self) -> int:
         """Rollouts being played."""
         return self._open_dispatch.in_flight
@@ -456,7 +461,7 @@ class RolloutSource:
         try:
             dispatch.add_evaluation(number, running.left())
             self._fill()
-            await _first_of(running.done, self._stopped)
+            await running.wait(self._stopped)
             if not running.done.is_set():
                 raise self._failure or RuntimeError("The source was closed during an evaluation.")
         finally:
@@ -483,16 +488,6 @@ class RolloutSource:
             ),
             "evaluations": self._evaluations.state_dict(partial),
         }
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    """Wait until any of the events is set."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
 
 
 __all__ = ["Batch", "Evaluation", "RolloutSource", "SourceConfig", "SourceStalled"]

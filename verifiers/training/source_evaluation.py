@@ -77,6 +77,15 @@ class RunningEvaluation:
         if len(self._outputs) == len(self.rows):
             self.done.set()
 
+    async def wait(self, stopped: asyncio.Event) -> None:
+        """Until all groups have ended, or nothing more will come."""
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.done, stopped)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
     def _output(self, result: State | RolloutOutput) -> RolloutOutput:
         # What was saved and resumed is an output already.
         if isinstance(result, State):

@@ -70,12 +70,59 @@ async def test_batches_come_in_steps_and_a_lost_answer_is_asked_for_again():
 async def test_a_wrong_step_is_refused_and_loses_nothing():
     async with PullServer(source()) as server, Trainer(server.url) as trainer:
         status, body = await trainer.get("/batches/7")
-        assert (status, body["error"]["last_step"]) == (409, 1)
+        assert (status, body["error"]["last_step"]) == (409, None)
+        assert "The last one given out is none; ask for 1." in body["error"]["message"]
         assert (await trainer.get("/batches/1"))[0] == 200
         assert (await trainer.get("/batches/3"))[0] == 409
         assert (await trainer.get("/batches/2"))[0] == 200
         assert (await trainer.get("/batches/1"))[0] == 409
-        assert (await trainer.get("/batches/x"))[0] == 400
+        status, body = await trainer.get("/batches/7")
+        assert (status, body["error"]["last_step"]) == (409, 2)
+        assert "ask for 2 again, or 3" in body["error"]["message"]
+        for wrong in ("x", "1.5", "-1", "nan", "9" * 30):
+            status, body = await trainer.get(f"/batches/{wrong}")
+            assert (status, body["error"]["type"]) == (400, "ConfigError")
+
+
+async def test_every_error_has_the_same_form():
+    async with PullServer(source()) as server, Trainer(server.url) as trainer:
+        assert await trainer.get("/nothing") == (
+            404, {"error": {"type": "HTTPNotFound", "message": "GET /nothing: Not Found"}},
+        )  # fmt: skip
+        status, body = await trainer.post("/state", {})
+        assert (status, body["error"]["type"]) == (405, "HTTPMethodNotAllowed")
+        status, body = await trainer.post("/version", {"version": "x", "y": 1})
+        assert status == 422
+        message = body["error"]["message"]
+        assert message.startswith("version: Input should be a valid integer")
+        assert message.endswith("y: Extra inputs are not permitted")
+
+
+async def test_who_asks_for_the_last_step_does_not_wait_for_who_asks_for_the_next():
+    gate = asyncio.Event()
+    count = iter(range(10**9))
+
+    def reply(_):
+        number = next(count)
+        return Reply("no" if number % 2 else "yes", after=gate if number >= 4 else None)
+
+    client = ScriptedClient(reply, token_ids=True)
+    async with (
+        PullServer(source(client)) as server,
+        Trainer(server.url) as trainer,
+        Trainer(server.url) as other,
+    ):
+        first = await trainer.get("/batches/1")
+        waiting = asyncio.create_task(trainer.get("/batches/2?timeout_s=300"))
+        while not server._pulling.locked():  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0)
+        assert await other.get("/batches/1") == first
+        assert (await other.get("/batches/3"))[0] == 409
+        assert await other.get("/batches/2?timeout_s=0.01") == (204, None)
+        gate.set()
+        status, second = await waiting
+        assert (status, second["step"]) == (200, 2)
+        assert await other.get("/batches/2") == (200, second)
 
 
 async def test_a_batch_that_is_not_ready_in_time_is_204_and_comes_later():
@@ -139,6 +186,10 @@ async def test_a_saved_state_goes_on_with_the_next_step():
         await trainer.get("/batches/1")
         _, state = await trainer.get("/state")
     async with PullServer(source(state=state)) as server, Trainer(server.url) as trainer:
+        assert (await trainer.get("/info"))[1]["last_step"] == 1
+        status, body = await trainer.get("/batches/1")
+        assert (status, body["error"]["last_step"]) == (409, 1)
+        assert body["error"]["message"].endswith("ask for 2.")
         assert (await trainer.get("/batches/2"))[1]["step"] == 2
 
 
