@@ -17,7 +17,7 @@ from verifiers.clients import resolve_client
 from verifiers.configs import EvalConfig, EvalRunConfig
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
-from verifiers.loading import Loaded, load, load_folder
+from verifiers.loading import Loaded, load, load_folder, require_folder, require_installed
 from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
 from verifiers.runs.saved import RunNotFound
 from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, StartCallback
@@ -65,6 +65,14 @@ def prepare_environment(config: EvalConfig) -> Loaded:
 def is_folder_id(env_id: str) -> bool:
     """Whether an id is a path to a folder rather than a name: it begins with `.`, `/` or `~`."""
     return env_id.startswith((".", "/", "~"))
+
+
+def require_present(env_id: str) -> None:
+    """Raise EnvironmentNotFound when an evaluation could not load its environment; nothing is imported to find out."""
+    if is_folder_id(env_id):
+        require_folder(env_id)
+    else:
+        require_installed(env_id)
 
 
 def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:

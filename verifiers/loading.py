@@ -68,18 +68,33 @@ def load_folder(folder: str | Path, env_args: Mapping[str, Any] | None = None) -
     Raises EnvironmentNotFound when the folder has no module of that name, and otherwise as `load_environment`.
     """
     started = time.perf_counter()
-    folder = Path(folder).resolve()
-    name = folder_module_name(folder)
-    source = environment_source(folder)
-    if source is None:
-        raise EnvironmentNotFound(
-            f"{folder} holds no environment: expected {name}.py or {name}/__init__.py in it. "
-            f"`vf-init {name.replace('_', '-')}` makes one."
-        )
+    source = require_folder(folder)
+    name = folder_module_name(Path(folder).resolve())
     module = sys.modules.get(name)
     if module is None or Path(getattr(module, "__file__", None) or "").resolve() != source:
         module = _import_file(name, source)
     return _build(module, name.replace("_", "-"), env_args or {}, started)
+
+
+def require_folder(folder: str | Path) -> Path:
+    """The file that defines the environment of a folder; EnvironmentNotFound when it has none."""
+    folder = Path(folder).resolve()
+    source = environment_source(folder)
+    if source is None:
+        name = folder_module_name(folder)
+        raise EnvironmentNotFound(
+            f"{folder} holds no environment: expected {name}.py or {name}/__init__.py in it. "
+            f"`vf-init {name.replace('_', '-')}` makes one."
+        )
+    return source
+
+
+def require_installed(env_id: str) -> None:
+    """Raise EnvironmentNotFound when no module of this id is installed; none is imported to find out."""
+    name = module_name(env_id)
+    importlib.invalidate_caches()
+    if name not in sys.modules and importlib.util.find_spec(name) is None:
+        raise EnvironmentNotFound(_not_found_message(env_id, name))
 
 
 def module_name(env_id: str) -> str:

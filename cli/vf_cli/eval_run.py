@@ -13,7 +13,7 @@ import typer
 
 from vf_cli import eval_hub, output, report
 from vf_cli.interrupts import interruptible
-from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED
+from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED, failure
 from vf_cli.progress import LiveProgress, PlainProgress, Progress
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Planned(NamedTuple):
 def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> int:
     """Plan and run every evaluation of the command, and give the exit code."""
     from verifiers.clients.connect import api_key_of, resolve_client_configs
+    from verifiers.evaluation import require_present
     from verifiers.runs.prices import PriceTable
 
     planned, heartbeat_url = plan(env_id_or_config, said)
@@ -79,11 +80,35 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
                 "--max-cost needs --prices FILE, which says what the model costs."
             )
     prices = PriceTable.load(choices.prices) if choices.prices else None
+    for one in planned[1:]:
+        require_present(
+            one.config.env_id
+        )  # a slip in the last of them, before the first is paid for
+    finished, cause = _run_planned(planned, choices, prices, heartbeat_url or choices.heartbeat_url)
+    if cause is None:
+        code = exit_code(finished, len(planned), choices.fail_under)
+    elif not finished:
+        raise cause
+    else:  # what the others gave is not lost with it
+        output.note(f"evaluation {len(finished) + 1} of {len(planned)} could not be run:")
+        code = failure(cause, is_verbose=choices.verbose)
+    return _reported(finished, code, len(planned), choices)
+
+
+def _run_planned(
+    planned: Sequence[Planned], choices: Choices, prices: Any, heartbeat_url: str | None
+) -> tuple[list[report.Finished], Exception | None]:
+    """The evaluations that ended, shown one by one, and what kept the next one from running."""
     finished: list[report.Finished] = []
     for one in planned:
         if len(planned) > 1:
             output.note(f"evaluation {len(finished) + 1} of {len(planned)}")
-        result = _run_one(one, choices, prices, heartbeat_url or choices.heartbeat_url)
+        try:
+            result = _run_one(one, choices, prices, heartbeat_url)
+        except (typer.Abort, typer.Exit):
+            raise  # somebody said no when asked
+        except Exception as error:  # noqa: BLE001  # said by whoever asked, after what is finished
+            return finished, error
         finished.append(result)
         if not choices.as_json:
             is_only = len(planned) == 1
@@ -92,7 +117,13 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
                 output.show(part)
         if not result.is_complete:
             break
-    code = exit_code(finished, len(planned), choices.fail_under)
+    return finished, None
+
+
+def _reported(
+    finished: Sequence[report.Finished], code: int, planned: int, choices: Choices
+) -> int:
+    """Push what is to be pushed, show everything as JSON or the comparison, and give the exit code."""
     pushed: list[dict[str, Any] | None] = [None] * len(finished)
     if choices.push:
         pushed = [eval_hub.push(one, as_json=choices.as_json) for one in finished]
@@ -104,7 +135,7 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
             for one, to in zip(finished, pushed, strict=True)
         ]
         output.show_json({"exit_code": code, "evaluations": reports})
-    elif len(planned) > 1:
+    elif planned > 1:
         output.show()
         output.show(report.comparison(finished))
     return code

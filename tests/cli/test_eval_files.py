@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 
 def test_a_file_runs_every_evaluation_and_compares_them(run, endpoint_that, make_environment):
     endpoint = endpoint_that(wrong_every=3)
@@ -112,3 +114,38 @@ def test_a_display_option_beside_a_file_is_not_mentioned(run, endpoint, make_env
     )
 
     assert "command line" not in run("eval", "c.toml", "--disable-tui").err
+
+
+def test_a_missing_environment_is_told_before_any_evaluation_of_a_file_runs(
+    run, endpoint, make_environment
+):
+    Path("c.toml").write_text(
+        f'[[eval]]\nenv_id = "{make_environment()}"\n[[eval]]\nenv_id = "not-there-env"\n'
+    )
+
+    done = run("eval", "c.toml", "-b", endpoint.url, "-m", "sums")
+
+    assert (done.code, endpoint.requests) == (2, [])
+    assert "No environment 'not-there-env' is installed" in done.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_evaluated_is_reported_when_a_later_evaluation_cannot_run(
+    run, endpoint, make_environment, as_json
+):
+    broken = make_environment("def load_environment(): raise KeyError('boom')")
+    Path("c.toml").write_text(
+        f'[[eval]]\nenv_id = "{make_environment()}"\n[[eval]]\nenv_id = "{broken}"\n'
+    )
+
+    options = ["--json"] if as_json else []
+    done = run("eval", "c.toml", "-b", endpoint.url, "-m", "sums", "-n", 2, "-r", 1, *options)
+
+    assert done.code == 1
+    assert "evaluation 2 of 2 could not be run:" in done.err
+    assert "raised KeyError: 'boom'" in done.err
+    if as_json:
+        [evaluation] = done.json["evaluations"]
+        assert (done.json["exit_code"], evaluation["summary"]["reward"]["mean"]) == (1, 1.0)
+    else:
+        assert "1.000 ± 0.000" in done.out
