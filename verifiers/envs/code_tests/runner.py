@@ -7,7 +7,7 @@ import marshal
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -28,6 +28,8 @@ WORKER_IS_READY = b'{"worker": "ready"}'
 NO_WORKER = "no worker"
 STARTUP_S = 20.0
 """Beyond the tests' own limits: what the worker may take around them before it is taken for stuck."""
+LARGEST_IN_CODE_BYTES = 16 << 10
+"""A batch up to this size is part of the worker's code, which spares a stream; a larger one comes by stdin."""
 SHOWN_CHARS = 500
 """Of an answer or error in an outcome."""
 
@@ -88,7 +90,10 @@ class ProgramReport:
             "passed": self.passed,
             "total": len(self.outcomes),
             "run": sum(outcome.verdict != "not_run" for outcome in self.outcomes),
-            "outcomes": [asdict(outcome) for outcome in self.outcomes],
+            "outcomes": [
+                {"verdict": outcome.verdict, "detail": outcome.detail, "cpu_s": outcome.cpu_s}
+                for outcome in self.outcomes
+            ],
         }
 
 
@@ -98,17 +103,18 @@ def worker_source() -> str:
     return files("verifiers.sandboxes.agent").joinpath("program_tests.py").read_text("utf-8")
 
 
-def worker_code(*, as_source: bool = False) -> str:
-    """The program that is the worker; it prints `NO_WORKER` where there is none.
+def worker_code(batch: bytes | None, *, as_source: bool = False) -> str:
+    """The program that is the worker, which then reads the batch from stdin if that is None.
 
-    Our own agent has it, imported already. Any other interpreter needs its source.
+    Our own agent has it, imported already. Any other interpreter needs its source, and prints `NO_WORKER` without.
     """
+    call = f"main({'' if batch is None else repr(batch)})\n"
     if as_source:
-        return f"exec(compile({worker_source()!r}, '<worker>', 'exec'))\nmain()\n"
+        return f"exec(compile({worker_source()!r}, '<worker>', 'exec'))\n{call}"
     return (
         "try: from sandbox_agent.program_tests import main\n"
         f"except ImportError: print({NO_WORKER!r})\n"
-        "else: main()\n"
+        f"else: {call}"
     )
 
 
@@ -183,32 +189,29 @@ class _Runner:
         """Have a worker run some tests, and judge its answers; returns what is wrong with the program if it is none."""
         requests = [_request(test) for test in tests]
         batch = _marshaled((program, self._limits(), requests, stop_at_error))
-        result = await self._run_worker(worker_code(), batch, len(tests))
+        result = await self._run_worker(batch, len(tests))
         if result.stdout.strip() == NO_WORKER.encode():
-            result = await self._run_worker(worker_code(as_source=True), batch, len(tests))
-        ready, _, rest = result.stdout.partition(b"\n")
+            result = await self._run_worker(batch, len(tests), as_source=True)
+        ready, _, said = result.stdout.partition(b"\n")
         if ready != WORKER_IS_READY:
             raise SandboxError(f"The test worker did not start: {_why(result)}")
-        loaded, _, last = rest.partition(b"\n")
-        lines = [_parsed(line) for line in (loaded, last)]
-        for line in lines:
-            if isinstance(line, dict) and "failed" in line:
-                self._take_failure(line["failed"])
-                return None
-        if isinstance(lines[0], dict) and (problem := lines[0].get("error")):
-            return str(problem)
-        answers = _answers(lines[1]) if result.exit_code == 0 else None
-        if answers is None:
+        answer = _answer(said) if result.exit_code == 0 else {}
+        if "failed" in answer:
+            self._take_failure(answer["failed"])
+        elif answer.get("error"):
+            return str(answer["error"])
+        elif (outcomes := _outcomes(answer.get("outcomes"))) is None:
             self.outcomes.append(Outcome("ended_worker", _why(result)))
-            return None
-        for test, answer in zip(tests, answers, strict=False):
-            self.outcomes.append(self._judge(test, answer))
+        else:
+            for test, outcome in zip(tests, outcomes, strict=False):
+                self.outcomes.append(self._judge(test, outcome))
         return None
 
-    async def _run_worker(self, code: str, batch: bytes, tests: int) -> ExecResult:
+    async def _run_worker(self, batch: bytes, tests: int, *, as_source: bool = False) -> ExecResult:
+        in_code = len(batch) <= LARGEST_IN_CODE_BYTES
         return await self.sandbox.run_python(
-            code,
-            stdin=batch,
+            worker_code(batch if in_code else None, as_source=as_source),
+            stdin=None if in_code else batch,
             timeout_s=tests * self.limits.clock_s + STARTUP_S,
             # Escaped as JSON, one byte of output can take six.
             max_output_bytes=(tests + 1) * (6 * self.max_output_bytes + 32_768),
@@ -269,15 +272,16 @@ def _marshaled(batch: tuple[str, dict[str, float], list[dict[str, Any]], bool]) 
     return marshal.dumps((program, limits, plain, stop_at_error), 2)
 
 
-def _parsed(line: bytes) -> object:
+def _answer(line: bytes) -> dict[str, Any]:
+    """What the worker answered; nothing if that is anything else than an answer, which is the program's doing."""
     try:
-        return json.loads(line)
+        answer = json.loads(line)
     except (ValueError, RecursionError):
-        return None
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
-def _answers(answers: object) -> list[dict[str, Any]] | None:
-    """What the worker answered; None if that is anything else than answers, which is the program's doing."""
+def _outcomes(answers: object) -> list[dict[str, Any]] | None:
     keys = {"status", "wait_status", "cpu_s", "stdout", "value", "error"}
     if not isinstance(answers, list) or not answers:
         return None

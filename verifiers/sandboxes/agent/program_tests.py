@@ -41,42 +41,18 @@ except (ImportError, OSError, AttributeError):
 
 SHOWN_ERROR_CHARS = 2000
 LONGEST_SWEEP_S = 2.0
+REHEARSALS = 16
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
 """Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
 TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
 """Whose files are open together, and how much there may be in them: of input at the start, of output at the end."""
-IMPORTED_BEFORE = (
-    *(
-        "array",
-        "bisect",
-        "cmath",
-        "collections",
-        "copy",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "enum",
-        "fractions",
-    ),
-    *(
-        "functools",
-        "hashlib",
-        "heapq",
-        "io",
-        "itertools",
-        "json",
-        "math",
-        "numbers",
-        "operator",
-        "queue",
-        "random",
-    ),
-    *("re", "statistics", "string", "struct", "textwrap", "threading", "time", "typing"),
+_IMPORTED_BEFORE = re.compile(
+    r"\b(?:array|bisect|cmath|collections|copy|dataclasses|datetime|decimal|enum|fractions|functools|hashlib|heapq|io|"
+    r"itertools|json|math|numbers|operator|queue|random|re|statistics|string|struct|textwrap|threading|time|typing)\b"
 )
 """What a program's tests find imported if it mentions it: harmless modules of the standard library."""
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(.*)", re.MULTILINE)
-_WORD = re.compile(r"\w+")
 
 _program: types.CodeType | None = None
 _main = types.ModuleType("__main__")
@@ -126,12 +102,12 @@ class _Test:
             os.close(self.files.pop())
 
 
-def main() -> None:
-    """Run the batch on stdin: marshalled (source, limits, tests, whether to stop at an error).
+def main(batch: bytes | None = None) -> None:
+    """Run a batch, by default what is on stdin: marshalled (source, limits, tests, whether to stop at an error).
 
-    A test: {"stdin": text} or {"function": name, "arguments": list}. Answers are lines: that it is ready; {"error":
-    what is wrong with the program, or null}; the tests' outcomes in their order, up to the first that is not "ok" when
-    told to stop there. Trouble of its own is the last line: {"failed": [type, message]}.
+    A test: {"stdin": text} or {"function": name, "arguments": list}. Answers with two lines: that it is ready; and
+    {"error": what is wrong with the program}, or {"outcomes": the tests' in their order, up to the first that is not
+    "ok" when told to stop there}, or {"failed": [type, message]} for trouble of its own.
     """
     os.dup2(1, ANSWERS, inheritable=False)
     _answer({"worker": "ready"})  # from here on, what goes wrong is the program's doing
@@ -140,26 +116,28 @@ def main() -> None:
             # Keep the program's processes out of this one's memory, and adopt those that it leaves behind.
             _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
             _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        with open(0, "rb", buffering=0, closefd=False) as file:
-            source, limits, requests, stop_at_error = marshal.loads(file.readall())
-        if _load(source, limits):
-            _answer(_run_tests(requests, stop_at_error))
+        if batch is None:
+            with open(0, "rb", buffering=0, closefd=False) as file:
+                batch = file.readall()
+        source, limits, requests, stop_at_error = marshal.loads(batch)
+        error = _compile(source)
+        if error is not None:
+            _answer({"error": error})
+            return
+        _prepare(source, limits)
+        _answer({"outcomes": _run_tests(requests, stop_at_error)})
     except BaseException as error:  # noqa: BLE001 - whatever it is, the host has to judge it
         _answer({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
 
 
-def _load(source: str, limits: dict[str, typing.Any]) -> bool:
-    """Compile the program; answers {"error": null} or what is wrong with it. Returns whether there is a program."""
+def _compile(source: str) -> str | None:
+    """Returns what is wrong with the program."""
     global _program
-    error = None
     try:
         _program = compile(source, "<program>", "exec")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as caught:
-        error = "".join(traceback.format_exception_only(type(caught), caught))
-    else:
-        _prepare(source, limits)
-    _answer({"error": error})
-    return error is None
+        return "".join(traceback.format_exception_only(type(caught), caught))
+    return None
 
 
 def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
@@ -168,9 +146,8 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     _temporary = os.environ.get("TMPDIR") or _temporary
     _folder = f"{_temporary}/test-{os.getpid()}"
     for names in _IMPORT.findall(source):
-        for name in _WORD.findall(names):
-            if name in IMPORTED_BEFORE:
-                importlib.import_module(name)
+        for name in _IMPORTED_BEFORE.findall(names):
+            importlib.import_module(name)
     _limits.update(limits)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     _remember_places()
@@ -226,11 +203,11 @@ def _clear_places() -> None:
                 os.unlink(path)
 
 
-def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
+def _streams(stdin: int = 0) -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
     """Streams over 0, 1 and 2 for every program's process: made once, they cost the forks nothing."""
     writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
     return (
-        io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "replace"),
+        io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, closefd=False)), "utf-8", "replace"),
         io.TextIOWrapper(writers[0], "utf-8", "backslashreplace"),
         io.TextIOWrapper(writers[1], "utf-8", "backslashreplace", line_buffering=True),
     )
@@ -372,7 +349,23 @@ def _new_file() -> int:
     return descriptor
 
 
-# ------------------------------------------------------------------------------------------------- the program
+def rehearse() -> None:
+    """Run a small program a few times, before any fork. Standard output must lead nowhere.
+
+    What the interpreter finds out while it runs code (which method a name means, which instruction suits the values)
+    it writes into its objects. What it knows already costs no process a page.
+    """
+    streams = sys.stdin, sys.stdout, sys.stderr
+    with open(os.memfd_create("rehearsal"), "wb+", buffering=0) as file:
+        file.write(b"3\n")
+        for _ in range(REHEARSALS):
+            file.seek(0)
+            sys.stdin, sys.stdout, sys.stderr = _streams(file.fileno())
+            program = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
+            exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+            sys.stdout.flush()
+            json.loads(json.dumps({"text": ["", 1, 1.0, None, True]}, ensure_ascii=False))
+    sys.stdin, sys.stdout, sys.stderr = streams
 
 
 def _be_the_program(test: _Test) -> None:
@@ -466,9 +459,6 @@ def _print_traceback() -> None:
         sys.stderr.flush()
     except BaseException:  # noqa: BLE001 - out of memory, or an exception whose text raises
         os.write(2, b"error\n")
-
-
-# ---------------------------------------------------------------------------------------------------- its end
 
 
 def _wait_watching(pid: int, limit_s: float) -> bool:

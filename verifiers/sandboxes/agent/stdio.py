@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -68,6 +69,9 @@ def main(settings: dict[str, Any]) -> None:
     for module in settings["preload"]:
         importlib.import_module(module)
     is_init = os.getpid() == 1
+    # The kernel keeps signals from the first process as long as it handles none: Python's own handler of SIGINT would
+    # let any command end the sandbox.
+    signal.signal(signal.SIGINT, signal.SIG_DFL if is_init else signal.SIG_IGN)
     if not is_init:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     oom_score = _open_oom_score()  # after the next step, its owner would be root

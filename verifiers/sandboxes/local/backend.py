@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +87,8 @@ class LocalBackend:
     def __init__(self, config: LocalConfig | None = None) -> None:
         self.config = config or LocalConfig()
         self._zygotes: dict[ZygoteKind, list[ZygoteProcess]] = {}
+        cores = os.cpu_count() or 1
+        self._zygotes_of_a_kind = self.config.zygotes or max(1, cores // CORES_PER_ZYGOTE)
         self._starting: dict[ZygoteKind, asyncio.Task[ZygoteProcess]] = {}
         self._reaping: set[asyncio.Task[None]] = set()
         self._sandboxes: set[AgentSandbox] = set()
@@ -192,8 +195,7 @@ class LocalBackend:
         """A running zygote for such sandboxes, started if need be."""
         kind = self._kind(spec)
         running = self._zygotes.setdefault(kind, [])
-        wanted = self.config.zygotes or max(1, (os.cpu_count() or 1) // CORES_PER_ZYGOTE)
-        if len(running) < wanted:
+        if len(running) < self._zygotes_of_a_kind:
             starting = self._starting.get(kind)
             if starting is None:
                 starting = asyncio.get_running_loop().create_task(self._start_zygote(kind))
@@ -247,6 +249,7 @@ class LocalBackend:
         await asyncio.shield(self.aclose())
 
 
+@cache
 def _base_interpreter() -> str:
     """The interpreter outside any virtual environment: with the standard library alone."""
     base: str = getattr(

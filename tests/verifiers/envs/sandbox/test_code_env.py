@@ -446,12 +446,12 @@ async def test_an_interpreter_without_the_worker_is_given_its_source(
     from verifiers.envs.code_tests import runner
 
     code = runner.worker_code
-    renamed = code().replace("sandbox_agent", "no_agent")
-    monkeypatch.setattr(
-        runner,
-        "worker_code",
-        lambda as_source=False: code(as_source=True) if as_source else renamed,
-    )
+
+    def foreign(batch: bytes | None, *, as_source: bool = False) -> str:
+        text = code(batch, as_source=as_source)
+        return text if as_source else text.replace("sandbox_agent", "no_agent")
+
+    monkeypatch.setattr(runner, "worker_code", foreign)
     async with made() as env:
         _, right = await played(env, RIGHT)
         _, wrong = await played(env, "n = int(input())\nprint(n + n)\n")
@@ -468,7 +468,7 @@ async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
     assert broken != runner.worker_source()
     code = runner.worker_code
     monkeypatch.setattr(runner, "worker_source", lambda: broken)
-    monkeypatch.setattr(runner, "worker_code", lambda **_: code(as_source=True))
+    monkeypatch.setattr(runner, "worker_code", lambda batch, **_: code(batch, as_source=True))
     async with made() as env:
         output, verdicts = await played(env, RIGHT)
     assert (output["error"]["error"], verdicts) == ("SandboxError", [])

@@ -116,6 +116,13 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
 
 
+def trim_memory() -> None:
+    """Give back what the C library's allocator holds without use, where it can."""
+    trim = getattr(_libc, "malloc_trim", None)  # not every C library has it
+    if trim is not None:
+        trim(0)
+
+
 def drop_bounding_set() -> None:
     """Keep programs that are executed later from gaining any capability. Needs CAP_SETPCAP, else does nothing."""
     for capability in range(64):
