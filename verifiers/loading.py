@@ -101,8 +101,13 @@ def module_name(env_id: str) -> str:
     """The module of an id: `owner/my-env@1.2` → `my_env`."""
     name = env_id.rpartition("/")[2].partition("@")[0].replace("-", "_")
     if not name.isidentifier() or env_id.startswith((".", "/")):
+        folder = (
+            f" A folder is loaded by verifiers.loading.load_folder({env_id!r})."
+            if "/" in env_id
+            else ""
+        )
         raise EnvironmentNotFound(
-            f"{env_id!r} is not an environment id: write it as my-env, owner/my-env or owner/my-env@version."
+            f"{env_id!r} is not an environment id: write it as my-env, owner/my-env or owner/my-env@version.{folder}"
         )
     return name
 

@@ -298,6 +298,11 @@ def _as_source(given: Any) -> Any:
             f"A dataset is a list of rows, not the text {given!r:.200}. If that is its name, load it first: "
             "datasets.load_dataset(…), or vf.load_example_dataset(…)."
         )
+    if type(given).__module__.partition(".")[0] in ("pandas", "polars"):
+        raise DatasetError(
+            f"A dataset is a list of rows, not a {type(given).__name__}, whose iteration gives columns. Pass "
+            "df.to_dict('records') (pandas) or df.to_dicts() (polars)."
+        )
     if isinstance(given, Mapping):
         raise DatasetError(
             f"A dataset is a list of rows, not a mapping with the keys {sorted(given)!r:.200}. "

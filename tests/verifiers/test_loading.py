@@ -195,3 +195,8 @@ def test_suggestions_come_from_the_file_beside_the_module_and_not_from_another_p
     assert evaluation_defaults("other-env") == {"num_examples": 7}
     assert evaluation_defaults("asking-env") == {"num_examples": 5}
     assert evaluation_defaults("not-there") == {}
+
+
+def test_a_path_given_for_an_id_is_answered_with_how_folders_are_loaded():
+    with pytest.raises(EnvironmentNotFound, match=r"load_folder\('\./environments/x'\)"):
+        vf.load_environment("./environments/x")

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
@@ -27,6 +25,7 @@ from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import merged_sampling_args
 from verifiers.envs.serving import HasServer
 from verifiers.envs.token_counts import HasTokenCounts
+from verifiers.envs.unknown_arguments import UnknownArgumentWarning, take_unknown
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -52,10 +51,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLING_ARGS: SamplingArgs = {"n": 1, "extra_body": {}}
 _PER_ROW_TOOLS = ("tool_defs", "oai_tools", "tools")
-
-
-class UnknownArgumentWarning(UserWarning):
-    """A constructor was given an argument it does not know; it became an attribute, as in v0."""
 
 
 class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
@@ -125,7 +120,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         self._cleanup_handlers = self._hooks("cleanup")
         self._teardown_handlers = self._hooks("teardown")
         self._add_marked_methods()
-        self._take_unknown(kwargs)
+        take_unknown(self, kwargs)
         open_environments.add(self)
 
     _needs_dataset = True
@@ -145,24 +140,6 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
             own.add_advantage_func(method)
         if own.funcs or own.has_advantages:
             self.add_rubric(own)
-
-    def _take_unknown(self, kwargs: Mapping[str, Any]) -> None:
-        """Unknown arguments become attributes, as authors expect; one that looks like a slip is reported."""
-        known = {
-            name
-            for cls in type(self).__mro__
-            if "__init__" in vars(cls)
-            for name in inspect.signature(cls.__init__).parameters
-        } - {"self", "kwargs", "args"}
-        for name, value in kwargs.items():
-            if near := get_close_matches(name, known, n=1, cutoff=0.8):
-                warnings.warn(
-                    f"{type(self).__name__} does not know the argument {name!r} (did you mean {near[0]!r}?); "
-                    "it became an attribute.",
-                    UnknownArgumentWarning,
-                    stacklevel=4,
-                )
-            setattr(self, name, value)
 
     # ----------------------------------------------------------------------------------------- one rollout
 

@@ -311,9 +311,7 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
             if (module := sys.modules.get("verifiers.sandboxes.per_loop")) is not None:
                 await module.close_all_backends()
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_running_loop():
         return asyncio.run(run())
     results: list[Any] = []
     context = contextvars.copy_context()
@@ -340,6 +338,15 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
     if error is not None:
         raise error
     return value
+
+
+def _in_running_loop() -> bool:
+    # A function of its own: the RuntimeError would stand in the chain of every error that is raised in its `except`.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def outputs_of(

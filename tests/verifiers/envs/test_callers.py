@@ -384,3 +384,14 @@ async def test_strict_stops_at_the_first_reward_function_that_raises() -> None:
     )
     with pytest.raises(vf.RewardError, match="ZeroDivisionError"):
         await env.evaluate(ScriptedClient(["4"]), "m", strict=True)
+
+
+def test_errors_of_a_sync_call_carry_only_their_own_causes() -> None:
+    class Failing(vf.SingleTurnEnv):
+        async def setup_state(self, state: vf.State) -> vf.State:
+            raise KeyError("mine")
+
+    env = Failing(dataset=[{"question": "q"}], rubric=vf.Rubric())
+    [output] = env.evaluate_sync(ScriptedClient(["a"]), "scripted").outputs
+    assert output["error"] is not None
+    assert output["error"]["error_chain_str"] == "EnvironmentCodeError -> KeyError"

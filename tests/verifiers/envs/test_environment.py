@@ -356,3 +356,21 @@ def test_the_name_of_a_dataset_is_not_taken_for_its_rows() -> None:
     env = vf.SingleTurnEnv(dataset="gsm8k", rubric=vf.Rubric())
     with pytest.raises(vf.DatasetError, match=r"not the text 'gsm8k'.*load_example_dataset"):
         env.get_dataset()
+
+
+def test_an_argument_that_is_a_slip_is_reported_at_the_line_of_the_author() -> None:
+    class Own(vf.SingleTurnEnv):
+        pass
+
+    for make in (vf.SingleTurnEnv, Own):
+        with pytest.warns(UnknownArgumentWarning) as caught:
+            make(dataset=[{"question": "q"}], rubric=vf.Rubric(), system_promt="x")
+        assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_data_frame_is_refused_with_what_to_pass() -> None:
+    import pandas
+
+    env = vf.SingleTurnEnv(dataset=pandas.DataFrame([{"question": "q"}]), rubric=vf.Rubric())
+    with pytest.raises(vf.DatasetError, match=r"not a DataFrame.*to_dict\('records'\)"):
+        env.get_dataset()
