@@ -122,7 +122,7 @@ def backup(into: Path, data_dir: DataDir = None) -> None:
     """Copy the whole hub to an empty folder, while it serves."""
     from hub_server.operations import backup as maintenance
 
-    settings = settings_from_environment(data_dir=data_dir)
+    settings = _settings_of_a_hub(data_dir)
     count = _call(lambda: maintenance.backup(settings, into))
     typer.echo(f"Saved the database and {count} blobs to {into}.")
 
@@ -147,7 +147,7 @@ def fsck(
     from hub_server.operations import backup as maintenance
     from hub_server.storage.service import open_store
 
-    settings = settings_from_environment(data_dir=data_dir)
+    settings = _settings_of_a_hub(data_dir)
     report = _run(
         settings,
         lambda database: maintenance.fsck(database, open_store(settings), read_bytes=not quick),
@@ -165,7 +165,7 @@ def gc(data_dir: DataDir = None) -> None:
     from hub_server.operations import backup as maintenance
     from hub_server.storage.service import open_store
 
-    settings = settings_from_environment(data_dir=data_dir)
+    settings = _settings_of_a_hub(data_dir)
     report = _run(
         settings, lambda database: maintenance.gc(settings, database, open_store(settings))
     )
@@ -180,7 +180,7 @@ def export(into: Path, data_dir: DataDir = None) -> None:
     """Write the public environments as a static index for sites without a network."""
     from hub_server.operations import backup as maintenance
 
-    settings = settings_from_environment(data_dir=data_dir)
+    settings = _settings_of_a_hub(data_dir)
     count = _call(lambda: maintenance.export(settings, into))
     typer.echo(f"Exported {count} environments to {into}.")
 
@@ -202,7 +202,7 @@ def add_user(
                 session, name, password=password, email=email, is_admin=admin
             )
 
-    _run(settings_from_environment(data_dir=data_dir), make)
+    _run(_settings_of_a_hub(data_dir), make)
     typer.echo(f"Made the account {name}.")
 
 
@@ -219,7 +219,7 @@ def list_users(data_dir: DataDir = None) -> None:
                 for user, slug in await accounts.users(session)
             ]
 
-    for row in _run(settings_from_environment(data_dir=data_dir), rows):
+    for row in _run(_settings_of_a_hub(data_dir), rows):
         typer.echo(row)
 
 
@@ -236,7 +236,7 @@ def set_password(
         async with database.write() as session:
             await accounts.set_password(session, name, password)
 
-    _run(settings_from_environment(data_dir=data_dir), change)
+    _run(_settings_of_a_hub(data_dir), change)
     typer.echo(f"Changed the password of {name}.")
 
 
@@ -253,7 +253,7 @@ def disable(
         async with database.write() as session:
             await accounts.set_disabled(session, name, disabled=not undo)
 
-    _run(settings_from_environment(data_dir=data_dir), change)
+    _run(_settings_of_a_hub(data_dir), change)
     typer.echo(f"{name} is {'enabled' if undo else 'disabled'}.")
 
 
@@ -275,6 +275,8 @@ def new_token(
     data_dir: DataDir = None,
 ) -> None:
     """Make a token for a person and print it."""
+    if days == 0:
+        raise typer.BadParameter("A token of 0 days has ended already.", param_hint="--days")
     from hub_server.accounts import service as accounts
 
     async def make(database: "Database") -> str:
@@ -288,11 +290,11 @@ def new_token(
                 name=name,
                 actions=action or list(accounts.DEFAULT_ACTIONS),
                 environments=environment or ["*"],
-                expires_at=utc_now() + timedelta(days=days) if days else None,
+                expires_at=utc_now() + timedelta(days=days) if days is not None else None,
             )
             return new.text
 
-    typer.echo(_run(settings_from_environment(data_dir=data_dir), make))
+    typer.echo(_run(_settings_of_a_hub(data_dir), make))
 
 
 @token_app.command("revoke")
@@ -304,10 +306,22 @@ def revoke_token(token: str, data_dir: DataDir = None) -> None:
         async with database.write() as session:
             return await accounts.revoke_leaked(session, token)
 
-    known = _run(settings_from_environment(data_dir=data_dir), end)
+    known = _run(_settings_of_a_hub(data_dir), end)
     typer.echo("Revoked." if known else "Not a working token of this hub.")
     if not known:
         raise typer.Exit(1)
+
+
+def _settings_of_a_hub(data_dir: Path | None) -> Settings:
+    """The settings of a hub that is there. Raises SettingsError where SQLite would make an empty one."""
+    settings = settings_from_environment(data_dir=data_dir)
+    path = settings.sqlite_path
+    if path is not None and not path.is_file():
+        raise SettingsError(
+            f"There is no hub in {settings.data_dir}: it has no {path.name}. Name its folder with --data-dir or"
+            " VF_HUB_DATA_DIR, or its database with VF_HUB_DATABASE_URL."
+        )
+    return settings
 
 
 def _run(settings: Settings, work: "Callable[[Database], Awaitable[T]]") -> T:

@@ -123,9 +123,9 @@ async def _check_free(session: AsyncSession, slug: str, except_owner_id: str = "
         )
     )
     if taken == slug:
-        raise Conflict(f"409: the name {slug!r} is already taken.")
+        raise Conflict(f"The name {slug!r} is already taken.")
     if taken:
-        raise Conflict(f"409: the name {slug!r} looks like {taken!r}, which is already taken.")
+        raise Conflict(f"The name {slug!r} looks like {taken!r}, which is already taken.")
 
 
 async def rename(session: AsyncSession, caller: Principal, slug: str) -> Owner:
@@ -147,7 +147,7 @@ async def rename(session: AsyncSession, caller: Principal, slug: str) -> Owner:
     try:
         await session.flush()
     except IntegrityError as error:
-        raise Conflict(f"409: the name {slug!r} is already taken.") from error
+        raise Conflict(f"The name {slug!r} is already taken.") from error
     record_audit(session, caller, "rename", slug, former=former)
     for name in (former, slug):
         await record_change(session, "rename", environment_id="", owner=name, name="")
@@ -240,7 +240,8 @@ async def issue_token(
     """A new token for a person, without asking whether the person may. BadRequest for an unknown action."""
     unknown = set(actions) - {action.value for action in EVERYTHING}
     if unknown:
-        raise BadRequest(f"Unknown actions {sorted(unknown)}; known: {sorted(EVERYTHING)}.")
+        known = ", ".join(sorted(EVERYTHING))
+        raise BadRequest(f"Unknown actions: {', '.join(sorted(unknown))}. Known: {known}.")
     text = tokens.mint()
     row = Token(
         user_id=user_id,

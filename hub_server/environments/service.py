@@ -26,7 +26,7 @@ from hub_server.database import inserter, new_id, utc_now
 from hub_server.environments.models import Environment, EnvironmentTag, File, Version
 from hub_server.environments.names import check_environment_name, normalized
 from hub_server.environments.versions import canonical, choose_latest, is_hash_prefix
-from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
+from hub_server.errors import BadRequest, Forbidden, NotFound, TooLarge
 from hub_server.settings import Settings
 from verifiers.hub.wire import EnvironmentPatch, LookupRequest, ResolveRequest
 
@@ -292,7 +292,9 @@ async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) 
         select(func.count()).select_from(Environment).where(Environment.owner_id == owner.id)
     )
     if (count or 0) >= settings.max_environments:
-        raise Conflict(f"{owner.slug} has {count} environments, the most this hub allows.")
+        raise TooLarge(
+            f"{owner.slug} has {count} environments, the most this hub allows. Ask the operator."
+        )
 
 
 # --- changing ---------------------------------------------------------------------------------

@@ -133,7 +133,9 @@ class Claims:
     async def _check_version_count(self, session: AsyncSession, environment: Environment) -> None:
         count = await session.scalar(_VERSION_COUNT, {"environment_id": environment.id})
         if (count or 0) >= self._settings.max_versions:
-            raise Conflict(f"{environment.full_name} has {count} versions, the most allowed.")
+            raise TooLarge(
+                f"{environment.full_name} has {count} versions, the most this hub allows. Ask the operator."
+            )
 
     async def _check_open(
         self,

@@ -19,7 +19,7 @@ from hub_server.database import Database
 from hub_server.errors import SettingsError
 from hub_server.operations import backup as maintenance
 from hub_server.secrets.cipher import open_cipher
-from hub_server.settings import Settings, environment_of, settings_from_environment
+from hub_server.settings import Settings
 from hub_server.storage.service import open_store
 from hub_server.tables import ALL_TABLES
 
@@ -27,94 +27,7 @@ JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 API = "/api/v1/environmentshub"
 
 
-# --- settings and migrations --------------------------------------------------------------------
-
-
-def test_settings_come_from_variables_and_go_to_workers_unchanged(monkeypatch, tmp_path):
-    monkeypatch.setenv("VF_HUB_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("VF_HUB_PORT", "1234")
-    settings = settings_from_environment(host="0.0.0.0")
-    assert (settings.port, settings.host, settings.data_dir) == (1234, "0.0.0.0", tmp_path)
-    for key, value in environment_of(settings).items():
-        monkeypatch.setenv(key, value)
-    assert settings_from_environment() == settings
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PORTT", "1"),
-        ("PORT", "many"),
-        ("PORT", "99999"),
-        ("S3_ACCESS_KEY_ID", "alone"),
-        ("WORKERS", "0"),
-        ("DATABASE_URL", "mysql://user:s3cret@host/name"),
-        ("STORAGE_URL", "ftp://user:s3cret@host"),
-        ("STORAGE_URL", "s3://"),
-        ("BASE_URL", "hub.example.org"),
-    ],
-)
-def test_a_wrong_setting_is_named(monkeypatch, name, value):
-    monkeypatch.setenv(f"VF_HUB_{name}", value)
-    with pytest.raises(SettingsError, match=f"VF_HUB_{name}") as caught:
-        settings_from_environment()
-    for unwanted in ("pydantic", "\n", "s3cret"):
-        assert unwanted not in str(caught.value)
-
-
-def test_the_usual_spelling_of_a_postgresql_address_is_understood():
-    given = Settings(database_url="postgresql://user:password@host/name")
-    assert given.sqlalchemy_url == "postgresql+asyncpg://user:password@host/name"
-
-
-def test_a_command_on_s3_ends_with_its_own_exit_code(tmp_path, sqlite_settings):
-    storage = {
-        "VF_HUB_STORAGE_URL": "s3://bucket",
-        "VF_HUB_S3_ENDPOINT": "http://127.0.0.1:1",
-        "VF_HUB_S3_ACCESS_KEY_ID": "x",
-        "VF_HUB_S3_SECRET_ACCESS_KEY": "y",
-    }
-    # obstore's threads outlive the request: the interpreter going down under them would abort it.
-    script = """
-import asyncio, sys
-from datetime import timedelta
-import obstore
-from obstore.store import S3Store
-from hub_server.exits import leave
-
-store = S3Store(
-    "b",
-    config={"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": "y"},
-    client_options={"allow_http": True},
-    retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
-)
-
-
-async def ask():
-    try:
-        await obstore.head_async(store, "k")
-    except Exception:
-        print("asked")
-
-
-asyncio.run(ask())
-leave(3)
-"""
-    environment = {**os.environ, **environment_of(sqlite_settings), **storage}
-    command = [sys.executable, "-m", "hub_server.cli", "gc"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, "object storage failed" in done.stderr) == (1, True), done.stderr
-    for _ in range(5):
-        ended = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
-        )
-        assert (ended.returncode, ended.stdout) == (3, "asked\n"), ended.stderr
-
-
-def test_a_misspelt_setting_is_recognised(monkeypatch):
-    monkeypatch.setenv("VF_HUB_DATABSE_URL", "x")
-    with pytest.raises(SettingsError, match="mean VF_HUB_DATABASE_URL"):
-        settings_from_environment()
+# --- migrations ---------------------------------------------------------------------------------
 
 
 def test_the_program_knows_the_newest_revision():

@@ -179,7 +179,8 @@ def list_teams(
 @command(teams)
 def members(
     team_id: Annotated[
-        str | None, typer.Option("--team-id", help="Id of the team. (default: the configured one)")
+        str | None,
+        typer.Option("--team-id", help="Id or name of the team. (default: the configured one)"),
     ] = None,
 ) -> int:
     """List the members of a team."""
@@ -188,8 +189,12 @@ def members(
     at = settings()
     team = team_id or at.team_id
     if team is None:
-        raise ConfigError("Name a team: --team-id ID, or `prime switch TEAM` for all commands.")
-    answer = with_hub(lambda hub: hub.get(f"/teams/{team}/members"), needs_key=True, at=at)
+        raise ConfigError("Name a team: --team-id TEAM, or `prime switch TEAM` for all commands.")
+
+    async def known(hub: HubClient) -> Any:
+        return await hub.get(f"/teams/{await _team_id(hub, team)}/members")
+
+    answer = with_hub(known, needs_key=True, at=at)
     rows = answer.get("data") or []
     show_table(
         {"members": rows, "total_count": len(rows)},

@@ -137,6 +137,9 @@ def test_a_team_is_founded_and_its_members_change(prime, hub, alice, token_of, a
     known = ("teams", "members", "--team-id", founded.json["teamId"], "--json")
     roles = {row["userName"]: row["role"] for row in prime(*known).json["members"]}
     assert roles == {"alice": "owner", "tina": "member"}
+    assert prime("teams", "members", "--team-id", slug, "--json").json["total_count"] == 2
+    nobodys = prime("teams", "members", "--team-id", "no-such-team")
+    assert (nobodys.code, slug in nobodys.err) == (2, True)
     for arguments, code, said in (
         (("add", slug, "nobody-here"), 1, "nobody-here"),
         (("add", "no-such-team", "tina"), 2, slug),

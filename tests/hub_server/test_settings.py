@@ -1,0 +1,130 @@
+"""Settings, and what operators get wrong on the command line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hub_server.errors import SettingsError
+from hub_server.settings import Settings, environment_of, settings_from_environment
+
+
+def test_settings_come_from_variables_and_go_to_workers_unchanged(monkeypatch, tmp_path):
+    monkeypatch.setenv("VF_HUB_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("VF_HUB_PORT", "1234")
+    settings = settings_from_environment(host="0.0.0.0")
+    assert (settings.port, settings.host, settings.data_dir) == (1234, "0.0.0.0", tmp_path)
+    for key, value in environment_of(settings).items():
+        monkeypatch.setenv(key, value)
+    assert settings_from_environment() == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORTT", "1"),
+        ("PORT", "many"),
+        ("PORT", "99999"),
+        ("S3_ACCESS_KEY_ID", "alone"),
+        ("WORKERS", "0"),
+        ("DATABASE_URL", "mysql://user:s3cret@host/name"),
+        ("STORAGE_URL", "ftp://user:s3cret@host"),
+        ("STORAGE_URL", "s3://"),
+        ("BASE_URL", "hub.example.org"),
+    ],
+)
+def test_a_wrong_setting_is_named(monkeypatch, name, value):
+    monkeypatch.setenv(f"VF_HUB_{name}", value)
+    with pytest.raises(SettingsError, match=f"VF_HUB_{name}") as caught:
+        settings_from_environment()
+    for unwanted in ("pydantic", "\n", "s3cret"):
+        assert unwanted not in str(caught.value)
+
+
+def test_the_usual_spelling_of_a_postgresql_address_is_understood():
+    given = Settings(database_url="postgresql://user:password@host/name")
+    assert given.sqlalchemy_url == "postgresql+asyncpg://user:password@host/name"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["user", "list", "--data-dir", "nowhere"], 2, "There is no hub in"),
+        (["fsck", "--data-dir", "."], 2, "There is no hub in"),
+        (["backup", "into", "--data-dir", "."], 2, "--data-dir"),
+        (["token", "new", "alice", "--days", "0"], 2, "has ended already"),
+        (["token", "new", "alice", "--action", "fly"], 2, "Unknown actions: fly. Known: account, "),
+        (["token", "new", "nobody"], 2, "no user 'nobody'"),
+        (["serve", "--port", "99999"], 2, "VF_HUB_PORT='99999'"),
+    ],
+)
+def test_what_an_operator_gets_wrong_is_said_and_changes_nothing(
+    tmp_path, sqlite_settings, arguments, code, said
+):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    environment = {**os.environ, **environment_of(sqlite_settings)}
+    made = ["user", "add", "alice", "--password", "correct horse"]
+    for command in ([made] if arguments[0] == "token" else []) + [arguments]:
+        done = subprocess.run(
+            [sys.executable, "-m", "hub_server.cli", *command],
+            env=environment,
+            cwd=empty,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(empty.iterdir()) == []
+
+
+def test_a_command_on_s3_ends_with_its_own_exit_code(tmp_path, sqlite_settings):
+    storage = {
+        "VF_HUB_STORAGE_URL": "s3://bucket",
+        "VF_HUB_S3_ENDPOINT": "http://127.0.0.1:1",
+        "VF_HUB_S3_ACCESS_KEY_ID": "x",
+        "VF_HUB_S3_SECRET_ACCESS_KEY": "y",
+    }
+    # obstore's threads outlive the request: the interpreter going down under them would abort it.
+    script = """
+import asyncio, sys
+from datetime import timedelta
+import obstore
+from obstore.store import S3Store
+from hub_server.exits import leave
+
+store = S3Store(
+    "b",
+    config={"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": "y"},
+    client_options={"allow_http": True},
+    retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+)
+
+
+async def ask():
+    try:
+        await obstore.head_async(store, "k")
+    except Exception:
+        print("asked")
+
+
+asyncio.run(ask())
+leave(3)
+"""
+    environment = {**os.environ, **environment_of(sqlite_settings), **storage}
+    command = [sys.executable, "-m", "hub_server.cli", "gc"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "object storage failed" in done.stderr) == (1, True), done.stderr
+    for _ in range(5):
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stdout) == (3, "asked\n"), ended.stderr
+
+
+def test_a_misspelt_setting_is_recognised(monkeypatch):
+    monkeypatch.setenv("VF_HUB_DATABSE_URL", "x")
+    with pytest.raises(SettingsError, match="mean VF_HUB_DATABASE_URL"):
+        settings_from_environment()
