@@ -85,8 +85,8 @@ class _Test:
             _write_all(self.files[0], request["stdin"].encode("utf-8", "surrogateescape"))
             os.lseek(self.files[0], 0, os.SEEK_SET)
         self.in_time, self.wait_status = True, 0
-        self.usage: resource.struct_rusage | None = None
-        """None until it has ended."""
+        self.usage: tuple[resource.struct_rusage, resource.struct_rusage] | None = None
+        """Of all processes that have ended before it, and with it."""
         self.outcome: dict[str, typing.Any] | None = None
 
     def settle(self) -> dict[str, typing.Any]:
@@ -261,15 +261,13 @@ def _run_tests(
 def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
     """Fork for each test and see to its end. In one piece: a call of a function of ours costs both processes pages."""
     folder, temporary, wall_limit_ms = _folder, _temporary, _limits["wall_limit_s"] * 1000
-    mkdir, rmdir, fork, wait4, waitpid, statvfs, close = (
-        *(os.mkdir, os.rmdir, os.fork, os.wait4, os.waitpid, os.statvfs, os.close),
-    )
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     open_process, watched, poll = _pidfd_open, -1, select.poll()
-    free = statvfs(temporary)
+    free = os.statvfs(temporary)
     free_files, least_blocks = free.f_ffree, free.f_bfree - KEPT_BYTES // (free.f_frsize or 4096)
     for test in tests:
-        mkdir(folder)
-        pid = fork()
+        os.mkdir(folder)
+        pid = os.fork()
         if pid == 0:
             _be_the_program(test)  # never returns
         if open_process is None:
@@ -282,24 +280,26 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
             if not poll.poll(wall_limit_ms):
                 test.in_time = False
                 _kill(os.kill, pid)
-            close(process)
-        _, test.wait_status, test.usage = wait4(pid, 0)
+            os.close(process)
+        _, test.wait_status = os.waitpid(pid, 0)
         try:
-            waitpid(-1, 1)  # WNOHANG
+            os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             pass  # it left nothing running, as most do
         else:
             _sweep(pid)
+        before, usage = usage, resource.getrusage(resource.RUSAGE_CHILDREN)  # cheaper than wait4
+        test.usage = (before, usage)
         try:
-            rmdir(folder)
+            os.rmdir(folder)
         except OSError:
             _clear_places()
-        free = statvfs(temporary)
+        free = os.statvfs(temporary)
         if free.f_ffree != free_files:
             _clear_places()
         if free.f_bfree < least_blocks:
             test.settle()
-            free_files = statvfs(temporary).f_ffree
+            free_files = os.statvfs(temporary).f_ffree
         if stop_at_error and (test.wait_status or not test.in_time):
             break
 
@@ -307,7 +307,8 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
 def _outcome(test: _Test) -> dict[str, typing.Any]:
     """What the host has to know of a test that has ended."""
     assert test.usage is not None
-    cpu_s = test.usage.ru_utime + test.usage.ru_stime
+    before, after = test.usage
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     limit = _limits["max_output_bytes"]
     status = "ok"
     if not test.in_time or cpu_s > _limits["cpu_limit_s"] or test.wait_status in _CPU_SIGNALS:

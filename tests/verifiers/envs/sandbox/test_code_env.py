@@ -464,7 +464,7 @@ async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
 ):
     from verifiers.envs.code_tests import runner
 
-    broken = runner.worker_source().replace(" mkdir(folder)", " mkdir('/no/such/folder')")
+    broken = runner.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
     assert broken != runner.worker_source()
     code = runner.worker_code
     monkeypatch.setattr(runner, "worker_source", lambda: broken)
