@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TORCH ?= torch==2.13.0
+TRL ?= trl==1.16.0 transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 psutil==7.2.2
 TRAINING := $(VENV)/.torch
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
@@ -23,10 +24,15 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard environments/*/pypr
 	fi
 	touch $(READY)
 
-# The tests of losses and of the reference trainer run on torch, which nothing else needs. `make test TORCH=` leaves it out.
+# The tests of losses and of the reference trainer run on torch, which nothing else needs, and one test trains with TRL, which stands
+# apart from what the library is tested with. `make test TORCH= TRL=` leaves them out.
 $(TRAINING): $(READY)
 	@if [ -n "$(TORCH)" ]; then \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" || echo "torch is not installed; its tests are skipped"; \
+	fi
+	@if [ -n "$(TORCH)" ] && [ -n "$(TRL)" ]; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/trl $(TRL) \
+			|| { rm -rf $(VENV)/trl; echo "TRL is not installed; its test is skipped"; }; \
 	fi
 	touch $(TRAINING)
 

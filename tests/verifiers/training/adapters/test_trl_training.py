@@ -1,6 +1,7 @@
-"""TRL itself, in a virtual environment of its own: real training on the CPU against the embedded model."""
+"""TRL itself: real training on the CPU against the embedded model, and the protocols that the doubles stand for."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,49 +15,87 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 STEPS = 25
 PACKAGES = ["trl==1.16.0", "transformers", "accelerate", "safetensors"]
+BESIDE = Path(sys.prefix) / "trl"
+"""Where `make test` puts TRL, apart from the packages that the library is tested with."""
 
 
-@pytest.fixture
-def trl_python(tmp_path):
-    """A Python with TRL; `VF_TRL_PYTHON` names one that has it and this library already."""
+class WithTRL:
+    """Runs programs in a Python that has TRL and this library."""
+
+    def __init__(self, python: str, *folders: Path) -> None:
+        self.python = python
+        self.path = os.pathsep.join(map(str, [*folders, ROOT / "environments" / "reverse_text"]))
+
+    def last_line(self, *arguments: str, cwd: Path) -> dict:
+        """The JSON that a program prints last."""
+        done = subprocess.run(
+            [self.python, *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": self.path,
+                "OMP_NUM_THREADS": "1",  # small matrices lose time when threads share them
+                "HF_HUB_OFFLINE": "1",
+            },
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def train(self, steps: int, rollouts_per_step: int, folder: Path) -> dict:
+        """What train_with_trl.py tells of a training."""
+        program = str(HERE / "train_with_trl.py")
+        return self.last_line(program, str(steps), str(rollouts_per_step), str(folder), cwd=folder)
+
+
+def trl_at_hand() -> WithTRL | None:
+    """`VF_TRL_PYTHON` names a Python that has TRL and this library already."""
     if given := os.environ.get("VF_TRL_PYTHON"):
-        return given
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "trl")], check=True)
-    python = str(tmp_path / "trl" / "bin" / "python")
+        return WithTRL(given)
+    has_torch = importlib.util.find_spec("torch") is not None
+    return WithTRL(sys.executable, BESIDE) if BESIDE.is_dir() and has_torch else None
+
+
+@pytest.fixture(scope="module")
+def with_trl(tmp_path_factory):
+    if (found := trl_at_hand()) is not None:
+        return found
+    folder = tmp_path_factory.mktemp("venv") / "trl"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, "torch==2.13.0", *PACKAGES, "--editable", str(ROOT)], check=True)
-    return python
+    return WithTRL(python)
+
+
+def test_three_steps_of_grpo_train_on_what_the_endpoint_sampled(tmp_path):
+    trl = trl_at_hand()
+    if trl is None:
+        pytest.skip(f"There is no torch, or no TRL in {BESIDE}; `make test` puts both there.")
+    result = trl.train(3, 32, tmp_path)
+    assert len(result["rewards"]) == 3
+    assert all(0 < reward < 1 for reward in result["rewards"])
+    # The trainer's own log-probabilities are those of sampling: its weights are the endpoint's at every step.
+    assert max(result["gaps"]) < 5e-3
+    assert result["moved"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_grpo_on_an_environment_raises_its_reward(trl_python, tmp_path):
-    done = subprocess.run(
-        [trl_python, str(HERE / "train_with_trl.py"), str(STEPS), str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "environments" / "reverse_text"),
-            "OMP_NUM_THREADS": "1",  # small matrices lose time when threads share them
-            "HF_HUB_OFFLINE": "1",
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+def test_grpo_on_an_environment_raises_its_reward(with_trl, tmp_path):
+    result = with_trl.train(STEPS, 128, tmp_path)
     rewards = result["rewards"]
     assert len(rewards) == STEPS
     # One run: 0.583 → 0.648. Nothing is gained by noise: each mean is over 384 rollouts or more.
     assert sum(rewards[-5:]) / 5 > sum(rewards[:3]) / 3 + 0.03
-    # The trainer's own log-probabilities are those of sampling: its weights are the endpoint's at every step.
     assert max(result["gaps"]) < 5e-3
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_doubles_of_trl_are_like_trl(trl_python):
+def test_the_doubles_of_trl_are_like_trl(with_trl, tmp_path):
     """Fields of the sample that the worker makes, and methods of the two protocols it stands for."""
     asked = """
 import dataclasses, inspect, json
@@ -77,8 +116,6 @@ print(json.dumps({
                 *missing(trainer.WeightTransferProtocol, FolderWeightTransfer)],
 }))
 """
-    done = subprocess.run([trl_python, "-c", asked], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = with_trl.last_line("-c", asked, cwd=tmp_path)
     assert told["missing"] == []
     assert told["fields"] == [field.name for field in dataclasses.fields(RolloutSample)]

@@ -1,7 +1,7 @@
 """Trains the embedded model with TRL's GRPOTrainer on the CPU and prints the mean reward of every step as JSON.
 
-Run by `test_trl_training.py` in a virtual environment that has trl, transformers and torch:
-    python train_with_trl.py STEPS FOLDER
+Run by `test_trl_training.py` in a Python that has trl, transformers and torch:
+    python train_with_trl.py STEPS ROLLOUTS_PER_STEP FOLDER
 """
 
 import json
@@ -21,11 +21,12 @@ from verifiers.training.adapters.weight_push import WeightPush
 from verifiers.training.policy import PolicyClient
 
 
-def train(steps: int, folder: Path) -> dict[str, object]:
+def train(steps: int, rollouts_per_step: int, folder: Path) -> dict[str, object]:
     torch.set_num_threads(1)
     # Longer texts than the shipped model was trained on, so that there is something to learn.
     env = vf.load_environment("reverse-text", min_length=18, max_length=22, num_train_examples=400)
     model = LlamaForCausalLM.from_pretrained(SHIPPED_WEIGHTS, dtype=torch.float32)
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
     gaps: list[float] = []
 
     class Measured(GRPOTrainer):
@@ -72,7 +73,7 @@ def train(steps: int, folder: Path) -> dict[str, object]:
             train_dataset=rollouts.dataset(),
             args=GRPOConfig(
                 output_dir=str(folder / "trl"),
-                per_device_train_batch_size=128,
+                per_device_train_batch_size=rollouts_per_step,
                 num_generations=16,
                 max_steps=steps,
                 learning_rate=5e-4,  # 1e-3 fell apart at step 7 of one run
@@ -92,9 +93,13 @@ def train(steps: int, folder: Path) -> dict[str, object]:
         )
         trainer.train()
     rewards = [log["reward"] for log in trainer.state.log_history if "reward" in log]
-    return {"rewards": rewards, "gaps": gaps}
+    after = dict(model.named_parameters())
+    moved = max((after[name] - one).abs().max().item() for name, one in before.items())
+    return {"rewards": rewards, "gaps": gaps, "moved": moved}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.stdout.write("\n" + json.dumps(train(int(sys.argv[1]), Path(sys.argv[2]))) + "\n")
+    sys.stdout.write(
+        "\n" + json.dumps(train(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))) + "\n"
+    )
