@@ -32,6 +32,7 @@ from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 MAX_STARTING = 8
 """Containers that start at once: engines slow down badly beyond."""
 USER_ID = 1000
+OPEN_FILES = 1024
 RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
     "runsc": "gvisor",
     "kata": "vm",
@@ -182,8 +183,10 @@ class EngineContainer:
 
 
 def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list[str]:
-    """What `docker` or `podman` is called with. The same for both."""
-    owner = f"uid={USER_ID},gid={USER_ID}"
+    """What `docker` or `podman` is called with."""
+    is_podman = config.engine == "podman"
+    # Podman knows no uid=…: its U gives a tmpfs to the user of the container.
+    owner = "U" if is_podman else f"uid={USER_ID},gid={USER_ID}"
     arguments = [
         "run",
         "--interactive",
@@ -198,16 +201,23 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
             for folder in spec.folders
         ),
         f"--tmpfs=/tmp:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=1777",
+        f"--shm-size={spec.disk_mb}m",
         f"--user={USER_ID}:{USER_ID}",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         f"--pids-limit={spec.max_processes}",
+        # Not nproc: without user namespaces it counts the processes of all containers together.
+        f"--ulimit=nofile={OPEN_FILES}:{OPEN_FILES}",
+        f"--ulimit=fsize={spec.disk_mb << 20}:{spec.disk_mb << 20}",
+        "--ulimit=core=0:0",
         f"--memory={spec.memory_mb}m",
         f"--memory-swap={spec.memory_mb}m",  # the same number: no swap
         f"--network={'none' if spec.network == 'none' else 'bridge'}",
         f"--workdir={spec.workdir}",
         "--log-driver=none",  # the stream is ours; the engine need not keep a copy on disk
     ]
+    if is_podman:
+        arguments.append("--read-only-tmpfs=false")  # it would make /run and /var/tmp writable
     if spec.cpu_cores is not None:
         arguments.append(f"--cpus={spec.cpu_cores:g}")
     if config.runtime is not None:
@@ -221,7 +231,8 @@ def _info(name: str, isolation: IsolationLevel, spec: SandboxSpec) -> SandboxInf
         "memory": f"{spec.memory_mb} MiB together (engine)",
         "processes": f"{spec.max_processes} (engine)",
         "cpu": "fair share" if spec.cpu_cores is None else f"{spec.cpu_cores:g} cores (engine)",
-        "disk": f"{spec.disk_mb} MiB each in the work directory and /tmp (tmpfs), files not counted",
+        "disk": f"{spec.disk_mb} MiB each in the work directory, /tmp, /dev/shm and further folders (tmpfs), files not "
+        "counted",
     }
     notes = (
         "The engine's own user namespace and system call settings apply; see its documentation.",

@@ -342,6 +342,8 @@ class ProcessStream(asyncio.WriteTransport):
         try:
             pieces: AsyncIterator[bytes] = self._process.stdout
             async for piece in pieces:
+                if self._is_aborted:
+                    break
                 self._connection.data_received(piece)
         except Exception as failure:  # noqa: BLE001 - whatever the package raises, the stream has ended
             error = failure
@@ -351,12 +353,16 @@ class ProcessStream(asyncio.WriteTransport):
         try:
             async for piece in self._process.stderr:
                 self.complaint = (self.complaint + piece.decode("utf-8", "replace"))[-2000:]
+                if self._is_aborted:
+                    break
         except Exception:  # noqa: BLE001 - as above; `_read` reports it
             return
 
     async def _send(self) -> None:
         try:
-            while True:
+            # Not `while True`: a cancellation that arrives together with an answer is lost in the package (by
+            # `asyncio.wait_for` of Python 3.11).
+            while not self._is_aborted:
                 while not self._pending:
                     self._news.clear()
                     await self._news.wait()

@@ -440,19 +440,30 @@ def write_core_pattern():
     return overwritten(path, content(path))
 
 
-@probe
-def raise_own_limits():
+def raised(name):
     import resource
 
-    for which in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
-        _, hard = resource.getrlimit(which)
-        if hard == resource.RLIM_INFINITY:
-            return "no limit"
-        try:
-            resource.setrlimit(which, (hard + 1, hard + 1))
-        except (ValueError, PermissionError):
-            continue
-        return which
+    which = getattr(resource, name)
+    _, hard = resource.getrlimit(which)
+    if hard == resource.RLIM_INFINITY:
+        return "no limit"
+    resource.setrlimit(which, (hard + 1, hard + 1))
+    return True
+
+
+@probe
+def raise_the_limit_of_processes():
+    return raised("RLIMIT_NPROC")
+
+
+@probe
+def raise_the_limit_of_open_files():
+    return raised("RLIMIT_NOFILE")
+
+
+@probe
+def raise_the_limit_of_file_sizes():
+    return raised("RLIMIT_FSIZE")
 
 
 @probe

@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -106,8 +108,11 @@ def docker_program(tmp_path_factory: pytest.TempPathFactory) -> str:
 @asynccontextmanager
 async def opened_bench(name: str, docker_program: str) -> AsyncIterator[Bench]:
     """A bench of another back end, or a skipped test that says why it is not there."""
-    if name == "docker":
+    if name == "docker-stand-in":
         async with ContainerBackend(ContainerConfig(program=docker_program)) as backend:
+            yield Bench(backend)
+    elif name in ("docker", "podman"):
+        async with ContainerBackend(engine_config(name)) as backend:
             yield Bench(backend)
     elif name == "prime":
         async with opened_prime() as bench:
@@ -120,6 +125,22 @@ async def opened_bench(name: str, docker_program: str) -> AsyncIterator[Bench]:
         bench = bench_of(name)
         async with bench.backend:
             yield bench
+
+
+def engine_config(engine: Literal["docker", "podman"]) -> ContainerConfig:
+    """The real engine, if it has the image; the tests pull none.
+
+    ENGINE_ARGUMENTS holds what this machine's engine needs besides, separated by spaces.
+    """
+    arguments = tuple(os.environ.get("ENGINE_ARGUMENTS", "").split())
+    config = ContainerConfig(engine=engine, pull="never", extra_arguments=arguments)
+    program = shutil.which(engine)
+    if program is None:
+        pytest.skip(f"there is no program {engine!r}")
+    asked = subprocess.run([program, "image", "inspect", config.image], capture_output=True)
+    if asked.returncode != 0:
+        pytest.skip(f"no {engine} that has the image ({engine} pull {config.image})")
+    return config
 
 
 @asynccontextmanager
@@ -149,7 +170,10 @@ def prime_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OTHERS = [
     "gvisor",
-    *(pytest.param(name, marks=pytest.mark.long) for name in ("gvisor-as-user", "docker", "prime")),
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("gvisor-as-user", "docker-stand-in", "docker", "podman", "prime")
+    ),
 ]
 
 
@@ -165,7 +189,14 @@ async def other_bench(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def docker_bench(docker_program: str) -> AsyncIterator[Bench]:
     """The back end "docker" on the stand-in."""
-    async with opened_bench("docker", docker_program) as bench:
+    async with opened_bench("docker-stand-in", docker_program) as bench:
+        yield bench
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["docker", "podman"])
+async def engine_bench(request: pytest.FixtureRequest, docker_program: str) -> AsyncIterator[Bench]:
+    """The back ends "docker" and "podman" on engines that really run here."""
+    async with opened_bench(request.param, docker_program) as bench:
         yield bench
 
 

@@ -30,7 +30,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for flag in ("--interactive", "--rm", "--read-only"):
         parser.add_argument(flag, action="store_true", required=True)
-    for option in ("name", "pull", "workdir", "user", "pids-limit", "memory", "memory-swap"):
+    for option in (
+        "name",
+        "pull",
+        "workdir",
+        "user",
+        "pids-limit",
+        "memory",
+        "memory-swap",
+        "shm-size",
+    ):
         parser.add_argument(f"--{option}", required=True)
     for option in ("network", "cap-drop", "security-opt", "log-driver"):
         parser.add_argument(f"--{option}", required=True)
@@ -38,6 +47,7 @@ def main() -> int:
         parser.add_argument(f"--{option}")
     parser.add_argument("--label", action="append", required=True)
     parser.add_argument("--tmpfs", action="append", required=True)
+    parser.add_argument("--ulimit", action="append", required=True)
     parser.add_argument("image")
     parser.add_argument("argv", nargs=argparse.REMAINDER)
     options = parser.parse_args(rest)
