@@ -74,8 +74,10 @@ def trajectory_group(outputs: Sequence[Mapping[str, Any]]) -> Any:
 def _trajectory(types: Any, output: Mapping[str, Any]) -> Any:
     tinker = trainer_module("tinker", "ModelInput", install=INSTALL)
     completers = trainer_module("tinker_cookbook.completers", "TokensWithLogprobs", install=INSTALL)
+    # Versions of the cookbook before 0.5 do not ask why an answer ended.
+    tells_why = "stop_reason" in completers.TokensWithLogprobs.__dataclass_fields__
     turns = [
-        step["tokens"]
+        (step["tokens"], {"stop_reason": "length" if step.get("is_truncated") else "stop"})
         for step in output["trajectory"]
         if (step.get("extras") or {}).get("trainable") is not False
         and step["tokens"]["completion_ids"]
@@ -85,12 +87,14 @@ def _trajectory(types: Any, output: Mapping[str, Any]) -> Any:
             types.Transition(
                 ob=tinker.ModelInput.from_ints(tokens["prompt_ids"]),
                 ac=completers.TokensWithLogprobs(
-                    tokens=tokens["completion_ids"], maybe_logprobs=tokens["completion_logprobs"]
+                    tokens=tokens["completion_ids"],
+                    maybe_logprobs=tokens["completion_logprobs"],
+                    **(end if tells_why else {}),
                 ),
                 reward=0.0,
                 episode_done=number == len(turns),
             )
-            for number, tokens in enumerate(turns, start=1)
+            for number, (tokens, end) in enumerate(turns, start=1)
         ],
         final_ob=tinker.ModelInput.empty(),
     )

@@ -43,6 +43,10 @@ def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[
 _loaded = cache(lambda env_id, env_args: load_environment(env_id, **json.loads(env_args)))
 
 
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else list(value)
+
+
 @cache
 def _agent_loop_class() -> type:
     verl = trainer_module(
@@ -57,7 +61,9 @@ def _agent_loop_class() -> type:
         def __init__(self, *args: Any, env_id: str, env_args: Mapping[str, Any] | None = None,
                      on_drift: OnDrift = "error", **kwargs: Any) -> None:  # fmt: skip
             super().__init__(*args, **kwargs)
-            self._env = _loaded(env_id, json.dumps(dict(env_args or {})))
+            # Arguments from YAML are omegaconf's containers, which JSON does not know.
+            plain = json.dumps(dict(env_args or {}), default=_plain)
+            self._env = _loaded(env_id, plain)
             self._on_drift: OnDrift = on_drift
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:

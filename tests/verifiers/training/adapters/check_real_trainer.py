@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from games import EditedTurns, alternating, play, tool_game, two_turns
+from games import EditedTurns, alternating, play, question_env, tool_game, two_turns
 
-from verifiers.testing import ScriptedClient, call
+from verifiers.testing import Reply, ScriptedClient, call
 from verifiers.training.samples import samples_of
 
 
@@ -80,6 +80,11 @@ async def tinker() -> None:
         assert [bool(one) for one in inputs["mask"]] == mask
         assert inputs["logprobs"] == sample.logprobs[1:].tolist()
         assert inputs["advantages"] == [advantage * own for own in mask]
+    ends = [t.ac.stop_reason for own in group.trajectories_G for t in own.transitions]
+    assert ends == ["stop"] * len(asked)
+    cut = ScriptedClient(then=Reply("yes", finish_reason="length"), token_ids=True)
+    [trajectory] = trajectory_group(await play(question_env(), cut, size=1)).trajectories_G
+    assert trajectory.transitions[-1].ac.stop_reason == "length"
     edited = trajectory_group(await play(two_turns(EditedTurns), alternating()))
     assert len(assemble_training_data([edited], compute_advantages([edited]))[0]) == 4
 
@@ -150,6 +155,52 @@ async def verl() -> None:
     assert output.prompt_ids + output.response_ids == asked[1] + scripted_ids(2)
     assert len(output.response_logprobs) == len(output.response_ids)
     assert (output.reward_score, output.num_turns) == (0.0, 4)
+    await verl_makes_the_loop(Servers())
+
+
+async def verl_makes_the_loop(servers) -> None:
+    """As its worker does it: an entry of agent_loops.yaml, instantiated by hydra for each rollout."""
+    import sys
+    from types import ModuleType
+
+    import hydra
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from verifiers.training.adapters.verl import dataset_rows
+
+    made = []
+    module = ModuleType("listed_game")
+    module.load_environment = lambda **options: made.append(options) or two_turns()
+    sys.modules["listed_game"] = module
+    entry = OmegaConf.create(
+        {
+            "name": "verifiers",
+            "_target_": "verifiers.training.adapters.verl.VerifiersAgentLoop",
+            "env_id": "listed-game",
+            "env_args": {"levels": [1, 2], "names": {"a": "b"}},
+        }
+    )
+    lengths = {"prompt_length": 100, "response_length": 100}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": lengths}, "data": {}})
+    tokenizer = ByteTokenizer()
+    tokenizer.chat_template = "{{ messages }}"
+    loop = hydra.utils.instantiate(
+        config=entry,
+        trainer_config=DictConfigWrap(config=config),
+        server_manager=servers,
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config=config.data),
+    )
+    assert made == [{"levels": [1, 2], "names": {"a": "b"}}]
+    [row, *_] = dataset_rows(two_turns())
+    output = await loop.run({"temperature": 1.0}, **row)
+    assert isinstance(output, AgentLoopOutput)
+    assert output.num_turns == 4
+    assert output.as_dict()["responses"].tolist() == output.response_ids
 
 
 # ------------------------------------------------------------------------------------------------ SkyRL

@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 import types
+from collections import UserDict, UserList
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,16 @@ class AgentLoopOutput(BaseModel):
 
 
 class AgentLoopBase:
-    def __init__(self, trainer_config, server_manager, tokenizer, processor, **kwargs):
+    def __init__(
+        self,
+        trainer_config,
+        server_manager,
+        tokenizer,
+        processor,
+        dataset_cls,
+        data_config,
+        **kwargs,
+    ):
         assert not kwargs
         self.config = trainer_config.config
         self.server_manager = server_manager
@@ -73,7 +83,8 @@ def config(prompt_length=512, response_length=512):
 
 async def run(monkeypatch, env, manager=None, **lengths):
     """What `AgentLoopWorker._run_agent_loop` does, hydra's look-up by name included."""
-    monkeypatch.setattr(verl, "_loaded", lambda env_id, env_args: env)
+    asked = []
+    monkeypatch.setattr(verl, "_loaded", lambda *given: asked.append(given) or env)
     target = "verifiers.training.adapters.verl.VerifiersAgentLoop"
     module, _, name = target.rpartition(".")
     loop = getattr(importlib.import_module(module), name)(
@@ -81,9 +92,13 @@ async def run(monkeypatch, env, manager=None, **lengths):
         server_manager=manager or ServerManager(),
         tokenizer=HFTokenizer(),
         processor=None,
+        dataset_cls=object,
+        data_config=SimpleNamespace(config={}),
         env_id="game",
-        env_args={"level": 1},
+        # As from YAML: containers that are like dicts and lists, and are none.
+        env_args=UserDict({"levels": UserList([1, 2]), "more": UserDict({"a": 1})}),
     )
+    assert asked == [("game", '{"levels": [1, 2], "more": {"a": 1}}')]
     row = verl.dataset_rows(env)[1]
     row.pop("agent_name")
     return await loop.run(dict(SAMPLING), raw_prompt=row.pop("prompt"), index=1, **row)
