@@ -55,6 +55,36 @@ max_tokens = 12
 every_steps = 2
 """
 
+SEVERAL_TURNS = """
+steps = 3
+output = "run"
+evaluation_examples = 4
+
+[environment]
+id = "higher-lower"
+args = { num_train_examples = 40, size = 7, smallest = 10, largest = 20 }
+
+[model]
+hidden_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+
+[warm_start]
+steps = 80
+demonstrations = 40
+batch_size = 8
+optimizer = { kind = "muon", learning_rate = 5e-3 }
+
+[source]
+groups_per_batch = 2
+rollouts_per_group = 4
+max_in_flight = 16
+keep_without_signal = true
+
+[sampling]
+max_tokens = 24
+"""
+
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
@@ -133,6 +163,26 @@ def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(con
     assert (before["version"], after["version"]) == (3, 5)
     assert after["tally"]["batches"] == 5
     assert after["tally"]["entries"] == 5 * 2
+
+
+def test_a_rollout_of_several_turns_is_one_sequence_that_is_on_policy_at_first(
+    tmp_path, monkeypatch, start_process
+):
+    monkeypatch.chdir(tmp_path)
+    Path("turns.toml").write_text(SEVERAL_TURNS)
+    process = start_process("train", "turns.toml", "--json")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    lines = metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert line["metric/num_turns"] >= 2
+        # All turns of a rollout and what was answered in between are one row; only what was sampled is trained on.
+        assert line["tokens/sequences"] == 2 * 4
+        assert line["tokens/trained"] < line["tokens/total"] / 2
+    assert abs(lines[0]["trainer/mismatch_kl"]) < 1e-6
+    assert lines[0]["trainer/ratio_max"] == pytest.approx(1.0, abs=1e-3)
+    assert lines[0]["trainer/ratio_min"] == pytest.approx(1.0, abs=1e-3)
 
 
 def test_an_interrupt_leaves_a_checkpoint_and_no_process(config, start_process):

@@ -58,6 +58,7 @@ def test_the_environments_of_the_plan_are_there():
         "code_tests",
         "countdown",
         "gsm8k",
+        "higher_lower",
         "judge_essay",
         "math_group",
         "mcp_notes",

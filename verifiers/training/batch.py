@@ -40,6 +40,7 @@ def batch_metrics(
     metric/<name>                              means of the environment's metrics
     staleness/mean, staleness/max              policy versions between beginning and training, a group
     tokens/trained, tokens/total, tokens/longest_sample, tokens/truncated
+    tokens/sequences                           one a rollout, more where turns do not continue each other
     cancelled/<reason>                         groups dropped since the last batch
     rollouts/finished, rollouts/p50_s, rollouts/p95_s, rollouts/per_s, rollouts/failed
     step/wall_s                                seconds since the last batch
@@ -55,6 +56,7 @@ def batch_metrics(
         "staleness/max": float(max(ages, default=0)),
         "tokens/trained": float(sum(sample.trained_count for sample in samples)),
         "tokens/total": float(sum(len(sample) for sample in samples)),
+        "tokens/sequences": float(len(samples)),
         "tokens/longest_sample": float(max((len(sample) for sample in samples), default=0)),
         "tokens/truncated": _mean([outcome.truncated for outcome in outcomes]),
         "rollouts/failed": float(sum(len(outcome.failures) for outcome in outcomes)),

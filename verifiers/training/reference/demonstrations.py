@@ -6,14 +6,15 @@ rendered with the endpoint's own chat template, so that they begin with the toke
 
 `noise` replaces letters and digits, in the parts of a reply that differ between rows, by others of their kind. A
 policy that has learned noisy replies is right sometimes, and knows what a reply looks like: where reinforcement
-learning can begin.
+learning can begin. After a wrong reply the next right one is another: environments whose conversations take another
+course then say it with `gold_reply(state)`, which is asked before every turn.
 """
 
 from __future__ import annotations
 
 import random
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verifiers.clients.chat_completions import native_message, native_messages, native_tool
@@ -22,7 +23,8 @@ from verifiers.endpoint.chat_template import message_text, render_chat
 from verifiers.envs.generation import play_group, score
 from verifiers.errors import ConfigError
 from verifiers.messages import from_raw_message
-from verifiers.packages.gold import Gold, Player, environment_of, is_single_turn, wrapped_answers
+from verifiers.packages.gold import Gold, environment_of, is_single_turn, wrapped_answers
+from verifiers.testing import Reply, ScriptedClient
 from verifiers.training.samples import TokenSample, failure_of, samples_of
 from verifiers.types import Response, ResponseTokens, ToolCall
 
@@ -34,6 +36,8 @@ KINDS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 
 Turn = tuple[str, tuple[ToolCall, ...]]
 """One reply: its text and its tool calls."""
+Speaker = Callable[[Mapping[str, Any]], Turn]
+"""The next reply of a conversation, from its state."""
 
 
 class Demonstrations(NamedTuple):
@@ -61,35 +65,71 @@ async def play_demonstrations(
 ) -> Demonstrations:
     """Play and score so many demonstrations. Raises ConfigError when one of them fails."""
     env = loaded.environment
-    replies = demonstrate(loaded, count=count, noise=noise, seed=seed)
     rows = env.source("train").inputs(count)
+    speakers = _speakers(loaded, count=count, noise=noise, seed=seed)
     samples: list[TokenSample] = []
     rewards: list[float] = []
-    for index, turns in enumerate(replies):
+    for index, speaker in enumerate(speakers):
         row = rows[index % len(rows)]
-        [state] = await play_group(env, [row], _Demonstrator(turns), "demonstration", {})
+        [state] = await play_group(env, [row], _Demonstrator(speaker), "demonstration", {})
         await score(env, [state], alone=not env.requires_group_rollouts)
         if (failure := failure_of(state)) is not None:
-            raise ConfigError(f"The demonstration of row {row['example_id']} failed: {failure}.")
+            cause = state.get("error")
+            said = f" {cause}" if cause else ""
+            raise ConfigError(
+                f"The demonstration of row {row['example_id']} failed: {failure}.{said}"
+            ) from (cause if isinstance(cause, BaseException) else None)
         rewards.append(float(state["reward"] or 0.0))
         samples += samples_of(state)
     return Demonstrations(samples, sum(rewards) / len(rewards))
 
 
-class _Demonstrator(Player):
+def _speakers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Speaker]:
+    """Who gives the replies of each demonstration, in order."""
+    hook = _hook(loaded, "gold_reply")
+    if hook is None:
+        return [_reader(t) for t in demonstrate(loaded, count=count, noise=noise, seed=seed)]
+    rows = loaded.environment.source("train").inputs(count)
+    # The turns of different rows do not correspond to each other: all replies are compared with each other.
+    affixes = _affixes([[turn] for row in rows for turn in _turns(loaded, row)])
+    rng = random.Random(f"demonstrations {seed}")
+
+    def speak(state: Mapping[str, Any]) -> Turn:
+        return _noisy([_turn(hook(state))], affixes, noise, rng)[0]
+
+    return [speak] * count
+
+
+def _reader(turns: Sequence[Turn]) -> Speaker:
+    """Gives these turns, whatever has been answered."""
+
+    def speak(state: Mapping[str, Any]) -> Turn:
+        played = len(state["trajectory"])
+        if played >= len(turns):
+            raise ConfigError(
+                f"gold_completion has {len(turns)} replies, and the environment asks for one more. If noise changes "
+                "how a conversation goes on, define gold_reply(state) too, which gives the right reply at any point."
+            )
+        return turns[played]
+
+    return speak
+
+
+class _Demonstrator(ScriptedClient):
     """Gives the replies of one demonstration, with the token ids that the endpoint's model would have sampled."""
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        replies: list[Gold] = [
-            {"content": text, "tool_calls": list(calls)} for text, calls in turns
-        ]
-        super().__init__(lambda state: replies)
+    def __init__(self, speaker: Speaker) -> None:
+        super().__init__()
+        self._speaker = speaker
 
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
     ) -> Response:
-        """The reply of this turn. A rollout that goes on longer than the demonstration gets empty ones."""
-        response = await super().get_native_response(prompt, model, sampling_args, tools, **kwargs)
+        """The reply of this turn."""
+        text, calls = self._speaker(kwargs["state"])
+        response = await ScriptedClient([Reply(text, calls)]).get_native_response(
+            prompt, model, sampling_args, tools, **kwargs
+        )
         prompt_ids = render_chat(
             native_messages(prompt), [native_tool(tool) for tool in tools or []]
         )
@@ -113,10 +153,13 @@ def _said(response: Response) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ right replies
 
 
+def _hook(loaded: Loaded, name: str) -> Any:
+    """A function of the environment or of its module; None when neither has it."""
+    return getattr(loaded.environment, name, None) or getattr(loaded.module, name, None)
+
+
 def _turns(loaded: Loaded, row: Mapping[str, Any]) -> list[Turn]:
-    hook = getattr(loaded.environment, "gold_completion", None) or getattr(
-        loaded.module, "gold_completion", None
-    )
+    hook = _hook(loaded, "gold_completion")
     if hook is not None:
         given = hook(row)
         replies = [given] if isinstance(given, str | Mapping) else list(given)
@@ -180,7 +223,7 @@ def _noisy(
     rng: random.Random,
 ) -> list[Turn]:
     def changed(place: Place, text: str) -> str:
-        prefix, suffix = affixes[place]
+        prefix, suffix = affixes.get(place, (0, 0))
         end = max(prefix, len(text) - suffix)
         middle = "".join(_replaced(c, noise, rng) for c in text[prefix:end])
         return text[:prefix] + middle + text[end:]

@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,12 @@ async def test_right_replies_score_full_and_look_like_what_a_model_would_sample(
 
 
 @pytest.mark.parametrize(
-    ("name", "args"), [("reverse-text", {}), ("tool-calculator", {"num_operations": 1})]
+    ("name", "args"),
+    [
+        ("reverse-text", {}),
+        ("tool-calculator", {"num_operations": 1}),
+        ("higher-lower", {"size": 15, "largest": 40}),
+    ],
 )
 async def test_a_prompt_has_the_tokens_that_the_server_makes_of_it(name, args):
     loaded = load(name, {"num_train_examples": 1, **args})
@@ -74,6 +80,33 @@ def test_noise_changes_letters_and_digits_of_what_differs_between_rows_and_nothi
         changed += sum(a != b for a, b in letters)
         total += len(letters)
     assert changed / total == pytest.approx(0.5 * 25 / 26, abs=0.05)
+
+
+async def test_after_a_noisy_reply_the_next_one_fits_what_was_answered_to_it():
+    args = {"num_train_examples": 100, "size": 15, "smallest": 10, "largest": 40}
+    loaded = load("higher-lower", args)
+    clean = await play_demonstrations(loaded, count=100, noise=0.0, seed=0)
+    noisy = await play_demonstrations(loaded, count=100, noise=0.4, seed=0)
+    again = await play_demonstrations(loaded, count=100, noise=0.4, seed=0)
+    assert clean.mean_reward == 1.0
+    assert 0.2 < noisy.mean_reward == again.mean_reward < 0.8
+    middle = total = 0
+    for sample in noisy.samples:
+        text = tokenizer.decode(sample.token_ids, skip_special=False)
+        ranges = re.findall(r"It is from (\d+) to (\d+)", text)
+        guesses = re.findall(r"<guess>(\d+)</guess>", text)
+        for (low, high), guess in zip(ranges, guesses, strict=True):
+            middle += int(guess) == (int(low) + int(high)) // 2
+            total += 1
+    # Two digits a guess, each of which stays with 0.6 + 0.4 / 10; after a wrong guess the next one halves what is left.
+    assert middle / total == pytest.approx(0.64**2, abs=0.08)
+
+
+async def test_a_script_that_noise_makes_too_short_is_named_with_what_to_define():
+    loaded = load("higher-lower", {"num_train_examples": 40, "size": 15, "largest": 40})
+    module = SimpleNamespace(gold_completion=loaded.module.gold_completion)
+    with pytest.raises(ConfigError, match=r"define gold_reply\(state\) too"):
+        await play_demonstrations(loaded._replace(module=module), count=40, noise=0.5, seed=0)
 
 
 async def test_an_environment_that_does_not_say_what_is_right_is_named():
