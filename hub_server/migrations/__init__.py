@@ -29,10 +29,11 @@ def alembic_config() -> "Config":
 
 
 async def upgrade(engine: AsyncEngine, revision: str = "head") -> None:
-    """Bring the database to the revision, in one transaction."""
+    """Bring the database to the revision, in one transaction. Raises SettingsError for a newer program's database."""
     async with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
+        await connection.run_sync(_check_known)
         await connection.run_sync(_run, "upgrade", revision)
 
 
@@ -45,11 +46,24 @@ async def downgrade(engine: AsyncEngine, revision: str) -> None:
 async def check_current(engine: AsyncEngine) -> None:
     """Return when the database has all migrations; SettingsError says what to run otherwise."""
     async with engine.connect() as connection:
+        await connection.run_sync(_check_known)
         current = await connection.run_sync(_current_revision)
     if current != HEAD:
         raise SettingsError(
             f"The database is at revision {current}, this program needs {HEAD}."
             " Make a backup, then run `vf-hub migrate`."
+        )
+
+
+def _check_known(connection: Connection) -> None:
+    from alembic.script import ScriptDirectory
+
+    current = _current_revision(connection)
+    known = {s.revision for s in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+    if current is not None and current not in known:
+        raise SettingsError(
+            f"The database is at revision {current}, which this program does not know: a newer release made it."
+            " Install that one, or restore a backup of before the upgrade."
         )
 
 

@@ -9,18 +9,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from hub_server.accounts.authorisation import ANONYMOUS
 from hub_server.database import Database, iso, utc_now
 from hub_server.environments.service import Found, files_of
-from hub_server.errors import HubError, SettingsError
+from hub_server.errors import HubError, SettingsError, Unavailable
 from hub_server.index import service as index
 from hub_server.operations import service
 from hub_server.secrets.cipher import KEY_FILE
 from hub_server.settings import Settings
 from hub_server.storage.service import open_store, stage
-from hub_server.storage.store import BlobStore
+from hub_server.storage.store import BlobMissing, BlobStore
 
 MANIFEST = "backup.json"
 
@@ -136,11 +137,7 @@ async def backup(settings: Settings, into: Path) -> int:
         for sha256 in sorted(needed):
             target = into / "blobs" / sha256[:2] / sha256
             target.parent.mkdir(parents=True, exist_ok=True)
-            local = store.local_path(sha256)
-            if local is not None:
-                await asyncio.to_thread(shutil.copy2, local, target)
-            else:
-                await stage(store.read(sha256), target, 1 << 50)
+            await _fetch(store, sha256, target)
             count += 1
     finally:
         await database.aclose()
@@ -149,9 +146,20 @@ async def backup(settings: Settings, into: Path) -> int:
     return count
 
 
+async def _fetch(store: BlobStore, sha256: str, target: Path) -> None:
+    """Copy a blob. Raises Unavailable when it is missing or not what it was: nobody should trust such a copy."""
+    try:
+        staged = await stage(store.read(sha256), target, 1 << 50)
+    except BlobMissing as error:
+        raise Unavailable(f"{error.detail} `vf-hub fsck` says what it was.") from error
+    if staged.sha256 != sha256:
+        await asyncio.to_thread(target.unlink)
+        raise Unavailable(f"The blob {sha256} is damaged. `vf-hub fsck` says what it is.")
+
+
 def _make_empty_folder(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise SettingsError(f"{folder} is not empty; a backup needs a folder of its own.")
+        raise SettingsError(f"{folder} is not empty; name an empty folder or a new one.")
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -159,6 +167,17 @@ def _make_folder_for_database(path: Path) -> None:
     if path.exists():
         raise SettingsError(f"{path} exists; restore into an empty data folder.")
     path.parent.mkdir(parents=True, exist_ok=True)
+
+
+async def _check_empty(settings: Settings) -> None:
+    database = Database(settings.sqlalchemy_url)
+    try:
+        async with database.read() as session:
+            found = await session.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    finally:
+        await database.aclose()
+    if found:
+        raise SettingsError("There is a hub in the database; restore into an empty one.")
 
 
 async def _dump_database(settings: Settings, into: Path) -> None:
@@ -181,11 +200,19 @@ async def restore(settings: Settings, source: Path) -> int:
     """Fill an empty hub from a backup; how many blobs. Raises SettingsError on a hub in use."""
     if not (source / MANIFEST).exists():
         raise SettingsError(f"{source} is not a finished backup: it has no {MANIFEST}.")
+    kinds = {True: "SQLite", False: "PostgreSQL"}
+    was_sqlite = (source / "hub.db").exists()
+    if was_sqlite != settings.is_sqlite:
+        raise SettingsError(
+            f"{source} is the backup of a hub on {kinds[was_sqlite]}, and VF_HUB_DATABASE_URL names"
+            f" {kinds[settings.is_sqlite]}: restore it on {kinds[was_sqlite]}."
+        )
     if settings.is_sqlite:
         path = Path(make_url(settings.sqlalchemy_url).database or "")
         _make_folder_for_database(path)
         await asyncio.to_thread(_copy_sqlite, str(source / "hub.db"), path)
     else:
+        await _check_empty(settings)
         await _run(
             "pg_restore",
             "--exit-on-error",
@@ -230,7 +257,7 @@ async def export(settings: Settings, into: Path) -> int:
                 for file in await files_of(session, found.environment.id):
                     target = into / index.file_path(found, file)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    await stage(store.read(file.sha256), target, 1 << 50)
+                    await _fetch(store, file.sha256, target)
                     if file.kind == "wheel":
                         await _export_metadata(session, found, file.sha256, file.filename, target)
                 count += 1

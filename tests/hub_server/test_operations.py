@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from hub_server import migrations
 from hub_server.database import Database
-from hub_server.errors import SettingsError
+from hub_server.errors import SettingsError, Unavailable
 from hub_server.operations import backup as maintenance
 from hub_server.secrets.cipher import open_cipher
 from hub_server.settings import Settings
@@ -183,9 +183,41 @@ async def test_a_backup_restores_to_a_hub_that_answers_the_same(hub, wheel, tmp_
         assert (await again.get("/api/v1/user/whoami")).json()["data"]["slug"] == "alice"
         sealed = (await again.get("/api/v1/secrets/")).json()["data"]
         assert [secret["name"] for secret in sealed] == ["KEY"]
-    if hub.settings.is_sqlite:
-        with pytest.raises(SettingsError, match="exists"):
-            await maintenance.restore(settings, tmp_path / "backup")
+    with pytest.raises(SettingsError, match="into an empty"):
+        await maintenance.restore(settings, tmp_path / "backup")
+    other = "" if not hub.settings.is_sqlite else "postgresql+asyncpg://u@127.0.0.1:1/x"
+    elsewhere = settings.model_copy(
+        update={"database_url": other, "data_dir": tmp_path / "elsewhere"}
+    )
+    with pytest.raises(SettingsError, match="is the backup of a hub on"):
+        await maintenance.restore(elsewhere, tmp_path / "backup")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_damaged_blobs_are_neither_exported_nor_backed_up(small_hub, wheel, tmp_path):
+    alice = await small_hub.person("alice")
+    await alice.upload(wheel())
+    [blob] = (small_hub.settings.data_dir / "blobs").glob("*/*")
+    whole = blob.read_bytes()
+    blob.chmod(0o644)
+    blob.write_bytes(whole[:-1] + b"x")
+    for number, does in enumerate((maintenance.export, maintenance.backup)):
+        with pytest.raises(Unavailable, match="damaged"):
+            await does(small_hub.settings, tmp_path / f"copy-{number}")
+        copied = [path for path in (tmp_path / f"copy-{number}").rglob("*") if path.is_file()]
+        assert blob.read_bytes() not in [path.read_bytes() for path in copied]
+    blob.unlink()
+    for number, does in enumerate((maintenance.export, maintenance.backup)):
+        with pytest.raises(Unavailable, match="vf-hub fsck"):
+            await does(small_hub.settings, tmp_path / f"missing-{number}")
+
+
+async def test_a_database_of_a_newer_release_is_left_alone(small_hub):
+    async with small_hub.database.write() as session:
+        await session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for does in (migrations.upgrade, migrations.check_current):
+        with pytest.raises(SettingsError, match="newer release"):
+            await does(small_hub.database.engine)
 
 
 async def test_an_unfinished_backup_is_not_restored(tmp_path):

@@ -190,15 +190,28 @@ def hub_settings(
         # The key in the file belongs to the hub in the file.
         values = {**values, "api_key": ""}
     frontend_url = variables.get("PRIME_FRONTEND_URL") or values["frontend_url"] or ""
-    if frontend_url == DEFAULTS["frontend_url"] and not _is_public(base_url):
+    # The pages in the file may be those of another hub than the one named now.
+    is_of_file = frontend_url == values["base_url"] and origin(frontend_url) != origin(base_url)
+    if is_of_file or (frontend_url == DEFAULTS["frontend_url"] and not _is_public(base_url)):
         frontend_url = base_url
     return HubSettings(
         base_url=base_url,
-        api_key=(variables.get("PRIME_API_KEY") or values["api_key"] or "").strip() or None,
+        api_key=_checked_key(variables.get("PRIME_API_KEY") or values["api_key"] or ""),
         team_id=(variables.get("PRIME_TEAM_ID") or "").strip() or values["team_id"] or None,
         frontend_url=frontend_url.rstrip("/"),
         context=named or str(values["current_environment"]),
     )
+
+
+def _checked_key(text: str) -> str | None:
+    """The key without the blanks around it; ConfigError, which does not show it, when it cannot be one."""
+    key = text.strip()
+    if any(letter.isspace() or not letter.isprintable() or not letter.isascii() for letter in key):
+        raise ConfigError(
+            "The API key has blanks, line breaks or other characters that no key has; was more than the key copied? "
+            "PRIME_API_KEY comes before the one of `prime config set-api-key`."
+        )
+    return key or None
 
 
 def checked_url(url: str) -> str:

@@ -125,6 +125,25 @@ def test_pages_and_traces_follow_the_hub_unless_they_were_set_elsewhere(prime):
     )
 
 
+def test_pages_are_those_of_the_hub_that_a_variable_names(prime):
+    prime("config", "set-base-url", "http://127.0.0.1:1")
+    named = hub_settings(variables={"PRIME_API_BASE_URL": "http://127.0.0.1:2"})
+    assert named.frontend_url == "http://127.0.0.1:2"
+    prime("config", "set-frontend-url", "http://127.0.0.1:3")
+    named = hub_settings(variables={"PRIME_API_BASE_URL": "http://127.0.0.1:2"})
+    assert named.frontend_url == "http://127.0.0.1:3"
+
+
+@pytest.mark.parametrize("key", ["vfh_one\nvfh_two", "vfh_one two", "vfh_\x1b[0m", "vfh_é"])
+def test_a_key_that_cannot_be_one_is_refused_without_being_shown(prime, monkeypatch, key):
+    monkeypatch.setenv("PRIME_API_BASE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("PRIME_API_KEY", key)
+    refused = prime("whoami")
+    assert (refused.code, "API key has blanks" in refused.err) == (2, True)
+    assert "vfh_" not in refused.err
+    assert hub_settings(variables={**os.environ, "PRIME_API_KEY": " vfh_x\n"}).api_key == "vfh_x"
+
+
 def test_keys_are_shown_shortened(prime, monkeypatch):
     prime("config", "set-base-url", "http://127.0.0.1:1")
     key = "vfh_0123456789abcdef0123"
