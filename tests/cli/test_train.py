@@ -265,9 +265,12 @@ def test_mistakes_are_named_before_anything_starts(config, run):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_demo_learns(seed, tmp_path, monkeypatch, start_process):
+@pytest.mark.parametrize("chosen", ["--demo", "higher_lower"])
+def test_the_configurations_of_the_package_learn(
+    chosen, seed, tmp_path, monkeypatch, start_process
+):
     monkeypatch.chdir(tmp_path)
-    process = start_process("train", "--demo", "--seed", seed, "--json")
+    process = start_process("train", chosen, "--seed", seed, "--json")
     out, err = process.communicate()
     assert process.returncode == 0, err
     summary = json.loads(out)
