@@ -8,7 +8,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -236,6 +236,8 @@ class _InLoop:
 
     slots: asyncio.Semaphore
     connection: MCPConnection | None = None
+    ending: list[MCPConnection] = field(default_factory=list)
+    """Lost connections that have not let go of their process or sockets yet."""
 
 
 class MCPServer:
@@ -264,6 +266,9 @@ class MCPServer:
         require_mcp()
         here = self._here()
         if here.connection is None or here.connection.is_over:
+            here.ending = [
+                old for old in (*here.ending, here.connection) if old and not old.is_closed
+            ]
             here.connection = MCPConnection(self.config)
         return await here.connection.opened()
 
@@ -287,14 +292,16 @@ class MCPServer:
     async def aclose(self) -> None:
         """Close the connections of all event loops; those of loops that ended were closed with them."""
         for loop, known in list(self._in_loop.items()):
-            connection, known.connection = known.connection, None
-            if connection is None or loop.is_closed():
+            connections = [one for one in (*known.ending, known.connection) if one is not None]
+            known.ending, known.connection = [], None
+            if loop.is_closed():
                 continue
-            if loop is asyncio.get_running_loop():
-                await connection.aclose()
-            elif loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(connection.aclose(), loop)
-                await asyncio.wrap_future(closing)
+            for connection in connections:
+                if loop is asyncio.get_running_loop():
+                    await connection.aclose()
+                elif loop.is_running():
+                    closing = asyncio.run_coroutine_threadsafe(connection.aclose(), loop)
+                    await asyncio.wrap_future(closing)
 
 
 def require_mcp() -> None:

@@ -151,6 +151,11 @@ class MCPConnection:
         """Whether nothing can be sent through it any more."""
         return self._task.done() or self._closing.is_set()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has let go of its process or sockets."""
+        return self._task.done()
+
     async def opened(self) -> MCPConnection:
         """The connection once it is open. Raises MCPServerError or ConfigError when it cannot be opened.
 

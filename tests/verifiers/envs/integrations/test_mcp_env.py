@@ -266,6 +266,17 @@ async def test_a_server_lost_during_a_call_is_an_error_of_the_rollout_and_of_the
     assert failed_by_infrastructure(outputs[0])
 
 
+async def test_closing_waits_for_connections_that_were_lost_before(folder: Path):
+    async with env_with(stdio(folder)) as env:
+        await env.connect()
+        [server] = env.servers
+        lost = await server.connection()
+        lost.close_soon()  # its process is still there, and takes its time to end
+        assert await server.connection() is not lost
+        await env.aclose()
+        assert lost.is_closed
+
+
 async def test_a_rollout_whose_server_was_lost_is_played_again_as_a_whole_with_retries(
     folder: Path,
 ):
