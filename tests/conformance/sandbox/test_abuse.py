@@ -18,7 +18,7 @@ import pytest_asyncio
 from verifiers.sandboxes import Sandbox
 from verifiers.sandboxes.contract import Bench
 
-PROBES = Path(__file__).with_name("abuse_probes.py")
+PROBES = Path(__file__).with_name("abuse_probes")
 SECRET = "sk-a-secret-of-the-host-4711"
 MAX_SIBLING_P99_S = 0.1
 
@@ -87,9 +87,9 @@ async def sibling(bench: Bench) -> AsyncIterator[Sandbox]:
 
 
 async def probe_inside(sandbox: Sandbox, facts: dict[str, object]) -> dict[str, str]:
-    await sandbox.write("probes.py", PROBES.read_bytes())
+    await sandbox.upload(PROBES, "probes")
     await sandbox.write("facts.json", json.dumps(facts).encode())
-    result = await sandbox.exec(["python3", "probes.py", "facts.json"], timeout_s=100)
+    result = await sandbox.exec(["python3", "probes", "facts.json"], timeout_s=100)
     assert result.ok, result.error_text
     return json.loads(result.text)
 
@@ -263,39 +263,60 @@ ATTACKS = {
 
 
 ATTEMPTS = 3
-SLOWER_THAN_AT_REST = 4
+SLOWER_THAN_A_PROCESS = 10
 Attack = Callable[[Bench, Sandbox], Awaitable[float]]
-MAX_SIBLING_P99_S_OF = {"gvisor": 1.0, "gvisor-as-user": 1.0, "docker-stand-in": 0.3, "prime": 0.5}
+MAX_SIBLING_P99_S_OF = {
+    "gvisor": 1.0,
+    "gvisor-as-user": 1.0,
+    "docker-stand-in": 0.3,
+    "prime": 0.5,
+}
 """A command of gVisor costs 20 to 30 ms of computing, and its kernels share the cores of this machine. Each frame of
 the stand-in and "prime" passes an agent inside another sandbox here, and of "prime" a server in this very process."""
 
 
-async def sibling_p99_s(sibling: Sandbox, until: asyncio.Task[object] | None = None) -> float:
-    times_s = []
-    while (until is not None and not until.done()) or len(times_s) < 50:
-        started_s = time.perf_counter()
-        assert (await sibling.exec(["true"], timeout_s=20)).ok
-        times_s.append(time.perf_counter() - started_s)
+def p99(times_s: list[float]) -> float:
     return sorted(times_s)[int(len(times_s) * 0.99)]
 
 
-async def sibling_limit_s(sibling: Sandbox) -> float:
-    """The promise, or ten times what the machine with its other work gives without an attack."""
-    return max(MAX_SIBLING_P99_S, 10 * await sibling_p99_s(sibling))
+async def sibling_p99_s(sibling: Sandbox, until: asyncio.Task[object]) -> float:
+    times_s = []
+    while not until.done() or len(times_s) < 50:
+        started_s = time.perf_counter()
+        assert (await sibling.exec(["true"], timeout_s=20)).ok
+        times_s.append(time.perf_counter() - started_s)
+    return p99(times_s)
+
+
+async def process_p99_s() -> float:
+    """What a plain process costs on this machine with its other work: the control."""
+    times_s = []
+    for _ in range(50):
+        started_s = time.perf_counter()
+        process = await asyncio.create_subprocess_exec("true")
+        assert await process.wait() == 0
+        times_s.append(time.perf_counter() - started_s)
+    return p99(times_s)
 
 
 async def check_siblings_are_served(
     bench: Bench, sibling: Sandbox, attack: Attack, enough_s: float = MAX_SIBLING_P99_S
 ) -> None:
-    # The machine of the tests has other work too: what it alone costs is measured right before, and siblings must have
-    # been served well in one of three attempts.
-    p99s_s: list[float] = []
+    """The promise, or where the machine of the tests has other work, ten times what plain processes take.
+
+    Those run right before and right after the attack, not during it: an attack that starved the whole machine would
+    excuse itself. Siblings must have been served well in one of three attempts.
+    """
+    attempts: list[str] = []
+    control_s = await process_p99_s()
     for _ in range(ATTEMPTS):
-        at_rest_s = await sibling_p99_s(sibling, asyncio.create_task(asyncio.sleep(0)))
-        p99s_s.append(await attack(bench, sibling))
-        if p99s_s[-1] < max(enough_s, SLOWER_THAN_AT_REST * at_rest_s):
+        sibling_s = await attack(bench, sibling)
+        before_s, control_s = control_s, await process_p99_s()
+        allowed_s = max(enough_s, SLOWER_THAN_A_PROCESS * max(before_s, control_s))
+        if sibling_s < allowed_s:
             return
-    raise AssertionError(f"a sibling's command took {p99s_s} s at p99, allowed are {enough_s} s")
+        attempts.append(f"{sibling_s:.3f} s (allowed {allowed_s:.3f} s)")
+    raise AssertionError(f"a sibling's command took {', '.join(attempts)} at p99")
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
