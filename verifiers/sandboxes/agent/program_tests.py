@@ -41,7 +41,6 @@ except (ImportError, OSError, AttributeError):
 
 SHOWN_ERROR_CHARS = 2000
 LONGEST_SWEEP_S = 2.0
-REHEARSALS = 16
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
 """Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
@@ -67,8 +66,8 @@ _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
 _temporary = "/tmp"
 _folder = "/tmp/test"
 """Where a test begins: there for it alone, made anew for each."""
-_places: dict[str, frozenset[str]] = {}
-"""Writable folder → what was in it before the first test."""
+_places: dict[str, tuple[int, frozenset[str]]] = {}
+"""Writable folder → its mode, and what was in it before the first test."""
 
 
 class _Test:
@@ -185,29 +184,40 @@ def _remember_places() -> None:
     for place in (_temporary, os.environ.get("HOME", _temporary), "/dev/shm"):
         # Elsewhere it may belong to others: not every back end has a file system of its own.
         if os.path.isdir(place) and os.stat(place).st_dev == device:
-            _places[place] = frozenset(os.listdir(place))
+            _places[place] = (os.stat(place).st_mode & 0o7777, frozenset(os.listdir(place)))
+
+
+def _open_places() -> None:
+    """Give the places the rights back that a test may have taken from them."""
+    for place, (mode, _) in _places.items():
+        if os.stat(place).st_mode & 0o7777 != mode:
+            os.chmod(place, mode)
 
 
 def _clear_places() -> None:
     """Remove what a test has left, that no other finds it."""
     import shutil
 
-    for place, before in _places.items():
-        for name in os.listdir(place):
+    _open_places()
+    for place, (_, before) in _places.items():
+        for name in set(os.listdir(place)) - before:
             path = os.path.join(place, name)
-            if name in before:
-                continue
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
+            if os.path.islink(path) or not os.path.isdir(path):
                 os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            for folder, names, _ in os.walk(path):
+                for inner in (os.path.join(folder, name) for name in names):
+                    if not os.path.islink(inner):
+                        os.chmod(inner, 0o700)  # walked into next
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _streams(stdin: int = 0) -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
+def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
     """Streams over 0, 1 and 2 for every program's process: made once, they cost the forks nothing."""
     writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
     return (
-        io.TextIOWrapper(io.BufferedReader(io.FileIO(stdin, closefd=False)), "utf-8", "replace"),
+        io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "replace"),
         io.TextIOWrapper(writers[0], "utf-8", "backslashreplace"),
         io.TextIOWrapper(writers[1], "utf-8", "backslashreplace", line_buffering=True),
     )
@@ -249,6 +259,7 @@ def _run_tests(
         gc.enable()  # as a program finds it
         _run_each(tests, stop_at_error)
         gc.disable()
+        _open_places()
         for test in tests:
             if test.usage is not None:
                 outcomes.append(test.settle())
@@ -266,7 +277,11 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
     free = os.statvfs(temporary)
     free_files, least_blocks = free.f_ffree, free.f_bfree - KEPT_BYTES // (free.f_frsize or 4096)
     for test in tests:
-        os.mkdir(folder)
+        try:
+            os.mkdir(folder)
+        except OSError:
+            _clear_places()
+            os.mkdir(folder)
         pid = os.fork()
         if pid == 0:
             _be_the_program(test)  # never returns
@@ -325,14 +340,9 @@ def _outcome(test: _Test) -> dict[str, typing.Any]:
     if status == "error":
         start = max(0, os.lseek(test.files[2], 0, os.SEEK_END) - SHOWN_ERROR_CHARS)
         error = os.pread(test.files[2], SHOWN_ERROR_CHARS, start).decode("utf-8", "replace")
-    return {
-        "status": status,
-        "wait_status": test.wait_status,
-        "cpu_s": cpu_s,
-        "stdout": stdout,
-        "value": value,
-        "error": error,
-    }
+    names = ("status", "wait_status", "cpu_s", "stdout", "value", "error")
+    values = (status, test.wait_status, cpu_s, stdout, value, error)
+    return dict(zip(names, values))  # noqa: B905 - strict= needs Python 3.10
 
 
 def _new_file() -> int:
@@ -348,25 +358,6 @@ def _new_file() -> int:
     descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     os.unlink(name)
     return descriptor
-
-
-def rehearse() -> None:
-    """Run a small program a few times, before any fork. Standard output must lead nowhere.
-
-    What the interpreter finds out while it runs code (which method a name means, which instruction suits the values)
-    it writes into its objects. What it knows already costs no process a page.
-    """
-    streams = sys.stdin, sys.stdout, sys.stderr
-    with open(os.memfd_create("rehearsal"), "wb+", buffering=0) as file:
-        file.write(b"3\n")
-        for _ in range(REHEARSALS):
-            file.seek(0)
-            sys.stdin, sys.stdout, sys.stderr = _streams(file.fileno())
-            program = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
-            exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
-            sys.stdout.flush()
-            json.loads(json.dumps({"text": ["", 1, 1.0, None, True]}, ensure_ascii=False))
-    sys.stdin, sys.stdout, sys.stderr = streams
 
 
 def _be_the_program(test: _Test) -> None:

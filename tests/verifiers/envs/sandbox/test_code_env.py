@@ -311,6 +311,25 @@ async def test_a_test_that_removes_its_directory_or_puts_another_in_its_place_ch
     assert verdicts == ["passed"] * 5
 
 
+@pytest.mark.parametrize("reward", ["fraction", "all"])  # one batch, and several
+async def test_a_test_that_takes_rights_away_neither_leaves_anything_nor_breaks_the_sandbox(
+    reward: Any,
+):
+    program = (
+        "import os\n"
+        "n = int(input())\n"
+        "assert not [name for name in os.listdir('/tmp') if name.startswith('mark')]\n"
+        "os.makedirs('/tmp/mark/deep/deeper')\n"
+        "os.symlink('/', '/tmp/mark/link')\n"
+        "open('/tmp/mark/deep/file', 'w').close()\n"
+        "for place in ('/tmp/mark/deep', '/tmp/mark', '/tmp', '/box', '/dev/shm'): os.chmod(place, 0)\n"
+        "print(n * n)\n"
+    )
+    async with made(reward=reward) as env:
+        output, verdicts = await played(env, program)
+    assert (verdicts, output["error"]) == (["passed"] * 5, None)
+
+
 async def test_what_is_expected_cannot_be_found_in_the_sandbox():
     """The program searches its whole memory and every file that it can read for an answer that is no input."""
     secret = "rosebud" + "-4711"

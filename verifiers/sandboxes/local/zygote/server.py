@@ -20,7 +20,7 @@ import traceback
 from typing import Any, NamedTuple
 
 # Imported before any fork, used or not.
-from ...agent import archive, cells, files, frames, launch, loop, program_tests, programs, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from ...agent import archive, cells, files, frames, launch, loop, programs, rehearsal, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import cgroups, confine, linux, rootfs
 
 MAX_MESSAGE_BYTES = 128 << 10
@@ -83,7 +83,7 @@ class Zygote:
             )
         self._uid, self._gid = uid, gid
         launch.prepare_forks()
-        program_tests.rehearse()
+        rehearsal.rehearse()
         self._try_once()
         gc.collect()
         linux.trim_memory()  # every fork pays for each page that there is
