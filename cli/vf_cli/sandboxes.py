@@ -85,6 +85,8 @@ def serve(
     verbose: _Verbose = False,
 ) -> int:
     """Serve sandboxes in the protocol of Prime Sandboxes until Ctrl-C, which ends them all."""
+    from pydantic import ValidationError
+
     from verifiers.errors import ConfigError
     from verifiers.sandboxes import SandboxSpec
     from verifiers.sandboxes.server import ServerConfig, read_tokens_file
@@ -100,16 +102,20 @@ def serve(
     else:
         made_up, account = _single_token()
         accounts = (account,)
-    config = ServerConfig(
-        host=host,
-        port=port,
-        tokens=accounts,
-        public_url=public_url,
-        images=tuple(image or ("host", "python:*")),
-        template=SandboxSpec(packages=packages),
-        network=chosen,
-        max_sandboxes=max_sandboxes,
-    )
+    try:
+        config = ServerConfig(
+            host=host,
+            port=port,
+            tokens=accounts,
+            public_url=public_url,
+            images=tuple(image or ("host", "python:*")),
+            template=SandboxSpec(packages=packages),
+            network=chosen,
+            max_sandboxes=max_sandboxes,
+        )
+    except ValidationError as error:
+        # Its own text would show the configuration, digests of the tokens included.
+        raise ConfigError("; ".join(str(each["msg"]) for each in error.errors())) from None
     if not _is_this_machine(host) and not (public_url or "").startswith("https://"):
         output.warn(
             f"{host} is reachable from other machines without TLS: tokens and code travel in the clear. "

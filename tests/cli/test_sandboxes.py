@@ -2,9 +2,11 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -63,15 +65,24 @@ def test_sandboxes_of_a_server_are_listed_and_stopped(served: dict[str, Any]):
     assert (wrong.returncode, "does not know this token" in wrong.stderr) == (2, True)
 
 
-def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch):
+def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("VF_SANDBOXES_TOKEN", raising=False)
+    twice = tmp_path / "tokens.toml"
+    twice.write_text("".join(f"[{name}]\ntoken = 'one-token-for-two'\n" for name in ("a", "b")))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        busy = command("serve", "--port", port)
+    assert (busy.returncode, f"Cannot listen on 127.0.0.1:{port}" in busy.stderr) == (2, True)
     for arguments, complaint in [
         (["list"], "VF_SANDBOXES_TOKEN"),
         (["list", "--token", "t", "--url", "nonsense"], "http://"),
         (["serve", "--network", "some"], "none or full"),
         (["serve", "--tokens", "/no/such/file"], "/no/such/file"),
+        (["serve", "--tokens", str(twice)], "two tokens have the same token: a, b"),
+        (["serve", "--public-url", "not a url"], "'not a url' is no address of a server"),
     ]:
         done = command(*arguments)
         assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
+        assert "sha256" not in done.stderr
     gone = command("list", "--token", "t", "--url", "http://127.0.0.1:9")
     assert (gone.returncode, "does not answer" in gone.stderr) == (1, True)

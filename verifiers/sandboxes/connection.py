@@ -124,6 +124,12 @@ class AgentConnection(asyncio.Protocol):
         """End the connection and tell everybody who waits. Only the first call counts."""
         if self._death is not None:
             return
+        if self._on_closed is not None:
+            on_closed, self._on_closed = self._on_closed, None
+            # First: it may know why, and end this connection with that reason, which all who wait then get.
+            on_closed(error)
+            if self._death is not None:
+                return
         self._death = error
         if self._transport is not None:
             self._transport.abort()
@@ -134,9 +140,6 @@ class AgentConnection(asyncio.Protocol):
         sinks, self._sinks = list(self._sinks.values()), {}
         for sink in sinks:
             sink.on_lost(error)
-        if self._on_closed is not None:
-            on_closed, self._on_closed = self._on_closed, None
-            on_closed(error)
 
     def _dispatch(self, frame: frames.Frame) -> None:
         kind, channel, payload = frame

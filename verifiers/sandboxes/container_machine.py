@@ -19,12 +19,22 @@ from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead, Sandbo
 from verifiers.sandboxes.results import SandboxInfo
 
 END_TIMEOUT_S = 30.0
-_IMAGE_WORDS = ("No such image", "manifest unknown", "pull access denied", "not found: manifest")
+_IMAGE_WORDS = (
+    "No such image",
+    "manifest unknown",
+    "pull access denied",
+    "not found: manifest",
+    # Podman's
+    "image not known",
+    "initializing source docker://",
+    'Error: short-name "',
+)
 
 
 class ProcessOptions(TypedDict, total=False):
     """Some arguments of `subprocess.Popen`."""
 
+    cwd: str
     env: Mapping[str, str]
     user: int
     group: int

@@ -11,6 +11,7 @@ import itertools
 import os
 import secrets
 import shutil
+import sys
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +26,7 @@ from verifiers.sandboxes.errors import (
     SandboxCreationError,
     SandboxImageError,
 )
+from verifiers.sandboxes.owned_folders import make_folder, remove_folder
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
@@ -157,13 +159,17 @@ class EngineContainer:
     """The `Container` of an engine."""
 
     def __init__(self, program: str, name: str, spec: SandboxSpec, config: ContainerConfig) -> None:
-        self._program = program
+        # It may run in a directory of its own; a bare name is looked up in PATH.
+        self._program = os.path.abspath(program) if os.sep in program else program
         self._name = name
         self._spec = spec
         self._config = config
+        self._folder: str | None = None
 
     def prepared_command(self) -> list[str]:
         """See Container."""
+        if self._config.engine == "podman" and sys.platform == "linux":
+            self._folder = make_folder()
         return [self._program, *run_arguments(self._name, self._spec, self._config)]
 
     def remove_command(self) -> list[str]:
@@ -172,7 +178,8 @@ class EngineContainer:
 
     def process_options(self) -> ProcessOptions:
         """See Container."""
-        return {}
+        # Podman's conmon leaves a file `oom` where it was started when a container has run out of memory.
+        return {} if self._folder is None else {"cwd": self._folder}
 
     def was_out_of_memory(self) -> bool:
         """See Container."""
@@ -180,6 +187,9 @@ class EngineContainer:
 
     def clean_up(self) -> None:
         """See Container."""
+        if self._folder is not None:
+            remove_folder(self._folder)
+            self._folder = None
 
 
 def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list[str]:

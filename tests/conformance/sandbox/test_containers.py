@@ -1,6 +1,8 @@
 """The back ends "docker" and "podman" keep every promise they claim: on a stand-in, and on real engines if there."""
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from verifiers.sandboxes import (
 )
 from verifiers.sandboxes.containers import ContainerBackend, ContainerConfig, run_arguments
 from verifiers.sandboxes.contract import BEHAVIOURS, Behaviour, Bench
+from verifiers.sandboxes.local.zygote import cgroups
 
 FAST = {
     "a_command_gives_its_output_and_exit_code",
@@ -120,3 +123,48 @@ async def test_signals_from_inside_do_not_end_an_agent_that_is_the_first_process
         assert (await sandbox.exec("echo alive")).text == "alive\n"
         ended = await sandbox.exec("kill -INT $$")  # for commands it is what it always is
         assert ended.exit_code == 130
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "docker: Error response from daemon: No such image: no/such:image",
+        "Error: localhost/no:1: image not known",
+        'Error: short-name "no:1" did not resolve to an alias and no unqualified-search registries are defined',
+        "Error: initializing source docker://localhost/no:1: pinging container registry localhost: Get …",
+    ],
+)
+async def test_what_engines_say_of_an_image_that_they_lack_is_an_error_of_the_image(
+    said: str, tmp_path: Path
+):
+    program = tmp_path / "engine"
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 125\n")
+    program.chmod(0o755)
+    async with ContainerBackend(ContainerConfig(program=str(program))) as backend:
+        sandbox = await backend.create(SandboxSpec(image="no:1"))
+        with pytest.raises(SandboxImageError, match="The image cannot be used"):
+            await sandbox.ready()
+
+
+LITTERER = """#!/bin/sh
+: > oom
+[ "$1" = run ] && exit 125
+"""
+"""What Podman does when a container has run out of memory: a file where it was started."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Podman runs in a virtual machine")
+async def test_what_podman_leaves_where_it_runs_is_removed(tmp_path: Path):
+    program = tmp_path / "podman"
+    program.write_text(LITTERER)
+    program.chmod(0o755)
+    config = ContainerConfig(engine="podman", program=str(program))
+    before = set(os.listdir(tempfile.gettempdir()))
+    async with ContainerBackend(config) as backend:
+        sandbox = await backend.create(SandboxSpec())
+        with pytest.raises(SandboxCreationError):
+            await sandbox.ready()
+    assert "oom" not in os.listdir()
+    own = cgroups.owner_name(os.getpid())
+    left = set(os.listdir(tempfile.gettempdir())) - before
+    assert [name for name in left if name.startswith(own)] == []

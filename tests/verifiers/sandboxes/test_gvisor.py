@@ -18,6 +18,7 @@ from verifiers.sandboxes import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
     SandboxCreationError,
+    SandboxDead,
     SandboxImageError,
     SandboxSpec,
 )
@@ -149,6 +150,23 @@ async def test_a_directory_can_be_the_image_and_nothing_is_written_into_it(tmp_p
         ).text == "42\nu\n/data\n"
         assert not (await sandbox.exec("touch /data/new")).ok
     assert sorted(str(path) for path in image.rglob("*")) == before
+
+
+@needs_runsc
+@pytest.mark.long
+async def test_more_files_than_gvisor_can_hold_end_the_sandbox_for_want_of_memory():
+    # gVisor counts no files: each costs memory of its own, which only a control group limits.
+    code = "import os\nfor i in range(10**9): os.close(os.open(f'f{i}', os.O_CREAT))"
+    async with (
+        GVisorBackend() as backend,
+        await backend.create(SandboxSpec(memory_mb=32)) as sandbox,
+    ):
+        await sandbox.ready()
+        if "from outside" not in sandbox.info.limits["memory"]:
+            pytest.skip("no control group limits gVisor here")
+        with pytest.raises(SandboxDead) as caught:
+            await sandbox.exec(["python3", "-c", code], timeout_s=600)
+        assert caught.value.reason == "oom"
 
 
 async def test_what_gvisor_cannot_give_is_refused_in_words(tmp_path: Path):

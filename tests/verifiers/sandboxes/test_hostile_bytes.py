@@ -139,3 +139,16 @@ def test_output_keeps_its_beginning_and_its_end(chunks: list[bytes], max_bytes: 
         assert joined(head, tail, kept.dropped_bytes) == whole
     else:
         assert len(head) == max_bytes - max_bytes // 2
+
+
+async def test_whoever_waits_gets_the_reason_that_the_back_end_knows():
+    def explain(error: Exception) -> None:
+        connection.fail(SandboxDead("too much memory", "oom"))
+
+    connection = AgentConnection(explain)
+    waiting = Collected(100)
+    waiting.channel = connection.open(b"{}", waiting)
+    connection.connection_lost(None)
+    with pytest.raises(SandboxDead) as caught:
+        await waiting.ended
+    assert caught.value.reason == "oom"

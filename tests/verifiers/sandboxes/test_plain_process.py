@@ -15,6 +15,7 @@ import pytest
 
 from verifiers.sandboxes import IsolationUnavailable, SandboxDead, SandboxSpec, open_sandbox
 from verifiers.sandboxes.local import LocalBackend
+from verifiers.sandboxes.local.machine import is_mapped
 from verifiers.sandboxes.owned_folders import sweep_folders
 from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
@@ -133,3 +134,15 @@ def test_directories_of_living_programs_are_not_swept():
 )
 def test_every_module_can_be_imported_first(module: str):
     subprocess.run([sys.executable, "-c", f"import verifiers.sandboxes.{module}"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("id_map", "mapped"),
+    [
+        ("         0          0 4294967295\n", {0, 65534, 2147137760}),
+        ("         0       1000          1\n", {0}),
+        ("         0       1000          1\n         1     100000      65536\n", {0, 65534}),
+    ],
+)
+def test_root_of_a_user_namespace_has_the_users_that_are_mapped(id_map: str, mapped: set[int]):
+    assert {uid for uid in (0, 65534, 2147137760) if is_mapped(uid, id_map)} == mapped

@@ -94,7 +94,8 @@ class GVisorBackend:
             )
         if spec.network != "none":
             raise SandboxCapabilityMissing(
-                "The gvisor back end has network='none' only; use the local or a Docker back end for more."
+                f"The gvisor back end has network='none' only, got {spec.network!r}. Use the local back end, or Docker "
+                "with ContainerConfig(runtime='runsc') and network='full'."
             )
         if spec.image != "host" and spec.packages is not None:
             raise SandboxImageError(

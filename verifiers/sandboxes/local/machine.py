@@ -151,6 +151,12 @@ def closed_to_others(path: str) -> str | None:
     return None
 
 
+def is_mapped(uid: int, id_map: str) -> bool:
+    """Whether a user exists in a user namespace, by its /proc/self/uid_map."""
+    ranges = (map(int, line.split()) for line in id_map.splitlines())
+    return any(first <= uid < first + count for first, _, count in ranges)
+
+
 class RestrictedMachine:
     """The `Machine` of a sandbox at level "restricted", or at "container" if `first` succeeds."""
 
@@ -188,6 +194,11 @@ class RestrictedMachine:
             )
         flags = ["-I", "-B"] if self._place.with_packages else ["-I", "-B", "-S"]
         uid = self._place.host_uid if os.getuid() == 0 else None
+        if uid is not None and not is_mapped(uid, Path("/proc/self/uid_map").read_text()):
+            raise IsolationUnavailable(
+                f"{why} At level 'restricted' each sandbox of root is a user of its own, and the user namespace of "
+                f"this program does not have user {uid}. Run it as an ordinary user, or map all users into it."
+            )
         if uid is not None and (closed := closed_to_others(self._place.python)) is not None:
             raise SandboxImageError(
                 f"The interpreter {self._place.python} cannot be used at level 'restricted', where each sandbox is a "

@@ -15,15 +15,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from verifiers.sandboxes import owned_folders
 from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.connection import AgentConnection
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
-from verifiers.sandboxes.owned_folders import (
-    OWNER_MARK,
-    kill_leftovers,
-    make_folder,
-    remove_folder,
-)
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -88,7 +83,7 @@ class PlainProcessMachine:
 
     def _execute(self, descriptor: int) -> None:
         try:
-            self._folder = make_folder()
+            self._folder = owned_folders.make_folder()
             os.chmod(self._folder, 0o711)
             for name in ("box", "tmp"):
                 path = os.path.join(self._folder, name)
@@ -106,14 +101,14 @@ class PlainProcessMachine:
                     "PATH": "/usr/bin:/bin",
                     "OPENBLAS_NUM_THREADS": "1",
                     "OMP_NUM_THREADS": "1",
-                    OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
+                    owned_folders.OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
                 },
                 start_new_session=True,
             )
             spec = self._spec
             settings = {
                 "folder": self._folder,
-                "env": {**spec.env, OWNER_MARK: self._folder},
+                "env": {**spec.env, owned_folders.OWNER_MARK: self._folder},
                 "preload": list(spec.preload),
                 "uid": self._uid,
                 "restrict": self._restrict,
@@ -157,8 +152,8 @@ class PlainProcessMachine:
             if self._process.stderr is not None:
                 self._process.stderr.close()
         if self._folder is not None:
-            kill_leftovers(self._folder)
-            remove_folder(self._folder)
+            owned_folders.kill_leftovers(self._folder)
+            owned_folders.remove_folder(self._folder)
 
     def why_dead(self, error: Exception) -> Exception:
         """See Machine."""

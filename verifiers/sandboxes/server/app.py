@@ -9,6 +9,7 @@ from typing import cast
 
 from aiohttp import web
 
+from verifiers.errors import ConfigError
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.sandbox import SandboxBackend
 from verifiers.sandboxes.server import metrics as prometheus
@@ -85,14 +86,24 @@ class SandboxServer:
                 shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             )
             await self._runner.setup()
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._accept, self.config.host, self.config.port, backlog=BACKLOG
-            )
+            self._listener = await self._listen()
             self.port = self._listener.sockets[0].getsockname()[1]
         except BaseException:
             await self.aclose()
             raise
         return self
+
+    async def _listen(self) -> asyncio.Server:
+        host, port = self.config.host, self.config.port
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._accept, host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another host or port; "
+                "port 0 takes a free one."
+            ) from error
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.shield(self.aclose())

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -117,10 +118,22 @@ class ServerConfig(BaseModel):
         for field in ("name", "sha256"):
             values = [getattr(token, field) for token in self.tokens]
             if len(set(values)) != len(values):
+                twice = sorted(t.name for t in self.tokens if values.count(getattr(t, field)) > 1)
                 raise ValueError(
-                    f"two tokens have the same {'name' if field == 'name' else 'token'}"
+                    f"two tokens have the same {'name' if field == 'name' else 'token'}: {', '.join(twice)}"
                 )
         return self
+
+    @field_validator("public_url")
+    @classmethod
+    def _address_of_a_server(cls, public_url: str | None) -> str | None:
+        if public_url is not None:
+            parts = urlsplit(public_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+                raise ValueError(
+                    f"{public_url!r} is no address of a server; write it as https://sandboxes.example.org"
+                )
+        return public_url
 
 
 def digest_of(token: str) -> str:
