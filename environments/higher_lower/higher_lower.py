@@ -12,7 +12,7 @@ from itertools import islice
 
 import verifiers as vf
 
-SYSTEM_PROMPT = "Find the number. Write a guess inside <guess> tags."
+SYSTEM_PROMPT = "Find the number. Write a guess inside <try> tags."
 EVALUATION_SHARE = 8
 """One game in so many is kept for evaluation, whatever the seed."""
 WHOLE_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
@@ -83,7 +83,7 @@ class HigherLowerEnv(vf.MultiTurnEnv):
         secret = int(state["answer"])
         if number is None or not state["low"] <= number <= state["high"]:
             state["wasted_guesses"] += 1
-            return "No" if number is not None else "Write a number inside <guess> and </guess>"
+            return "No" if number is not None else "Write a number inside <try> and </try>"
         if number < secret:
             state["low"] = number + 1
             return "Higher"
@@ -106,7 +106,7 @@ class HigherLowerEnv(vf.MultiTurnEnv):
 
 def guess_of(number: int) -> str:
     """A guess as the parser reads it."""
-    return f"<guess>{number}</guess>"
+    return f"<try>{number}</try>"
 
 
 def gold_reply(state) -> str:
@@ -142,7 +142,7 @@ def load_environment(
         )
     lows = range(smallest, largest - size + 2)
     guesses = size.bit_length() if guesses is None else guesses
-    parser = vf.XMLParser(["guess"], answer_field="guess")
+    parser = vf.XMLParser(["try"], answer_field="try")
     rubric = vf.Rubric(funcs=[is_found, information], weights=[0.5, 0.5], parser=parser)
     rubric.add_metric(wasted_guesses)
     return HigherLowerEnv(

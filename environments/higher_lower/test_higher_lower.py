@@ -9,7 +9,7 @@ GAME = {"size": 15, "smallest": 10, "largest": 24, "num_eval_examples": 1}
 async def play(*guesses, **options):
     """A game from 10 to 24 that has these guesses."""
     env = load_environment(**GAME | options)
-    written = [f"<guess>{guess}</guess>" for guess in guesses]
+    written = [f"<try>{guess}</try>" for guess in guesses]
     [output] = await run(env, ScriptedClient(written, then="I do not know."))
     return output
 
@@ -61,7 +61,7 @@ async def test_guesses_outside_of_what_is_left_and_replies_without_a_number_are_
     output = await play(99, "", "a few", "-3")
     assert told(output)[:2] == [
         "No. It is from 10 to 24.",
-        "Write a number inside <guess> and </guess>. It is from 10 to 24.",
+        "Write a number inside <try> and </try>. It is from 10 to 24.",
     ]
     assert (output["reward"], output["metrics"]["wasted_guesses"]) == (0.0, 4.0)
     assert output["error"] is None
@@ -71,8 +71,8 @@ async def test_guesses_outside_of_what_is_left_and_replies_without_a_number_are_
 
 async def test_the_best_reply_follows_from_what_was_answered():
     state = {"low": 10, "high": 24}
-    assert gold_reply(state) == "<guess>17</guess>"
-    assert gold_reply(state | {"low": 18}) == "<guess>21</guess>"
+    assert gold_reply(state) == "<try>17</try>"
+    assert gold_reply(state | {"low": 18}) == "<try>21</try>"
 
 
 def test_ranges_that_do_not_fit_are_refused():

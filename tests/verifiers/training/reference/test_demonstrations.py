@@ -94,7 +94,7 @@ async def test_after_a_noisy_reply_the_next_one_fits_what_was_answered_to_it():
     for sample in noisy.samples:
         text = tokenizer.decode(sample.token_ids, skip_special=False)
         ranges = re.findall(r"It is from (\d+) to (\d+)", text)
-        guesses = re.findall(r"<guess>(\d+)</guess>", text)
+        guesses = re.findall(r"<try>(\d+)</try>", text)
         for (low, high), guess in zip(ranges, guesses, strict=True):
             middle += int(guess) == (int(low) + int(high)) // 2
             total += 1
