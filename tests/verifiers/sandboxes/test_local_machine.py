@@ -55,6 +55,12 @@ def test_version_2_groups_are_found_also_beside_version_1():
     ]
 
 
+def test_all_controllers_of_version_2_that_are_needed_are_found():
+    text = "cpuset cpu io memory hugetlb pids rdma misc\n"
+    assert cgroups.usable_controllers(text) == ["memory", "pids", "cpu"]
+    assert cgroups.usable_controllers("cpu memory_of_another pids\n") == ["pids", "cpu"]
+
+
 def test_a_container_sees_its_group_as_the_root_of_the_mount():
     mountinfo = "30 25 0:26 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     [found] = cgroups.find_hierarchies(mountinfo, "4:memory:/docker/abc\n")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 CONTROLLERS = ("memory", "pids", "cpu")
 _PREFIX = "vf-"
 _PERIOD_US = 100_000
+_OF_SWAP = ("memory.memsw.limit_in_bytes", "memory.swap.max")
 
 
 class Limits(NamedTuple):
@@ -106,6 +107,12 @@ def sweep(base: str) -> int:
     return removed
 
 
+def usable_controllers(text: str) -> list[str]:
+    """Those of `CONTROLLERS` that a `cgroup.controllers` of version 2 has."""
+    there = text.split()
+    return [controller for controller in CONTROLLERS if controller in there]
+
+
 class ControlGroups:
     """The groups that this process makes for its sandboxes. Falsy if there are none to be had."""
 
@@ -164,7 +171,7 @@ class ControlGroups:
 
     def _open_v2_at(self, path: str, name: str) -> None:
         with open(os.path.join(path, "cgroup.controllers")) as file:
-            available = [c for c in CONTROLLERS if c in file.read().split()]
+            available = usable_controllers(file.read())
         if not {"memory", "pids"} <= set(available):
             raise OSError(95, "memory and pids controllers are not available")
         self.swept += sweep(path)
@@ -200,7 +207,11 @@ class ControlGroups:
                     pass
                 done.add(folder)
             for file, value in _settings(controller, version, limits):
-                _write(folder, f"{box}/{file}", value)
+                try:
+                    _write(folder, f"{box}/{file}", value)
+                except FileNotFoundError:
+                    if file not in _OF_SWAP:  # a kernel that does not count it
+                        raise
 
     def confine(self, box: str, pid: int, limits: Limits) -> None:
         """Put a process into a new group with limits.
@@ -269,8 +280,8 @@ def _settings(controller: str, version: int, limits: Limits) -> list[tuple[str, 
     if controller == "memory":
         amount = str(limits.memory_bytes)
         if version == 1:
-            return [("memory.limit_in_bytes", amount)]
-        return [("memory.max", amount)]
+            return [("memory.limit_in_bytes", amount), ("memory.memsw.limit_in_bytes", amount)]
+        return [("memory.max", amount), ("memory.swap.max", "0")]
     if controller == "pids":
         return [("pids.max", str(limits.processes))]
     if limits.cpu_cores is None:
