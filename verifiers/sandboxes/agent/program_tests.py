@@ -46,12 +46,19 @@ VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
 """Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
 TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
 """Whose files are open together, and how much there may be in them: of input at the start, of output at the end."""
-_IMPORTED_BEFORE = re.compile(
-    r"\b(?:array|bisect|cmath|collections|copy|dataclasses|datetime|decimal|enum|fractions|functools|hashlib|heapq|io|"
-    r"itertools|json|math|numbers|operator|queue|random|re|statistics|string|struct|textwrap|threading|time|typing)\b"
+_HARMLESS = (
+    r"(?:array|bisect|cmath|collections|copy|dataclasses|datetime|decimal|enum|fractions|functools|hashlib|heapq|io|"
+    r"itertools|json|math|numbers|operator|os|queue|random|re|statistics|string|struct|sys|textwrap|threading|time|typing)"
 )
-"""What a program's tests find imported if it mentions it: harmless modules of the standard library."""
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(.*)", re.MULTILINE)
+_IMPORTED_BEFORE = re.compile(rf"\b{_HARMLESS}\b")
+"""What a program's tests find imported if it mentions it: harmless modules of the standard library."""
+_MODULE, _NAME = rf"{_HARMLESS}(?: +as +\w+)?", r"\w+(?: +as +\w+)?"
+_LEADING = re.compile(
+    rf"(?:(?:import +{_MODULE}(?: *, *{_MODULE})*|from +{_HARMLESS} +import +(?:\*|{_NAME}(?: *, *{_NAME})*))?"
+    r" *(?:#.*)?\r?\n)*"
+)
+"""The lines at the beginning of a program that only import such modules: their names are the same in every test."""
 
 _program: types.CodeType | None = None
 _main = types.ModuleType("__main__")
@@ -60,7 +67,6 @@ _resource_limits: list[tuple[int, tuple[int, int]]] = []
 _cpu_timer_s = 0.0
 """The limit of processor time, where it is no whole number of seconds. A program can turn its timer off."""
 _stdout: typing.TextIO = sys.stdout
-_pidfd_open = getattr(os, "pidfd_open", None)
 _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
 """As wait statuses too: a signal that ends a process is its low bits."""
 _temporary = "/tmp"
@@ -108,6 +114,7 @@ def main(batch: bytes | None = None) -> None:
     {"error": what is wrong with the program}, or {"outcomes": the tests' in their order, up to the first that is not
     "ok" when told to stop there}, or {"failed": [type, message]} for trouble of its own.
     """
+    global _program
     os.dup2(1, ANSWERS, inheritable=False)
     _answer({"worker": "ready"})  # from here on, what goes wrong is the program's doing
     try:
@@ -119,9 +126,10 @@ def main(batch: bytes | None = None) -> None:
             with open(0, "rb", buffering=0, closefd=False) as file:
                 batch = file.readall()
         source, limits, requests, stop_at_error = marshal.loads(batch)
-        error = _compile(source)
-        if error is not None:
-            _answer({"error": error})
+        try:
+            _program = compile(source, "<program>", "exec")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as caught:
+            _answer({"error": "".join(traceback.format_exception_only(type(caught), caught))})
             return
         _prepare(source, limits)
         _answer({"outcomes": _run_tests(requests, stop_at_error)})
@@ -129,24 +137,13 @@ def main(batch: bytes | None = None) -> None:
         _answer({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
 
 
-def _compile(source: str) -> str | None:
-    """Returns what is wrong with the program."""
-    global _program
-    try:
-        _program = compile(source, "<program>", "exec")
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as caught:
-        return "".join(traceback.format_exception_only(type(caught), caught))
-    return None
-
-
 def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     """Do once what every test's process would have to do."""
     global _cpu_timer_s, _stdout, _temporary, _folder
     _temporary = os.environ.get("TMPDIR") or _temporary
     _folder = f"{_temporary}/test-{os.getpid()}"
-    for names in _IMPORT.findall(source):
-        for name in _IMPORTED_BEFORE.findall(names):
-            importlib.import_module(name)
+    for name in _IMPORTED_BEFORE.findall(" ".join(_IMPORT.findall(source))):
+        importlib.import_module(name)
     _limits.update(limits)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     _remember_places()
@@ -177,6 +174,23 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
             most = amount + grace
         _resource_limits.append((which, (min(amount, most), min(amount + grace, most))))
     os.chdir("/")
+    _begin(source)
+
+
+def _begin(source: str) -> None:
+    """Take the program's first imports over from the tests."""
+    global _program
+    leading = _LEADING.match(source)
+    lines = leading[0] if leading else ""
+    rest = source[len(lines) :]
+    if not lines or rest.startswith(("'", '"', "from __future__")):
+        return  # what these are depends on where they stand
+    after = compile("\n" * lines.count("\n") + rest, "<program>", "exec")
+    try:
+        exec(lines, _main.__dict__)
+    except ImportError:
+        return  # each test says so
+    _program = after
 
 
 def _remember_places() -> None:
@@ -273,7 +287,7 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
     """Fork for each test and see to its end. In one piece: a call of a function of ours costs both processes pages."""
     folder, temporary, wall_limit_ms = _folder, _temporary, _limits["wall_limit_s"] * 1000
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    open_process, watched, poll = _pidfd_open, -1, select.poll()
+    open_process, watched, poll = getattr(os, "pidfd_open", None), -1, select.poll()
     free = os.statvfs(temporary)
     free_files, least_blocks = free.f_ffree, free.f_bfree - KEPT_BYTES // (free.f_frsize or 4096)
     for test in tests:
@@ -398,10 +412,14 @@ def _play(function: str | None, request: dict[str, typing.Any]) -> int:
     exec(_program, namespace)  # type: ignore[arg-type]  # `load` came first
     if function is not None:
         value = _function(namespace, function)(*request["arguments"])
-        text = json.dumps(value, default=_plain).encode()
-        while text:
-            text = text[os.write(VALUE, text) :]
-    return _finish()
+        _write_all(VALUE, json.dumps(value, default=_plain).encode())
+    # What an interpreter does at its end: threads, exit functions.
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()  # the interpreter's own step, without public name
+    if atexit._ncallbacks():  # pyright: ignore[reportPrivateUsage] - as the interpreter does
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    return 0
 
 
 def _function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
@@ -423,16 +441,6 @@ def _plain(value: typing.Any) -> list[typing.Any]:
     if hasattr(value, "__iter__"):
         return list(value)
     raise TypeError(f"a {type(value).__name__} cannot be the result of a test")
-
-
-def _finish() -> int:
-    """What an interpreter does at its end: threads, exit functions."""
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        threading._shutdown()  # the interpreter's own step, without public name
-    if atexit._ncallbacks():  # pyright: ignore[reportPrivateUsage] - as the interpreter does
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-    return 0
 
 
 def _code_of(ending: SystemExit) -> int:
