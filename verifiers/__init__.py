@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from verifiers.errors import Error as Error
     from verifiers.errors import InfraError as InfraError
     from verifiers.errors import InvalidModelResponseError as InvalidModelResponseError
+    from verifiers.errors import MCPServerError as MCPServerError
     from verifiers.errors import MissingKeyError as MissingKeyError
     from verifiers.errors import ModelError as ModelError
     from verifiers.errors import OverlongPromptError as OverlongPromptError
@@ -170,8 +171,8 @@ _EXPORTS: dict[str, str] = {
         "verifiers.errors": (
             "AuthenticationError AuthorError BadRequestError BrowserSandboxError ConfigError DatasetError"
             " EmptyModelResponseError EndpointUnavailable EnvironmentCodeError EnvironmentNotFound Error InfraError"
-            " InvalidModelResponseError MissingKeyError ModelError OverlongPromptError RateLimitError RewardError"
-            " RolloutTimeout SandboxError ScoringTimeout ToolCallError ToolError ToolParseError TunnelError"
+            " InvalidModelResponseError MCPServerError MissingKeyError ModelError OverlongPromptError RateLimitError"
+            " RewardError RolloutTimeout SandboxError ScoringTimeout ToolCallError ToolError ToolParseError TunnelError"
         ),
         "verifiers.decorators": "advantage cleanup metric reward setup stop teardown update",
         "verifiers.parsers.parser": "Parser",
@@ -261,8 +262,14 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
         )
-    later = " The public package had it; this one does not offer it yet." if name in _LATER else ""
-    raise AttributeError(f"module 'verifiers' has no attribute {name!r}.{later}")
+    if name in _LATER:
+        hint = " The public package had it; this one does not offer it yet."
+    else:
+        import difflib
+
+        close = difflib.get_close_matches(name, __all__, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise AttributeError(f"module 'verifiers' has no attribute {name!r}.{hint}")
 
 
 def __dir__() -> list[str]:

@@ -94,3 +94,12 @@ def test_the_library_says_nothing_until_it_is_asked_to() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("SingleTurnEnvironment", "SingleTurnEnv"), ("load_enviroment", "load_environment")],
+)
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(name: str, meant: str):
+    with pytest.raises(AttributeError, match=f"Did you mean '{meant}'"):
+        getattr(vf, name)
