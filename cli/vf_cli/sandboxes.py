@@ -93,9 +93,6 @@ def serve(
     from vf_cli.main import configure_logging
 
     configure_logging(is_verbose=verbose)
-    if network not in ("none", "full"):
-        raise ConfigError(f"--network must be none or full, got {network!r}.")
-    chosen: Literal["none", "full"] = "full" if network == "full" else "none"
     made_up = None
     if tokens is not None:
         accounts = read_tokens_file(tokens)
@@ -110,7 +107,7 @@ def serve(
             public_url=public_url,
             images=tuple(image or ("host", "python:*")),
             template=SandboxSpec(packages=packages),
-            network=chosen,
+            network=_network(network),
             max_sandboxes=max_sandboxes,
         )
     except ValidationError as error:
@@ -123,6 +120,14 @@ def serve(
         )
     asyncio.run(_serve(config, made_up, json_output=json_output))
     return 0
+
+
+def _network(chosen: str) -> Literal["none", "full"]:
+    from verifiers.errors import ConfigError
+
+    if chosen not in ("none", "full"):
+        raise ConfigError(f"--network must be none or full, got {chosen!r}.")
+    return "full" if chosen == "full" else "none"
 
 
 def _single_token() -> tuple[str | None, TokenConfig]:
