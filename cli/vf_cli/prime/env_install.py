@@ -258,12 +258,13 @@ def _show(done: list[Installed], python: str, lock: Path | None) -> None:
     show_table(data, ["", "environment", "version"], rows)
     if is_json() or chosen().is_plain:
         return
+    good = next((one for one in done if one.status != "failed"), None)
+    if good is None:
+        return  # nothing went anywhere
     output.show(f"into  {python}")
     if lock is not None:
         output.show(f"lock  {lock}")
-    good = next((one for one in done if one.status != "failed"), None)
-    if good is not None:
-        output.show(f"next  vf-eval {good.environment} -m MODEL")
+    output.show(f"next  vf-eval {good.environment} -m MODEL")
 
 
 def _new_folder(name: str, target: str | None) -> Path:

@@ -156,6 +156,7 @@ def test_other_bytes_than_the_published_ones_are_not_installed(
     relay.files_change = True
     done = prime("env", "install", full(folder), "--with", program, "--python", target.python)
     assert (done.code, "failed" in done.out, target.has(folder.name)) == (1, True, False)
+    assert "into" not in done.out
     assert "Traceback" not in done.err
 
 
