@@ -22,7 +22,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w+)?[ ]?(.*)$")
 LANGUAGES = {"python", "bash", "text", "toml", "json", "jsonl", "mermaid", "xml", "html", "yaml"}
-LIMIT_S = 50.0
+LIMIT_S = 150.0
 
 
 class Block(NamedTuple):
