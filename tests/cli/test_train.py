@@ -62,7 +62,7 @@ evaluation_examples = 4
 
 [environment]
 id = "higher-lower"
-args = { num_train_examples = 40, size = 7, smallest = 10, largest = 20 }
+args = { num_train_examples = 40, size = 15, smallest = 10, largest = 30 }
 
 [model]
 hidden_size = 32
@@ -175,10 +175,13 @@ def test_a_rollout_of_several_turns_is_one_sequence_that_is_on_policy_at_first(
     assert process.returncode == 0, err
     lines = metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
+    # A lucky group finds its number at once; not in every step.
+    assert max(line["metric/num_turns"] for line in lines) > 1.5
     for line in lines:
-        assert line["metric/num_turns"] >= 2
-        # All turns of a rollout and what was answered in between are one row; only what was sampled is trained on.
-        assert line["tokens/sequences"] == 2 * 4
+        # All turns of a rollout and what was answered in between are one row; only what was sampled is trained on. An
+        # answer that was cut off has no end token: it is sent as text, which need not become the same tokens again.
+        cut_off = line["tokens/truncated"] * 2 * 4
+        assert 2 * 4 <= line["tokens/sequences"] <= 2 * 4 + 3 * cut_off
         assert line["tokens/trained"] < line["tokens/total"] / 2
     assert abs(lines[0]["trainer/mismatch_kl"]) < 1e-6
     assert lines[0]["trainer/ratio_max"] == pytest.approx(1.0, abs=1e-3)
