@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from hub_server.accounts.authorisation import Action
-from hub_server.errors import HubError, SettingsError, Unavailable
+from hub_server.errors import HubError, NotFound, SettingsError, Unavailable
 from hub_server.exits import leave
 from hub_server.logs import configure_logging
 from hub_server.moments import utc_now
@@ -283,7 +283,7 @@ def new_token(
         async with database.write() as session:
             found = await accounts.user_by_login(session, user)
             if found is None:
-                raise HubError(f"There is no user {user!r}.")
+                raise NotFound(f"There is no user {user!r}.")
             new = await accounts.issue_token(
                 session,
                 found[0].id,
@@ -345,12 +345,12 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def main() -> NoReturn:
-    """Run the command. An error is one line: exit code 1 for what is broken or out of reach, else 2."""
+    """Run the command. An error is one line: exit code 1 for what is broken, unknown or out of reach, else 2."""
     try:
         app()
     except SystemExit as ended:  # how the command line ends when nothing is wrong, too
         leave(ended.code if isinstance(ended.code, int) else 1 if ended.code else 0)
-    except Unavailable as error:
+    except (NotFound, Unavailable) as error:
         _fail(error.detail, 1)
     except HubError as error:
         _fail(error.detail, 2)

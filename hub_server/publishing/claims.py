@@ -149,10 +149,7 @@ class Claims:
         A wheel with other tags, added later, would replace the first one in many installs.
         """
         if release.deleted_at is not None:
-            raise Conflict(
-                f"Version {release.version} of {environment.full_name} was deleted; its number cannot be"
-                " used again. Bump the version."
-            )
+            raise number_is_spent(release, environment)
         if (utc_now() - release.created_at).total_seconds() <= self._settings.release_window_s:
             return
         names = await session.scalars(_FILENAMES, {"version_id": release.id})
@@ -162,6 +159,14 @@ class Claims:
                 f"Version {release.version} already exists and is closed; {sorted(new)} cannot be"
                 " added any more. Bump the version."
             )
+
+
+def number_is_spent(release: Version, environment: Environment) -> Conflict:
+    """What to raise for a version that was deleted, whatever bytes come for it now."""
+    return Conflict(
+        f"Version {release.version} of {environment.full_name} was deleted; its number cannot be"
+        " used again. Bump the version."
+    )
 
 
 async def _claim_file(

@@ -21,7 +21,7 @@ from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.service import Found, find_by_id
 from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
-from hub_server.publishing.claims import Claims, Publication
+from hub_server.publishing.claims import Claims, Publication, number_is_spent
 from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file
 from hub_server.publishing.models import Upload
 from hub_server.settings import Settings
@@ -223,9 +223,9 @@ class Publisher:
                 File.environment_id == environment.id, File.filename == announced.filename
             )
         )
-        if file is not None and (
-            file.uploaded_sha256 != announced.sha256 or file.deleted_at is not None
-        ):
+        if file is not None and file.deleted_at is not None:
+            raise number_is_spent(await session.get_one(Version, file.version_id), environment)
+        if file is not None and file.uploaded_sha256 != announced.sha256:
             raise Conflict(
                 f"File already exists: {announced.filename} with different content; bump the"
                 " version."
@@ -233,6 +233,8 @@ class Publisher:
         if announced.semantic_version is not None and announced.content_hash is not None:
             number = canonical(announced.semantic_version)
             other = await session.scalar(query.where(Version.canonical_version == number))
+            if other is not None and other.deleted_at is not None:
+                raise number_is_spent(other, environment)
             if other is not None and file is None:
                 raise Conflict(
                     f"Version {announced.semantic_version} already exists with different content;"

@@ -55,7 +55,8 @@ def test_the_usual_spelling_of_a_postgresql_address_is_understood():
         (["backup", "into", "--data-dir", "."], 2, "--data-dir"),
         (["token", "new", "alice", "--days", "0"], 2, "has ended already"),
         (["token", "new", "alice", "--action", "fly"], 2, "Unknown actions: fly. Known: account, "),
-        (["token", "new", "nobody"], 2, "no user 'nobody'"),
+        (["token", "new", "nobody"], 1, "no user 'nobody'"),
+        (["user", "disable", "nobody"], 1, "no user 'nobody'"),
         (["serve", "--port", "99999"], 2, "VF_HUB_PORT='99999'"),
     ],
 )

@@ -8,7 +8,17 @@ import typer
 
 from vf_cli import output
 from vf_cli.prime.account import Yes, refuse_temporary_context
-from vf_cli.prime.command import ask, chosen, command, confirm, group, show_facts, show_table
+from vf_cli.prime.command import (
+    ask,
+    chosen,
+    command,
+    confirm,
+    group,
+    is_json,
+    settings,
+    show_facts,
+    show_table,
+)
 
 app = group("Configure the command: which hub, as whom, and saved contexts.")
 Url = Annotated[str | None, typer.Argument(metavar="URL", help="The address; asked for without.")]
@@ -243,15 +253,35 @@ def use(name: Annotated[str, typer.Argument(metavar="ENV", help="Name of the con
 
 @command(app)
 def envs() -> int:
-    """List the contexts."""
-    from verifiers.hub.config import PRODUCTION, ConfigFile
+    """List the contexts, and which of them is the hub that commands use now.
+
+    JSON: {environments: [{name, is_current, base_url}], base_url}; the last is the hub in use, null without one
+    """
+    from verifiers.errors import ConfigError
+    from verifiers.hub.config import PRODUCTION, ConfigFile, origin
+    from verifiers.hub.errors import HubNotConfigured
 
     file = ConfigFile()
-    now = chosen().context or file.read()["current_environment"]
-    names = [PRODUCTION, *file.contexts()]
-    rows = [[name, "*" if name == now else "", file.context(name)["base_url"]] for name in names]
+    try:
+        used = settings()
+    except (ConfigError, HubNotConfigured):  # the list helps to choose a better one
+        used = None
+    rows = []
+    for name in [PRODUCTION, *file.contexts()]:
+        url = file.context(name)["base_url"]
+        # The file names the context it was filled from; its address may have been changed since.
+        is_now = used is not None and used.context == name and origin(url) == origin(used.base_url)
+        rows.append([name, "*" if is_now else "", url])
     listed = [{"name": name, "is_current": bool(mark), "base_url": url} for name, mark, url in rows]
-    show_table({"environments": listed}, ["context", "now", "hub"], rows)
+    data = {"environments": listed, "base_url": used.base_url if used else None}
+    show_table(data, ["context", "now", "hub"], rows)
+    if (
+        used is not None
+        and not any(mark for _, mark, _ in rows)
+        and not chosen().is_plain
+        and not is_json()
+    ):
+        output.show(f"now  {used.base_url}, in no context; `prime config save NAME` keeps it")
     return 0
 
 

@@ -190,7 +190,10 @@ def list_evaluations(
     .total
     """
     from verifiers.hub.client import member
+    from verifiers.packages.install import parse_hub_id
 
+    if env is not None and "/" in env:
+        parse_hub_id(env)  # what cannot be one is said, not looked for
     answer = with_hub(
         lambda hub: hub.get("/evaluations/", skip=(page - 1) * num, limit=num, environment_name=env)
     )

@@ -168,10 +168,17 @@ def test_contexts_are_listed_used_once_and_deleted(prime):
     once = prime("-c", "lab", "config", "view", "--json")
     assert once.json["base_url"] == "http://127.0.0.1:1"
     listed = prime("config", "envs", "--json").json["environments"]
-    assert [one["name"] for one in listed] == ["production", "lab"]
+    assert [(one["name"], one["is_current"]) for one in listed] == [
+        ("production", False),  # the hub in use is neither's
+        ("lab", False),
+    ]
+    assert "http://127.0.0.1:2, in no context" in prime("config", "envs").out
     refused = prime("-c", "lab", "config", "set-base-url", "http://127.0.0.1:3")
     assert (refused.code, "read-only" in refused.err) == (2, True)
     prime("config", "use", "lab")
+    listed = prime("config", "envs", "--json").json
+    assert [one["is_current"] for one in listed["environments"]] == [False, True]
+    assert listed["base_url"] == "http://127.0.0.1:1"
     assert prime("config", "delete", "lab").code == 2  # it is in use
     prime("config", "use", "production")
     assert prime("config", "delete", "lab").code == 0

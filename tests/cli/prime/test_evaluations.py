@@ -139,6 +139,8 @@ def test_saved_runs_are_pushed_listed_and_read(prime, published):
     assert again.code == 0, again.err
     assert prime("eval", "get", evaluation_id).json["total_samples"] == 5
     assert prime("eval", "get", "nope").code == 1
+    wrong = prime("eval", "list", "--env", "a/b/c")
+    assert (wrong.code, "owner/name" in wrong.err) == (2, True)
 
 
 def test_an_interrupted_push_is_continued_without_counting_anything_twice(
