@@ -19,6 +19,8 @@ MAX_CANDIDATES = 500
 """Most matches that are put in order; a query that matches more is too general for an order."""
 README_CHARACTERS = 20_000
 
+_DOUBLED_END = re.compile(r"([bcdfghjkmnpqrtvwxy])\1$", re.IGNORECASE)
+
 _SEARCH = table("environment_search", column("environment_id"), column("document"))
 
 
@@ -113,13 +115,20 @@ def _ordered(query: Select[Environment, Owner], wanted: ListQuery) -> Select[Env
     return query.order_by(chosen.desc(), Environment.id.desc())
 
 
+def _or_its_stem(term: str, word: str) -> str:
+    """The stemmer makes "ad" of "adding" and leaves "add" as it is."""
+    is_doubled = _DOUBLED_END.search(word) is not None
+    return f'({term} OR "{word[:-1]}")' if is_doubled else term
+
+
 async def _matching_ids(
     session: AsyncSession, words: list[str], condition: ColumnElement[bool]
 ) -> list[str]:
     """Ids of the readable environments with all words (at least the last may be cut short), best first."""
     if session.get_bind().dialect.name == "sqlite":
         # Only the last may be cut short: the beginning of a word costs a merge of all words that have it.
-        match = " ".join(f'"{word}"' for word in words) + "*"
+        terms = [f'"{word}"' for word in words[:-1]] + [f'"{words[-1]}"*']
+        match = " AND ".join(map(_or_its_stem, terms, words))
         # Matches come newest first without an order of their own, so that a word which is in
         # everything costs no more than one that is rare; the best of those are put in front.
         query = (

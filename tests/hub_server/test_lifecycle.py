@@ -128,7 +128,7 @@ async def test_search_finds_words_of_all_fields_and_beginnings(hub, wheel):
     await alice.upload(
         wheel(
             name="chess-env",
-            metadata="Summary: Play with knights\n",
+            metadata="Summary: Play with knights, adding and planning\n",
             readme="# Zugzwang explained\n",
             files={"chess_env.py": b""},
         )
@@ -146,7 +146,17 @@ async def test_search_finds_words_of_all_fields_and_beginnings(hub, wheel):
         assert answer.status_code == 200, answer.text
         return [row["name"] for row in answer.json()["data"]]
 
-    for query in ("chess", "knights", "zugzwang", "zugz", "CHESS play", "alice/chess-env"):
+    for query in (
+        "chess",
+        "knights",
+        "zugzwang",
+        "zugz",
+        "CHESS play",
+        "alice/chess-env",
+        "add",
+        "chess add",
+        "plan",
+    ):
         assert await found(query) == ["chess-env"], query
     assert await found("rhyme") == ["poems-env"]
     for hostile in (
