@@ -237,9 +237,7 @@ class _Validator:
         self._needs_scores()
         played = self._played_rows()
         if not any(map(self._full_reward, played)):
-            raise _NotApplicable(
-                "no reward function has a positive weight: all answers score alike"
-            )
+            raise _NotApplicable("no reward function has a positive weight: all score alike")
         worst: tuple[float, float, Row, RolloutOutput] | None = None
         preferred = 0
         for row in played:
