@@ -67,9 +67,9 @@ async def test_an_answer_cut_off_by_the_network_is_not_taken_for_whole(
 
 async def test_an_endpoint_that_never_answers_meets_a_time_limit(dialect, endpoint, make_client):
     endpoint.script(SILENCE)
-    with pytest.raises(EndpointUnavailable, match=r"did not answer within 0\.1 s"):
+    with pytest.raises(EndpointUnavailable, match=r"did not answer within 0\.1 s") as caught:
         await ask(make_client(dialect.client_type, timeout=0.1))
-    assert len(endpoint.requests) == 2
+    assert "2 attempts" in str(caught.value)  # a slow machine reads the requests later, or never
 
 
 @pytest.mark.parametrize(
