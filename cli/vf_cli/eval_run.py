@@ -81,9 +81,8 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
             )
     prices = PriceTable.load(choices.prices) if choices.prices else None
     for one in planned[1:]:
-        require_present(
-            one.config.env_id
-        )  # a slip in the last of them, before the first is paid for
+        # A slip in the last of them is told before the first is paid for.
+        require_present(one.config.env_id)
     finished, cause = _run_planned(planned, choices, prices, heartbeat_url or choices.heartbeat_url)
     if cause is None:
         code = exit_code(finished, len(planned), choices.fail_under)

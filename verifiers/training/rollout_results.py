@@ -159,9 +159,8 @@ def encoded(value: Any) -> dict[str, Any]:
     """A result or an outcome as JSON values; arrays are base64 of their bytes."""
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     fields["samples"] = [_encoded_sample(sample) for sample in value.samples]
-    if (
-        value.metrics is not None
-    ):  # JSON has no NaN, and some encoders make null of it, others what is no JSON
+    if value.metrics is not None:
+        # JSON has no NaN, and some encoders make null of it, others what is no JSON
         fields["metrics"] = {k: v if math.isfinite(v) else None for k, v in value.metrics.items()}
     if isinstance(value, RolloutResult):
         for name in ("reward", "advantage"):

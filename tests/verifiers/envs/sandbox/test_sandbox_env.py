@@ -4,24 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from sandbox_rollouts import SMALL, bash, told
 
 import verifiers as vf
 from verifiers.envs.sandbox_env import SandboxEnv
 from verifiers.sandboxes import SandboxDead, SandboxSpec
 from verifiers.sandboxes.local import LocalBackend
-from verifiers.testing import ScriptedClient, call, run
+from verifiers.testing import ScriptedClient, run
 from verifiers.testing.environment_contract import environment_problems
-
-ROWS = [{"question": f"Question {n}", "answer": str(n)} for n in range(8)]
-SMALL = {"memory_gb": 0.125, "disk_size_gb": 0.03, "dataset": ROWS}
-
-
-def bash(command: str) -> list[vf.ToolCall]:
-    return [call("bash", command=command)]
-
-
-def told(output: Any) -> list[str]:
-    return [message["content"] for message in output["completion"] if message["role"] == "tool"]
 
 
 @pytest.fixture

@@ -9,24 +9,14 @@ import textwrap
 from typing import Any
 
 import pytest
+from sandbox_rollouts import SMALL, bash, told
 
 import verifiers as vf
 from verifiers.envs.sandbox_env import SandboxEnv
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.rollouts.retries import is_retryable
 from verifiers.sandboxes import SandboxDead, SandboxImageError
-from verifiers.testing import Reply, ScriptedClient, call, run
-
-ROWS = [{"question": f"Question {n}", "answer": str(n)} for n in range(8)]
-SMALL = {"memory_gb": 0.125, "disk_size_gb": 0.03, "dataset": ROWS}
-
-
-def bash(command: str) -> list[vf.ToolCall]:
-    return [call("bash", command=command)]
-
-
-def told(output: Any) -> list[str]:
-    return [message["content"] for message in output["completion"] if message["role"] == "tool"]
+from verifiers.testing import Reply, ScriptedClient, run
 
 
 @pytest.fixture
