@@ -60,7 +60,10 @@ CASES = (
     # Forks of an interpreter end below ten where a process imports nothing: fork_floor.py, docs/decisions/0011.
     Case("program without an import", PLAIN, {}, 4.0, 8),
     Case("program that imports 6 modules", IMPORTING, {}, 7.0, 8),
-    Case("program with a harness's imports", WITH_HARNESS, {}, 10.0, 16),
+    Case("program with a harness's imports", WITH_HARNESS, {}, 8.0, 16),
+    Case(
+        "the same, with them preloaded", WITH_HARNESS, {"preload": tuple(HARNESS.split())}, 10.0, 16
+    ),
     Case(
         "program that imports numpy", NUMPY, {"packages": "host", "preload": ("numpy",)}, 10.0, 32
     ),
