@@ -8,7 +8,7 @@ TRL ?= trl==1.16.0 transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 ps
 TRAINING := $(VENV)/.torch
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-.PHONY: demo test test-long lint types bench docs constraints clean setup
+.PHONY: demo test test-long lint types bench docs site constraints clean setup
 .DEFAULT_GOAL := test
 
 setup: $(READY)
@@ -60,6 +60,9 @@ bench: $(READY)  ## the figures of docs/performance.md, beside the published pac
 docs: $(READY)  ## write the generated reference pages
 	$(BIN)/python tests/contract/write_reference.py
 
+site: $(READY)  ## build the documentation site in site/
+	$(BIN)/zensical build --strict
+
 constraints:  ## pin every dependency anew, with hashes and without addresses
 	$(PYTHON) -m venv --clear .constraints-venv
 	.constraints-venv/bin/python -m pip install --quiet uv
@@ -68,5 +71,5 @@ constraints:  ## pin every dependency anew, with hashes and without addresses
 	rm -rf .constraints-venv
 
 clean:
-	rm -rf $(VENV) .constraints-venv dist build .bench outputs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .constraints-venv dist build site .bench outputs .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
