@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from verifiers.sandboxes.agent import frames
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
@@ -72,8 +72,9 @@ class AgentConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # By its methods, not by its class: transports of uvloop do not derive from those of asyncio. What this method
+        # raised would reach only the event loop's log, and `ready` would never be done.
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""

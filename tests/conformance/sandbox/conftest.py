@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -91,6 +91,18 @@ async def weaker_bench(
     bench = bench_of(request.param)
     async with bench.backend:
         yield bench, NOT_KEPT[request.param]
+
+
+@pytest.fixture(scope="session")
+def bench_by_name() -> Callable[[str], tuple[Bench, dict[str, str]]]:
+    """Return a bench, not yet opened, and the promises that its level does not keep. Skip what cannot run here."""
+
+    def make(name: str) -> tuple[Bench, dict[str, str]]:
+        if name not in (*ISOLATED, *WEAKER):
+            pytest.skip(f"the back end {name!r} cannot run on this machine")
+        return bench_of(name), NOT_KEPT.get(name, {})
+
+    return make
 
 
 @pytest.fixture(scope="module")
