@@ -1,26 +1,21 @@
-"""Reads safetensors files into numpy arrays, checking everything before an array is made.
-
-Format: 8 bytes little-endian header length, that many bytes of JSON
-(`{name: {"dtype", "shape", "data_offsets": [begin, end]}}`), then the data.
-Source: https://github.com/huggingface/safetensors#format
-"""
+"""Model folders on disk: read and write safetensors files, check their tensors, and write a whole checkpoint."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
+from verifiers.endpoint import tokenizer
+from verifiers.endpoint.chat_template import JINJA_TEMPLATE
 from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.errors import WeightsError
-
-HEADER_BYTES_LIMIT = 100_000_000
-"""The longest header the format allows."""
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -33,11 +28,7 @@ _DTYPES = {
 
 
 def read_safetensors(path: Path) -> Tensors:
-    """All tensors of a file, as float32.
-
-    Raises WeightsError if the file is missing, cut short, has bytes no tensor claims, or describes
-    tensors that overlap, leave the file or have another size than their shape says.
-    """
+    """Return all tensors of a file as float32. Raise WeightsError for a file that is missing or damaged."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -46,91 +37,36 @@ def read_safetensors(path: Path) -> Tensors:
 
 
 def parse_safetensors(raw: bytes, *, source: str) -> Tensors:
-    """The tensors in the bytes of a file; `source` names it in errors."""
-    if len(raw) < 8:
-        raise WeightsError(f"{source} has {len(raw)} bytes; a safetensors file has at least 8.")
-    header_bytes = int.from_bytes(raw[:8], "little")
-    if header_bytes > min(HEADER_BYTES_LIMIT, len(raw) - 8):
-        raise WeightsError(
-            f"{source} announces a header of {header_bytes} bytes but {len(raw) - 8} follow: "
-            "cut short, or no safetensors file."
-        )
+    """Return the tensors in the bytes of a file; `source` names the file in errors."""
     try:
-        header = json.loads(raw[8 : 8 + header_bytes])
-    except (ValueError, RecursionError) as error:
-        raise WeightsError(f"{source} has a header that is no JSON: {error}.") from error
-    if not isinstance(header, dict):
-        raise WeightsError(f"{source} has a header that is a {type(header).__name__}, no object.")
-    header.pop("__metadata__", None)
-    data = memoryview(raw)[8 + header_bytes :]
-    spans = sorted(_span(name, entry, source) for name, entry in header.items())
-    covered = 0
-    for begin, end, name in spans:
-        if begin != covered:
-            raise WeightsError(f"{source}: tensor {name!r} begins at {begin}, expected {covered}.")
-        covered = end
-    if covered != len(data):
+        entries = safetensors.deserialize(raw)
+    except (safetensors.SafetensorError, RecursionError) as error:
         raise WeightsError(
-            f"{source} holds {len(data)} bytes of tensors, its header says {covered}."
+            f"{source} ({len(raw)} bytes) is not a valid safetensors file: {error}."
+        ) from error
+    return {name: _as_float32(name, entry, source) for name, entry in entries}
+
+
+def _as_float32(name: str, entry: Mapping[str, Any], source: str) -> NDArray[np.float32]:
+    dtype = _DTYPES.get(entry["dtype"])
+    if dtype is None:
+        raise WeightsError(
+            f"{source}: tensor {name!r} has dtype {entry['dtype']!r}; supported: {', '.join(_DTYPES)}."
         )
-    return {name: _array(header[name], data[begin:end]) for begin, end, name in spans}
+    values = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
+    if entry["dtype"] == "BF16":  # the upper half of a float32
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32)
 
 
 def write_safetensors(
     path: Path, tensors: Mapping[str, NDArray[Any]], *, dtype: str = "F32"
 ) -> None:
-    """Writes arrays as `dtype` (F16, F32 or F64), through a temporary file: readers never see half a file."""
-    layout, blobs, begin = {}, [], 0
-    for name, array in tensors.items():
-        blob = np.ascontiguousarray(array, _DTYPES[dtype]).tobytes()
-        end = begin + len(blob)
-        layout[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
-        blobs.append(blob)
-        begin = end
-    header = json.dumps({"__metadata__": {"format": "pt"}, **layout}).encode()
-    # Readers map the data in place, so the format wants it to begin at a multiple of 8 bytes.
-    header += b" " * (-len(header) % 8)
+    """Write arrays as `dtype` (F16, F32 or F64) and replace `path` atomically."""
+    arrays = {name: np.ascontiguousarray(array, _DTYPES[dtype]) for name, array in tensors.items()}
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(b"".join([len(header).to_bytes(8, "little"), header, *blobs]))
+    temporary.write_bytes(safetensors.numpy.save(arrays, metadata={"format": "pt"}))
     temporary.replace(path)
-
-
-def _span(name: str, entry: Any, source: str) -> tuple[int, int, str]:
-    if not isinstance(entry, dict):
-        raise WeightsError(f"{source}: tensor {name!r} is described by {entry!r}, no object.")
-    dtype = _DTYPES.get(str(entry.get("dtype")))
-    if dtype is None:
-        raise WeightsError(
-            f"{source}: tensor {name!r} has dtype {entry.get('dtype')!r}; readable: {', '.join(_DTYPES)}."
-        )
-    shape, offsets = _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
-    if shape is None or offsets is None or len(offsets) != 2:
-        raise WeightsError(
-            f"{source}: tensor {name!r} has shape {entry.get('shape')!r} and offsets "
-            f"{entry.get('data_offsets')!r}; expected lists of whole numbers."
-        )
-    begin, end = offsets
-    needed = math.prod(shape) * dtype.itemsize
-    if end - begin != needed:
-        raise WeightsError(
-            f"{source}: tensor {name!r} of shape {shape} and dtype {entry['dtype']} needs {needed} bytes, "
-            f"its offsets {offsets} hold {end - begin}."
-        )
-    return begin, end, name
-
-
-def _sizes(value: Any) -> list[int] | None:
-    if isinstance(value, list) and all(type(item) is int and item >= 0 for item in value):
-        return value
-    return None
-
-
-def _array(entry: Mapping[str, Any], data: memoryview) -> NDArray[np.float32]:
-    array = np.frombuffer(data, _DTYPES[entry["dtype"]])
-    if entry["dtype"] == "BF16":
-        # bfloat16 is the upper half of a float32.
-        array = (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32).reshape(entry["shape"])
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -177,3 +113,88 @@ def check_tensors(tensors: Mapping[str, NDArray[Any]], config: ModelConfig, *, s
             )
         if not np.isfinite(tensors[name]).all():
             raise WeightsError(f"{source}: {name} holds NaN or infinity; refused.")
+
+
+def save_checkpoint(
+    folder: Path, config: ModelConfig, tensors: Mapping[str, NDArray[Any]], *, dtype: str = "F32"
+) -> None:
+    """Writes the folder; `tensors` have the names of `LlamaForCausalLM`, `dtype` is F16 or F32.
+
+    Raises WeightsError if the tensors do not fit the configuration or are not finite.
+    """
+    check_tensors(tensors, config, source="The checkpoint")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / "model.safetensors", tensors, dtype=dtype)
+    for name, content in folder_files(config, dtype=dtype).items():
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def folder_files(config: ModelConfig, *, dtype: str = "F32") -> dict[str, dict[str, Any]]:
+    """The JSON files next to the weights, by name."""
+    specials = [
+        {
+            "id": index,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for index, token in enumerate(tokenizer.SPECIAL_TOKENS)
+    ]
+    vocabulary = {token: index for index, token in enumerate(tokenizer.SPECIAL_TOKENS)}
+    for byte, character in enumerate(byte_characters()):
+        vocabulary[character] = byte + tokenizer.BYTE_OFFSET
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": False,
+    }
+    return {
+        "config.json": config.to_json_dict() | {"dtype": {"F16": "float16"}.get(dtype, "float32")},
+        "generation_config.json": {"eos_token_id": list(tokenizer.STOP_TOKENS), "pad_token_id": 0},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": config.max_position_embeddings,
+            "clean_up_tokenization_spaces": False,
+            "bos_token": "<|endoftext|>",
+            "eos_token": "<|end|>",
+            "pad_token": "<|pad|>",
+            "chat_template": JINJA_TEMPLATE,
+        },
+        "tokenizer.json": {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": specials,
+            "normalizer": None,
+            "pre_tokenizer": byte_level,
+            "post_processor": None,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": vocabulary,
+                "merges": [],
+            },
+        },
+    }
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte in a byte-level vocabulary file.
+
+    Source: the byte table of GPT-2, https://github.com/openai/gpt-2 (`encoder.py`): printable Latin-1
+    bytes stand for themselves, the others for the characters from U+0100 on, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    unused = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(unused)) for byte in range(256)]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from verifiers.endpoint import EndpointStartError, endpoint_process, start_endpoint_process
-from verifiers.endpoint.checkpoint import save_checkpoint
+from verifiers.endpoint.weights import save_checkpoint
 
 
 def get(url: str, key: str | None = None):
