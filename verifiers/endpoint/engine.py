@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verifiers.endpoint import sampling
-from verifiers.endpoint.blas_threads import one_blas_thread
 from verifiers.endpoint.cache_rows import CacheRows
 from verifiers.endpoint.errors import RequestError
-from verifiers.endpoint.model import Model, ModelWeights, Segment
+from verifiers.endpoint.model import Model, ModelWeights, Segment, one_blas_thread
 from verifiers.endpoint.sampling import Sampling
-from verifiers.endpoint.text_stream import TextStream
-from verifiers.endpoint.tokenizer import STOP_TOKENS, decode
+from verifiers.endpoint.tokenizer import STOP_TOKENS, TextStream, decode
 
 DEFAULT_MAX_RUNNING = 128
 PREFILL_TOKENS_PER_STEP = 1024

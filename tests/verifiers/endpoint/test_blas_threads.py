@@ -1,6 +1,6 @@
 import pytest
 
-from verifiers.endpoint.blas_threads import one_blas_thread, thread_control
+from verifiers.endpoint.model import one_blas_thread, thread_control
 
 
 @pytest.fixture
@@ -28,6 +28,6 @@ def test_an_error_gives_the_threads_back(threads):
 
 
 def test_without_openblas_nothing_happens(monkeypatch):
-    monkeypatch.setattr("verifiers.endpoint.blas_threads.thread_control", lambda: None)
+    monkeypatch.setattr("verifiers.endpoint.model.thread_control", lambda: None)
     with one_blas_thread():
         pass

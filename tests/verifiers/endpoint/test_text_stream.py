@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.endpoint.text_stream import TextStream
-from verifiers.endpoint.tokenizer import encode
+from verifiers.endpoint.tokenizer import TextStream, encode
 
 short_text = st.text("abé", max_size=30)
 
