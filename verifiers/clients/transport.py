@@ -12,15 +12,15 @@ import os
 import resource
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from yarl import URL
 
 from verifiers.clients.failures import SHOWN_CHARACTERS, shown
 from verifiers.errors import EndpointUnavailable, InvalidModelResponseError
+from verifiers.per_loop import PerLoop
 
 MOST_DIALS = 512
 """Connections being opened at the same time. A listening socket's backlog is finite (uvicorn 2048, nginx 511), and a
@@ -115,9 +115,9 @@ class Transport:
         # One object for all requests: aiohttp only reads it.
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         self._max_connections = max_connections
-        self._sessions: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]
-        ] = WeakKeyDictionary()
+        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop(
+            self._new_session, self._close_session
+        )
         self._latest: tuple[asyncio.AbstractEventLoop | None, aiohttp.ClientSession | None] = (
             None,
             None,
@@ -138,7 +138,8 @@ class Transport:
         """
         loop, session = self._latest
         if session is None or session.closed or loop is not asyncio.get_running_loop():
-            session = await self._session()
+            session = self._sessions.here()
+            self._latest = (asyncio.get_running_loop(), session)
         timeout = self._timeout if timeout_s is None else self._timeout_of(timeout_s)
         try:
             async with session.post(
@@ -171,51 +172,28 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close the connections that belong to the running event loop; the next request opens new ones."""
-        found = self._sessions.get(asyncio.get_running_loop())
-        if found is not None:
-            await found[1].aclose()
+        await self._sessions.aclose_here()
 
-    async def _session(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        for ended in [known for known in self._sessions if known.is_closed()]:
-            self._sessions.pop(
-                ended
-            )  # it ended without finishing its generators; too late to close anything
-        found = self._sessions.get(loop)
-        if found is None or found[0].closed:
-            session = aiohttp.ClientSession(
-                connector=_Connector(
-                    limit=connection_limit(self._max_connections),
-                    keepalive_timeout=KEEPALIVE_S if self._keeps_connections else None,
-                    force_close=not self._keeps_connections,
-                    resolver=aiohttp.ThreadedResolver(),
-                    ttl_dns_cache=60,
-                    ssl=_tls_context(),
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=self._timeout,
-                skip_auto_headers=_SKIPPED_HEADERS,
-            )
-            # An event loop that ends, by `asyncio.run` or otherwise, first finishes its asynchronous generators; that
-            # is the one hook by which a session can close before its loop does, without the caller's help.
-            guard = self._closed_with_the_loop(session)
-            await anext(guard)
-            self._sessions[loop] = found = (session, guard)
-        self._latest = (loop, found[0])
-        return found[0]
+    def _new_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=_Connector(
+                limit=connection_limit(self._max_connections),
+                keepalive_timeout=KEEPALIVE_S if self._keeps_connections else None,
+                force_close=not self._keeps_connections,
+                resolver=aiohttp.ThreadedResolver(),
+                ttl_dns_cache=60,
+                ssl=_tls_context(),
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=self._timeout,
+            skip_auto_headers=_SKIPPED_HEADERS,
+        )
 
-    async def _closed_with_the_loop(self, session: aiohttp.ClientSession) -> AsyncGenerator[None]:
-        loop = asyncio.get_running_loop()
-        try:
-            yield
-        finally:
-            self._sessions.pop(loop, None)
-            if self._latest[0] is loop:
-                self._latest = (None, None)
-            await session.close()
-            await asyncio.sleep(
-                0
-            )  # the loop's next step is when transports really close their sockets
+    async def _close_session(self, session: aiohttp.ClientSession) -> None:
+        if self._latest[1] is session:
+            self._latest = (None, None)
+        await session.close()
+        await asyncio.sleep(0)  # transports close their sockets in the next step of the loop
 
 
 async def _read(response: aiohttp.ClientResponse, url: URL) -> bytes:

@@ -6,14 +6,13 @@ import asyncio
 import contextvars
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from verifiers.clients import close_all_clients, resolve_client
+from verifiers.clients import resolve_client
 from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
@@ -304,12 +303,7 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
 
     async def run() -> Value:
         running.append((asyncio.get_running_loop(), asyncio.current_task()))
-        try:
-            return await make()
-        finally:
-            await close_all_clients()
-            if (module := sys.modules.get("verifiers.sandboxes.per_loop")) is not None:
-                await module.close_all_backends()
+        return await make()
 
     if not _in_running_loop():
         return asyncio.run(run())

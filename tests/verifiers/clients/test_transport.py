@@ -184,7 +184,7 @@ def test_a_loop_that_ends_without_asyncio_run_does_not_break_the_next():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # its caller left the connection open
         assert asyncio.run(once()) == 200
-        assert list(transport._sessions) == [], "the ended loop is forgotten"
+        assert list(transport._sessions._in_loop) == [], "the ended loop is forgotten"
         gc.collect()
 
 

@@ -1,12 +1,13 @@
 """One back end for each event loop, closed with it."""
 
 import asyncio
+import gc
 
 import pytest
 
 from verifiers.sandboxes import SandboxSpec
 from verifiers.sandboxes.local import LocalBackend
-from verifiers.sandboxes.per_loop import LoopBackends, close_all_backends
+from verifiers.sandboxes.per_loop import LoopBackends
 
 SPEC = SandboxSpec(memory_mb=64)
 
@@ -35,10 +36,27 @@ async def test_aclose_closes_it_and_the_next_use_opens_another():
     await backends.aclose()
     second = backends.here()
     assert first is not second
-    await close_all_backends()
-    assert second._is_closed  # type: ignore[attr-defined]
-    assert backends.here() is not second
     await backends.aclose()
+    assert second._is_closed  # type: ignore[attr-defined]
+
+
+def test_dropping_the_holder_closes_its_back_end_while_the_loop_goes_on():
+    async def drop() -> LocalBackend:
+        backend = LoopBackends("local").here()
+        assert isinstance(backend, LocalBackend)
+        is_closed, aclose = asyncio.Event(), backend.aclose
+
+        async def noted() -> None:
+            await aclose()
+            is_closed.set()
+
+        backend.aclose = noted  # type: ignore[method-assign]
+        await backend.create(SPEC)
+        gc.collect()
+        await is_closed.wait()
+        return backend
+
+    assert not asyncio.run(drop())._sandboxes
 
 
 async def test_aclose_closes_those_of_other_running_loops_too():
