@@ -1,16 +1,16 @@
-"""A tiny language model of our own behind an OpenAI-compatible server, so that nothing else is needed to begin.
+"""A small language model behind an OpenAI-compatible server, so that a first run needs no key and no network.
 
     from verifiers.endpoint import EmbeddedEndpoint, endpoint_process
 
     async with EmbeddedEndpoint() as endpoint:      # in this event loop
         ...endpoint.base_url...
 
-    with endpoint_process() as endpoint:            # in a process of its own
+    with endpoint_process() as endpoint:            # in a separate process
         ...endpoint.base_url...
 
-It samples for real: seeds, temperatures, log-probabilities and failures included. See docs/endpoint.md.
-Nothing heavier than the standard library is imported until a name is used, so that a process can choose
-the number of BLAS threads before numpy loads.
+The model really samples: seeds, temperatures, log-probabilities and failures behave as on a large server. See
+docs/endpoint.md. Read `engine.py` first (continuous batching), then `server.py` (HTTP routes) and `requests.py`.
+Modules load on first use of a name, so that a process can choose the number of BLAS threads before numpy loads.
 """
 
 from __future__ import annotations

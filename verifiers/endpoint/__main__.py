@@ -1,4 +1,4 @@
-"""The child side of `process.start_endpoint_process`: settings in on stdin, address out on stdout, end at EOF."""
+"""The child process of `process.start_endpoint_process`: read settings from stdin, print the address, exit at EOF."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verifiers.endpoint.server import EndpointConfig
 
 
 async def serve_until_orphaned(settings: dict[str, Any]) -> None:
-    """Serves until standard input closes."""
+    """Serve until standard input closes."""
     weights = settings.pop("weights")
     if settings["max_running"] is None:
         del settings["max_running"]
@@ -31,16 +31,16 @@ async def serve_until_orphaned(settings: dict[str, Any]) -> None:
 
 
 def announce(message: dict[str, Any]) -> None:
-    """One line for the parent."""
+    """Print one JSON line for the parent process."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Runs the child."""
-    # Ctrl-C reaches the whole group; the parent decides when this process ends, by closing the pipe.
+    """Run the child process."""
+    # Ctrl-C reaches the whole process group. The parent decides when this process ends, by closing the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # One line and no more: a buffered reader would swallow the end of the pipe.
+    # Read one line only: a buffered reader would also consume the end of the pipe.
     settings = json.loads(sys.stdin.readline())
     try:
         asyncio.run(serve_until_orphaned(settings))

@@ -1,8 +1,8 @@
-"""The HTTP routes that change the server: weights, pause and resume, in the words of prime-rl and of vLLM.
+"""HTTP routes that change the server: weights, pause and resume, compatible with prime-rl and vLLM.
 
 prime-rl: `POST /pause`, `POST /update_weights {"weight_dir"}`, `POST /resume`.
 vLLM: `POST /init_weight_transfer_engine`, `/start_weight_update`, `/update_weights {"update_info"}` (any number of
-times), `/finish_weight_update`. The only transport here is a file: NCCL and CUDA handles need a GPU.
+times), `/finish_weight_update`. The only supported transport is a file: NCCL and CUDA handles need a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from verifiers.endpoint.server import DRIVER, Handler, json_body, json_response
 from verifiers.endpoint.weights import Tensors, check_tensors, read_safetensors
 
 _VERSION_LIMIT = 2**53 - 1
-"""The largest integer every JSON reader keeps exact."""
+"""The largest integer that every JSON reader represents exactly."""
 
 _NO_LORA = (
     "LoRA adapters are not supported: this server runs whole weights only. "
@@ -37,7 +37,7 @@ class WeightUpdate:
 
     def __init__(self) -> None:
         self.staged: Tensors | None = None
-        """Tensors received so far; None when no update is under way."""
+        """Tensors received so far; None while no update is in progress."""
         self.lock = asyncio.Lock()
         """Reading a file yields to other requests; two updates must not interleave."""
 
@@ -47,7 +47,7 @@ START_FOLDER = web.AppKey("start_folder", Path)
 
 
 def add_admin_routes(app: web.Application, weights: Path | None) -> None:
-    """Adds the routes; `weights` is the folder the server was started with."""
+    """Add the routes; `weights` is the folder that the server was started with."""
     app[WEIGHT_UPDATE] = WeightUpdate()
     app[START_FOLDER] = weights or SHIPPED_WEIGHTS
     router = app.router
@@ -68,9 +68,9 @@ def add_admin_routes(app: web.Application, weights: Path | None) -> None:
 
 
 def add_closed_routes(app: web.Application) -> None:
-    """Answers 403 where the admin routes would be, with the reason."""
+    """Answer 403 with the reason in place of the admin routes."""
     message = (
-        "The routes that change weights are off: the server listens beyond this machine without an API key. "
+        "The routes that change weights are off: the server listens on a non-loopback address without an API key. "
         "Start it with an API key, or with admin=True (--admin)."
     )
     for path in ("/update_weights", "/reload_weights", "/start_weight_update", "/finish_weight_update",
@@ -131,11 +131,11 @@ def _path(fields: Fields, name: str) -> Path:
 async def _apply_folder(request: web.Request, path: Path, version: int | None) -> web.Response:
     driver = request.app[DRIVER]
     try:
-        # Reading and preparing takes milliseconds that generation need not wait for.
+        # Reading and preparing take milliseconds; generation continues meanwhile.
         weights = await asyncio.to_thread(load_weights, path, driver.engine.model.config)
     except WeightsError as error:
         raise RequestError(
-            f"{error} The weights in use stay as they are.", param="weight_dir"
+            f"{error} The current weights stay in use.", param="weight_dir"
         ) from error
     in_flight = driver.engine.status.running
     applied = driver.update_weights(weights, version)
@@ -159,7 +159,7 @@ async def _start_update(request: web.Request) -> web.Response:
         raise refuse("is_checkpoint_format", False, "true: files are read in checkpoint format")
     update = request.app[WEIGHT_UPDATE]
     async with update.lock:
-        # A trainer that died in the middle must not block the next one, so a start begins anew.
+        # A start discards an unfinished update, so that a trainer that crashed does not block the next one.
         update.staged = {}
     return json_response({"message": "Weight update started"})
 
@@ -168,7 +168,7 @@ async def _stage(fields: Fields, update: WeightUpdate) -> web.Response:
     info = Fields(fields.get("update_info"), within="update_info")
     if update.staged is None:
         raise RequestError(
-            "No weight update is under way; POST /start_weight_update first.", status=409
+            "No weight update is in progress; POST /start_weight_update first.", status=409
         )
     if info.get("weight_dir") is None:
         raise RequestError(
@@ -192,13 +192,13 @@ async def _finish_update(request: web.Request) -> web.Response:
         staged, update.staged = update.staged, None
         if staged is None:
             raise RequestError(
-                "No weight update is under way; POST /start_weight_update first.", status=409
+                "No weight update is in progress; POST /start_weight_update first.", status=409
             )
         config = driver.engine.model.config
         try:
             check_tensors(staged, config, source="The update")
         except WeightsError as error:
-            raise RequestError(f"{error} The weights in use stay as they are.") from error
+            raise RequestError(f"{error} The current weights stay in use.") from error
         weights = await asyncio.to_thread(prepare_weights, staged, config)
         applied = driver.update_weights(weights, version)
     return json_response({"message": "Weight update finished", "version": applied})
@@ -214,12 +214,12 @@ async def _world_size(request: web.Request) -> web.Response:
 
 async def _pause(request: web.Request) -> web.Response:
     fields = await _optional_body(request)
-    # vLLM sends the mode in the query, prime-rl as well; a body is accepted for symmetry with the others.
-    wanted = request.query.get("mode") or fields.text("mode") or "abort"
-    if wanted not in list(PauseMode):
-        raise refuse("mode", wanted, f"one of {', '.join(PauseMode)}")
-    await request.app[DRIVER].pause(PauseMode(wanted))
-    return json_response({"status": "paused", "mode": wanted})
+    # vLLM and prime-rl send the mode in the query; a body is accepted for symmetry with the other routes.
+    mode = request.query.get("mode") or fields.text("mode") or "abort"
+    if mode not in list(PauseMode):
+        raise refuse("mode", mode, f"one of {', '.join(PauseMode)}")
+    await request.app[DRIVER].pause(PauseMode(mode))
+    return json_response({"status": "paused", "mode": mode})
 
 
 async def _resume(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Response bodies in OpenAI's shape, with the token fields of vLLM."""
+"""Response bodies in OpenAI's format with vLLM's token fields, whole or streamed as server-sent events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTES = [list(token_bytes(index)) for index in range(VOCAB_SIZE)]
 
 
 def answer_head(request: GenerationRequest, kind: str) -> dict[str, Any]:
-    """The fields every answer and chunk of a request begins with."""
+    """Return the first fields of every response and chunk of a request."""
     prefix = "chatcmpl-" if kind.startswith("chat") else "cmpl-"
     return {
         "id": prefix + secrets.token_hex(12),
@@ -37,7 +37,7 @@ def answer_head(request: GenerationRequest, kind: str) -> dict[str, Any]:
 def chat_answer(
     request: GenerationRequest, sequences: Sequence[GeneratedSequence]
 ) -> dict[str, Any]:
-    """The body of `/v1/chat/completions`."""
+    """Return the body of `/v1/chat/completions`."""
     answer = answer_head(request, "chat.completion")
     answer["choices"] = [
         _chat_choice(request, index, sequence) for index, sequence in enumerate(sequences)
@@ -73,24 +73,24 @@ def _chat_choice(
 
 
 def tool_call(call: dict[str, str]) -> dict[str, Any]:
-    """A parsed call as the message carries it."""
+    """Return a parsed call in the format of a message."""
     return {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": call}
 
 
 def finish_reason(sequence: GeneratedSequence) -> str | None:
-    """The reason in the words of the API; None while it is under way."""
+    """Return the finish reason as the API names it; None while the sequence is running."""
     return None if sequence.finish_reason is None else str(sequence.finish_reason)
 
 
 def shown_token(request: GenerationRequest, token_id: int) -> str:
-    """A token as logprobs name it."""
+    """Return a token as named in logprobs."""
     return f"token_id:{token_id}" if request.tokens_as_ids else _TEXTS[token_id]
 
 
 def chat_logprobs(
     request: GenerationRequest, sequence: GeneratedSequence, begin: int, end: int | None = None
 ) -> dict[str, Any]:
-    """The logprobs object of chat for the tokens from `begin` to `end`."""
+    """Return the chat logprobs object for the tokens from `begin` to `end`."""
     has_top = sequence.generation.top_logprobs > 0
     content = []
     for place in range(begin, len(sequence.token_ids) if end is None else end):
@@ -117,7 +117,7 @@ def chat_logprobs(
 def completion_answer(
     request: GenerationRequest, sequences: Sequence[GeneratedSequence]
 ) -> dict[str, Any]:
-    """The body of `/v1/completions`."""
+    """Return the body of `/v1/completions`."""
     answer = answer_head(request, "text_completion")
     answer["choices"] = [
         _completion_choice(request, index, sequence) for index, sequence in enumerate(sequences)
@@ -152,9 +152,9 @@ def _completion_choice(
 def completion_logprobs(
     request: GenerationRequest, sequence: GeneratedSequence, begin: int = 0, end: int | None = None
 ) -> dict[str, Any]:
-    """The logprobs object of completions: parallel lists, the prompt first if it is echoed.
+    """Return the completions logprobs object: parallel lists, beginning with the prompt if it is echoed.
 
-    `text_offset` counts characters from the beginning of the text; control tokens take no room in it.
+    `text_offset` counts characters from the beginning of the text; control tokens have length 0.
     """
     ids: list[int] = []
     logprobs: list[float | None] = []
@@ -194,13 +194,13 @@ def _text_offsets(ids: Sequence[int], offset: int) -> list[int]:
 
 
 def _begins_character(token_id: int) -> bool:
-    # Bytes 10xxxxxx continue a character; control tokens have a name, not one byte.
+    # Bytes 10xxxxxx continue a character. Control tokens have a name instead of one byte.
     raw = _BYTES[token_id]
     return len(raw) == 1 and raw[0] & 0xC0 != 0x80
 
 
 def usage(request: GenerationRequest, sequences: Sequence[GeneratedSequence]) -> dict[str, Any]:
-    """Token counts; a prompt counts once, however many choices it has."""
+    """Return token counts. A prompt counts once, regardless of its number of choices."""
     prompts = sequences[:: request.choices]
     prompt = sum(len(sequence.generation.prompt_ids) for sequence in prompts)
     written = 0 if request.discards_completion else sum(len(s.token_ids) for s in sequences)
@@ -213,7 +213,7 @@ def usage(request: GenerationRequest, sequences: Sequence[GeneratedSequence]) ->
 
 
 def has_error(sequences: Sequence[GeneratedSequence]) -> bool:
-    """Whether the weights failed for some sequence."""
+    """Whether the weights failed for a sequence."""
     return any(sequence.finish_reason is FinishReason.ERROR for sequence in sequences)
 
 
@@ -222,12 +222,12 @@ TOOL_TAG = "<tool_call>"
 
 @dataclasses.dataclass(frozen=True)
 class StreamKind:
-    """What tells chat from completions."""
+    """The differences between chat and text completions."""
 
     chunk: str
-    """The `object` of a chunk."""
+    """The `object` field of a chunk."""
     answer: Callable[[GenerationRequest, Sequence[GeneratedSequence]], dict[str, Any]]
-    """The body when nothing is streamed."""
+    """Builds the body when the request does not stream."""
     is_chat: bool
 
 
@@ -236,25 +236,25 @@ COMPLETION = StreamKind("text_completion", completion_answer, is_chat=False)
 
 
 async def write_events(
-    request: web.Request, driver: EngineDriver, asked: GenerationRequest, kind: StreamKind
+    http_request: web.Request, driver: EngineDriver, request: GenerationRequest, kind: StreamKind
 ) -> web.StreamResponse:
-    """Generates and writes chunks as they come, then `[DONE]`."""
+    """Generate and write chunks as they arrive, then `[DONE]`."""
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
     )
-    writer = ChunkWriter(asked, kind)
+    writer = ChunkWriter(request, kind)
     try:
-        async with contextlib.aclosing(driver.stream(asked.generations)) as news:
-            # Whatever refuses the request must do so before the status line is out.
-            async for progress in news:
+        async with contextlib.aclosing(driver.stream(request.generations)) as reports:
+            # A refusal must be raised before the status line is sent.
+            async for progress in reports:
                 if not response.prepared:
-                    await response.prepare(request)
+                    await response.prepare(http_request)
                     await response.write(_events(writer.opening()))
                 await response.write(_events(writer.chunks(progress)))
     except EngineFailed as error:
         if not response.prepared:
             raise
-        # The status line is out, so the error can only be an event.
+        # The status line is sent already, so the error can only be an event.
         await response.write(_events([{"error": {"message": str(error), "code": 500}}]))
     await response.write(_events(writer.closing()) + b"data: [DONE]\n\n")
     await response.write_eof()
@@ -266,48 +266,48 @@ def _events(chunks: Sequence[dict[str, Any]]) -> bytes:
 
 
 class _ChoiceState:
-    """How much of one choice has been sent."""
+    """The part of one choice that has been sent."""
 
     def __init__(self) -> None:
         self.sequence: GeneratedSequence | None = None
         self.tokens_sent = 0
         self.held = ""
-        """Text that may be, or is, the beginning of a tool call."""
+        """Text that is, or may be, the beginning of a tool call."""
         self.has_calls = False
 
 
 class ChunkWriter:
-    """Builds the chunks of one request. No I/O."""
+    """Builds the chunks of one request, without I/O."""
 
-    def __init__(self, asked: GenerationRequest, kind: StreamKind) -> None:
-        self._asked = asked
+    def __init__(self, request: GenerationRequest, kind: StreamKind) -> None:
+        self._request = request
         self._is_chat = kind.is_chat
-        self._head = answer_head(asked, kind.chunk)
-        if asked.include_usage:
+        self._head = answer_head(request, kind.chunk)
+        if request.include_usage:
             self._head["usage"] = None
-        self._states = [_ChoiceState() for _ in asked.generations]
-        self._has_details = asked.logprobs or asked.return_token_ids
+        self._states = [_ChoiceState() for _ in request.generations]
+        self._has_details = request.logprobs or request.return_token_ids
 
     def opening(self) -> list[dict[str, Any]]:
-        """The chunks that name the roles (chat) and give the prompt's ids."""
+        """Return the chunks that name the roles (chat) and carry the ids of the prompt."""
         chunks = []
         if self._is_chat:
             delta = {"role": "assistant", "content": ""}
             chunks = [self._chunk(index, delta) for index in range(len(self._states))]
-        if self._asked.return_token_ids:
+        if self._request.return_token_ids:
             chunks = chunks or [self._chunk(0, {"content": ""})]
-            chunks[0]["prompt_token_ids"] = self._asked.generations[0].prompt_ids
+            chunks[0]["prompt_token_ids"] = self._request.generations[0].prompt_ids
         return chunks
 
     def chunks(self, progress: Sequence[Progress]) -> list[dict[str, Any]]:
-        """The chunks for what has been added."""
+        """Return the chunks for newly generated tokens."""
         chunks: list[dict[str, Any]] = []
         for added in progress:
             state = self._states[added.place]
             state.sequence = added.sequence
             deltas = self._deltas(state, added)
             if not deltas and self._has_details and added.tokens > state.tokens_sent:
-                # No text yet (a held-back character, an end token), but its ids and logprobs are due.
+                # There is no text yet (a held-back character, an end token), but ids and logprobs are due.
                 deltas = [{"content": ""}]
             for delta in deltas:
                 chunks.append(self._chunk(added.place, delta))
@@ -318,14 +318,14 @@ class ChunkWriter:
         return chunks
 
     def closing(self) -> list[dict[str, Any]]:
-        """The usage chunk, if it was asked for."""
-        if not self._asked.include_usage:
+        """Return the usage chunk if the request asked for it."""
+        if not self._request.include_usage:
             return []
         sequences = [state.sequence for state in self._states if state.sequence is not None]
-        return [self._head | {"choices": [], "usage": usage(self._asked, sequences)}]
+        return [self._head | {"choices": [], "usage": usage(self._request, sequences)}]
 
     def _deltas(self, state: _ChoiceState, added: Progress) -> list[dict[str, Any]]:
-        if not self._asked.parses_tools:
+        if not self._request.parses_tools:
             return [{"content": added.text}] if added.text else []
         text = state.held + added.text
         begin = _tag_begin(text)
@@ -346,10 +346,10 @@ class ChunkWriter:
     def _add_details(self, choice: dict[str, Any], state: _ChoiceState, added: Progress) -> None:
         begin, end = state.tokens_sent, added.tokens
         state.tokens_sent = end
-        if self._asked.logprobs:
-            give = chat_logprobs if self._is_chat else completion_logprobs
-            choice["logprobs"] = give(self._asked, added.sequence, begin, end)
-        if self._asked.return_token_ids:
+        if self._request.logprobs:
+            render = chat_logprobs if self._is_chat else completion_logprobs
+            choice["logprobs"] = render(self._request, added.sequence, begin, end)
+        if self._request.return_token_ids:
             choice["token_ids"] = added.sequence.token_ids[begin:end]
             choice["token_versions"] = added.sequence.token_versions[begin:end]
 
@@ -372,7 +372,7 @@ class ChunkWriter:
 
 
 def _tag_begin(text: str) -> int:
-    """Where a tool call begins in the text, or may begin if more comes; else its length."""
+    """Return where a tool call begins in the text, or may begin once more text arrives; else the length of the text."""
     begin = text.find(TOOL_TAG)
     if begin >= 0:
         return begin

@@ -1,8 +1,9 @@
-"""Which tokens each row of the key/value cache holds, and which row helps a new prompt most.
+"""Bookkeeping of the key/value cache: the tokens in each row, and the row that helps a new prompt most.
 
-Pure bookkeeping over the rows of a `model.Cache`. Running sequences use the rows 0..B-1 without a gap, so the
-decode step works on one slice. The rows behind keep what they held: a later prompt that begins with
-the same tokens starts from a copy. Contents computed under other weights or another salt never match.
+Running sequences use the rows 0..B-1 without a gap, so that a decode step works on one slice. The other rows keep
+their
+contents: a later prompt that begins with the same tokens starts from a copy. Contents computed with other weights or
+another salt never match.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from numpy.typing import NDArray
 from verifiers.endpoint.model import Cache
 
 WORTH_WAITING_TOKENS = 16
-"""A prompt waits one round if a prompt before it in the same round saves it more tokens than this."""
+"""A prompt waits one round if an earlier prompt of the same round would save it more tokens than this."""
 
 
 class Match(NamedTuple):
-    """Where the longest usable beginning of a prompt was found."""
+    """Location of the longest reusable prefix of a prompt."""
 
     row: int
     length: int
-    """Shared tokens; 0 means no row helps."""
+    """Number of shared tokens; 0 means that no row helps."""
     pending: bool
-    """The row is being filled in this very round, so it can be copied only in the next."""
+    """Whether the row is being filled in this round. It can then be copied in the next round."""
 
 
 class CacheRows:
-    """The table of rows. `cache` is moved along with it."""
+    """The table of rows. It moves the contents of `cache` accordingly."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -42,12 +43,12 @@ class CacheRows:
         self._used_at: NDArray[np.int64] = np.zeros(self.rows, np.int64)
         self._clock = 0
         self.running = 0
-        """B: the rows in use by running sequences."""
+        """B: number of rows used by running sequences."""
 
     def find(self, prompt: NDArray[np.int32], scope: int) -> Match:
-        """The row of this scope that shares most tokens with the prompt, and at least one fewer than it has.
+        """Find the row of this scope that shares the longest prefix with the prompt, excluding the prompt's last token.
 
-        The last token is always run again: its logits are wanted, and they are not in the cache.
+        The last token is always computed again: its logits are needed, and they are not in the cache.
         """
         usable = np.flatnonzero(self._scopes == scope)
         if not len(usable) or len(prompt) < 2:
@@ -65,15 +66,16 @@ class CacheRows:
         return Match(int(usable[ready]), ready_length, pending=False)
 
     def admit(self, prompt: NDArray[np.int32], scope: int, match: Match) -> int:
-        """Makes row B a running row for the prompt, its shared beginning in place; gives the row.
+        """Make row B a running row for the prompt, with the shared prefix in place, and return the row.
 
-        What the row held moves to the row unused for longest, unless it is that row or the match itself.
+        The previous contents of the row move to the least recently used row, unless that is the same row or the
+        match.
         """
         row, length = self.running, match.length
         if match.row != row or not length:
             victim = self._oldest_free_row()
             if victim == match.row and length:
-                # The match is what would be thrown away: exchange instead, then it is in place.
+                # The match itself would be discarded: exchange the rows instead, which puts the match in place.
                 self._exchange(row, victim)
             else:
                 if victim != row:
@@ -92,28 +94,28 @@ class CacheRows:
         return self.running + int(self._used_at[self.running :].argmin())
 
     def settle(self) -> None:
-        """The rows admitted since the last call are filled now."""
+        """Mark the rows admitted since the last call as filled."""
         self._pending[:] = False
 
     def append(self, rows: int, token_ids: NDArray[np.int64]) -> None:
-        """The rows 0..`rows`-1 hold one more token each."""
+        """Record one more token for each of the rows 0..`rows`-1."""
         everyone = np.arange(rows)
         self._tokens[everyone, self._filled[:rows]] = token_ids
         self._filled[:rows] += 1
 
     def filled(self, rows: int) -> NDArray[np.int64]:
-        """How many tokens each of the rows 0..`rows`-1 holds."""
+        """Return the number of tokens in each of the rows 0..`rows`-1."""
         return self._filled[:rows]
 
     def tokens(self, row: int) -> Sequence[int]:
-        """The tokens a row holds."""
+        """Return the tokens of a row."""
         return self._tokens[row, : self._filled[row]].tolist()
 
     def release(self, row: int) -> int | None:
-        """Ends the running row; its contents stay as a prefix for others.
+        """End the running row; its contents stay available as a prefix.
 
-        Gives the number of the last running row, whose sequence lives in `row` from now on, or None
-        if the ended row was the last itself.
+        Return the index of the last running row, whose sequence moves to `row`, or None if the ended row was the
+        last.
         """
         last = self.running - 1
         self._clock += 1
@@ -124,7 +126,7 @@ class CacheRows:
         return last if row != last else None
 
     def forget_all(self) -> None:
-        """No contents may be reused from now on: the weights have changed."""
+        """Discard all contents for reuse, because the weights have changed."""
         self._scopes[:] = -1
 
     def _exchange(self, first: int, second: int) -> None:

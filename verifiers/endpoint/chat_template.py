@@ -1,11 +1,12 @@
-"""Chat messages to token ids, and the tool calls found in what the model wrote.
+"""Render chat messages as token ids, and parse the tool calls in the model's text.
 
     <|system|>Tools: add(a, b)<|end|><|system|>text<|end|><|user|>text<|end|><|assistant|>text<|end|><|tool|>text<|end|>
 
-The model's turn begins after `<|assistant|>` and ends with `<|end|>`. A later request that repeats the
-conversation therefore begins with exactly the tokens of the earlier prompt and completion. Tools are shown as names and
-parameters only: a model of this size cannot read descriptions, and each character costs a token.
-`JINJA_TEMPLATE` is the same template for other software.
+The model's turn begins after `<|assistant|>` and ends with `<|end|>`. A later request that repeats the conversation
+therefore begins with exactly the tokens of the earlier prompt and completion. Tools are rendered as names and
+parameters
+only: a model of this size cannot read descriptions, and each character costs a token. `JINJA_TEMPLATE` is the same
+template for other software.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ _CANONICAL_CALL = re.compile(r'\{"name": "([^"\\]*)", "arguments": (.*)\}', re.D
 
 
 class ParsedTurn(NamedTuple):
-    """What the model wrote, taken apart."""
+    """The model's text, split into content and tool calls."""
 
     content: str | None
-    """The text around the tool calls; None if there is nothing but calls."""
+    """The text around the tool calls; None if there are only calls."""
     tool_calls: list[dict[str, str]]
-    """One `{"name": ..., "arguments": <JSON text>}` a well-formed call."""
+    """One `{"name": ..., "arguments": <JSON text>}` per well-formed call."""
 
 
 def render_chat(
@@ -63,7 +64,7 @@ def render_chat(
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
 ) -> list[int]:
-    """The prompt of a conversation. The messages must have passed `requests.check_messages`."""
+    """Return the prompt of a conversation. Call `requests.check_messages` first."""
     ids: list[int] = []
     if tools:
         ids.append(tokenizer.SYSTEM)
@@ -81,14 +82,14 @@ def render_chat(
 
 
 def tool_signature(tool: Mapping[str, Any]) -> str:
-    """A tool as the model sees it: `name(parameter, parameter)`."""
+    """Return a tool as the model sees it: `name(parameter, parameter)`."""
     function = tool["function"]
     parameters = (function.get("parameters") or {}).get("properties") or {}
     return f"{function['name']}({', '.join(parameters)})"
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """The content and the tool calls of a message, as the model would have written them."""
+    """Return the content and the tool calls of a message in the model's notation."""
     content = message.get("content")
     if isinstance(content, str):
         text = content
@@ -100,15 +101,15 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def tool_call_text(name: str, arguments: str) -> str:
-    """A call in the model's notation; `arguments` is JSON text and stays as it is."""
+    """Return a call in the model's notation; `arguments` is JSON text and stays unchanged."""
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
 def parse_turn(text: str) -> ParsedTurn:
-    """Separates the text from the tool calls in it.
+    """Separate the text from its tool calls.
 
-    A call whose JSON is broken stays in the text: the caller sees what the model wrote. The text of the
-    arguments is kept as written, so rendering the call again gives the same tokens.
+    A call with invalid JSON stays in the text, so that the caller sees it. The text of the arguments is kept as
+    written: rendering the call again gives the same tokens.
     """
     if "<tool_call>" not in text:
         return ParsedTurn(text, [])

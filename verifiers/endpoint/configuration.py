@@ -24,7 +24,7 @@ _POSITIVE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Llama-style decoder, in the field names of Hugging Face."""
+    """A Llama-style decoder, with the field names of Hugging Face."""
 
     vocab_size: int
     hidden_size: int
@@ -34,13 +34,13 @@ class ModelConfig:
     num_key_value_heads: int
     head_dim: int
     max_position_embeddings: int
-    """The context length, in tokens."""
+    """Context length in tokens."""
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     tie_word_embeddings: bool = True
 
     def to_json_dict(self) -> dict[str, Any]:
-        """What `config.json` holds."""
+        """Return the content of `config.json`."""
         return {
             "architectures": [ARCHITECTURE],
             "model_type": "llama",
@@ -50,41 +50,41 @@ class ModelConfig:
             "pad_token_id": 0,
             "bos_token_id": 1,
             "eos_token_id": 6,
-            # Both spellings: transformers 5 reads rope_parameters, everything older reads rope_theta.
+            # Both spellings: transformers 5 reads rope_parameters, older versions read rope_theta.
             "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
             **dataclasses.asdict(self),
         }
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Reads and checks a `config.json`.
+    """Read and check a `config.json`.
 
-    Raises WeightsError if the file is missing or no JSON, describes another architecture, or holds
+    Raise WeightsError if the file is missing, is not valid JSON, describes another architecture, or holds
     impossible numbers.
     """
     try:
         raw = json.loads(path.read_bytes())
     except OSError as error:
         raise WeightsError(
-            f"Cannot read {path}: {error.strerror}. A model folder needs it."
+            f"Cannot read {path}: {error.strerror}. A model folder needs this file."
         ) from error
     except ValueError as error:
-        raise WeightsError(f"{path} is no valid JSON: {error}.") from error
+        raise WeightsError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(raw, dict):
         raise WeightsError(f"{path} holds a {type(raw).__name__}, expected an object.")
     return parse_config(raw, source=str(path))
 
 
 def parse_config(raw: dict[str, Any], *, source: str) -> ModelConfig:
-    """Checks the decoded content of a `config.json`; `source` names it in errors."""
+    """Check the decoded content of a `config.json`; `source` names it in errors."""
     architectures = raw.get("architectures") or [ARCHITECTURE]
     if ARCHITECTURE not in architectures:
         raise WeightsError(
             f"{source} describes {architectures}; this server runs {ARCHITECTURE} only."
         )
-    for key, wanted in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
-        if raw.get(key, wanted) != wanted:
-            raise WeightsError(f"{source} has {key}={raw[key]!r}; only {wanted!r} is supported.")
+    for key, supported in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
+        if raw.get(key, supported) != supported:
+            raise WeightsError(f"{source} has {key}={raw[key]!r}; only {supported!r} is supported.")
     values = dict(raw)
     heads = values.get("num_attention_heads")
     values.setdefault("num_key_value_heads", heads)
@@ -103,7 +103,7 @@ def parse_config(raw: dict[str, Any], *, source: str) -> ModelConfig:
             raise WeightsError(f"{source} has {key}={value!r}; expected a positive integer.")
     if values["num_attention_heads"] % values["num_key_value_heads"]:
         raise WeightsError(
-            f"{source}: num_attention_heads={values['num_attention_heads']} is no multiple of "
+            f"{source}: num_attention_heads={values['num_attention_heads']} is not a multiple of "
             f"num_key_value_heads={values['num_key_value_heads']}."
         )
     if values["head_dim"] % 2:

@@ -30,26 +30,26 @@ class EmbeddedEndpoint:
 
     @property
     def driver(self) -> EngineDriver:
-        """What runs the engine; only while the endpoint is open."""
+        """The object that runs the engine. Raises RuntimeError unless the endpoint is open."""
         if self._driver is None:
             raise RuntimeError("The endpoint is not running; use it with `async with`.")
         return self._driver
 
     @property
     def engine(self) -> Engine:
-        """The engine; only while the endpoint is open."""
+        """The engine. Raises RuntimeError unless the endpoint is open."""
         return self.driver.engine
 
     @property
     def url(self) -> str:
-        """The server's root, as in `http://127.0.0.1:8000`."""
+        """Root URL of the server, for example `http://127.0.0.1:8000`."""
         self.driver  # noqa: B018 - raises if it is not running
         host = self.config.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     @property
     def base_url(self) -> str:
-        """What OpenAI clients take as `base_url`."""
+        """The `base_url` for OpenAI clients."""
         return f"{self.url}/v1"
 
     async def __aenter__(self) -> EmbeddedEndpoint:

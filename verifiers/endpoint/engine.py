@@ -26,61 +26,61 @@ from verifiers.endpoint.tokenizer import STOP_TOKENS, TextStream, decode
 
 DEFAULT_MAX_RUNNING = 128
 PREFILL_TOKENS_PER_STEP = 1024
-"""A step prefills whole prompts up to this many new tokens, so that a step stays short."""
+"""Maximum number of new prompt tokens per step. Whole prompts are prefilled up to this limit to keep steps short."""
 
 
 class FinishReason(enum.StrEnum):
-    """Why a sequence ended."""
+    """Reason why a sequence ended."""
 
     STOP = "stop"
     """An end token, a stop token or a stop string."""
     LENGTH = "length"
     """The token limit of the request, or the end of the context."""
     ABORT = "abort"
-    """Cancelled: the client went away, or generation was paused with mode abort."""
+    """Cancelled: the client disconnected, or generation was paused with mode `abort`."""
     ERROR = "error"
-    """The weights gave logits that are no numbers."""
+    """The weights produced logits that are NaN or infinite."""
 
 
 class PauseMode(enum.StrEnum):
-    """What a pause does with requests under way."""
+    """Effect of a pause on running requests."""
 
     KEEP = "keep"
-    """They wait and go on after the resume."""
+    """They wait, and continue after the resume."""
     ABORT = "abort"
-    """They end now, with what they have."""
+    """They end immediately with the tokens they have."""
     WAIT = "wait"
-    """They finish first; nothing new is started."""
+    """They run to their end; waiting requests are not started."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generation:
-    """What to generate, apart from who asked."""
+    """One generation: prompt, limits, sampling and what to report."""
 
     prompt_ids: Sequence[int]
     max_tokens: int
-    """Most tokens to generate; the context length ends it as well."""
+    """Maximum number of tokens to generate. The context length ends the generation as well."""
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
     seed: int | None = None
-    """None draws from the system's randomness."""
+    """Seed of the random stream; None uses the system's randomness."""
     choice: int = 0
-    """Number among the choices of one request; every choice has its own stream of the seed."""
+    """Index among the choices of one request. Each choice has a separate random stream derived from the seed."""
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
-    """No end token and no stop token before this many."""
+    """Minimum number of tokens before an end token or stop token may be sampled."""
     top_logprobs: int = 0
-    """Alternatives to report for each token."""
+    """Number of alternatives to report per token."""
     prompt_logprobs: bool = False
-    """Also report the log-probability of each prompt token. Runs the whole prompt."""
+    """Also report the log-probability of each prompt token. This computes the whole prompt."""
     cache_salt: str = ""
-    """Only requests with the same salt share the computation of a common beginning."""
+    """Requests reuse a common prompt prefix only if their salts are equal."""
     streams_text: bool = False
     """Decode token by token, for a listener."""
     skip_special: bool = True
-    """Leave control tokens out of the text."""
+    """Omit control tokens from the text."""
 
 
 TokenListener = Callable[["GeneratedSequence", str], None]
@@ -88,7 +88,7 @@ FinishListener = Callable[["GeneratedSequence"], None]
 
 
 class GeneratedSequence:
-    """One generation under way; the lists grow with every step and have the same length."""
+    """One generation in progress. The lists grow with every step and have the same length."""
 
     __slots__ = (
         "cached_tokens",
@@ -123,13 +123,13 @@ class GeneratedSequence:
         self.row: int | None = None
         self.finish_reason: FinishReason | None = None
         self.stop_match: str | int | None = None
-        """The stop string or stop token that ended it, if one did."""
+        """The stop string or stop token that ended the sequence, if any."""
         self.cached_tokens = 0
-        """Prompt tokens that were copied instead of computed."""
+        """Number of prompt tokens copied from the cache instead of computed."""
         self.token_ids: list[int] = []
         self.token_logprobs: list[float] = []
         self.token_versions: list[int] = []
-        """The version of the weights that gave each token."""
+        """Version of the weights that produced each token."""
         self.top_logprobs: list[list[tuple[int, float]]] = []
         self.prompt_logprobs: list[float | None] = []
         self.prompt_top_logprobs: list[list[tuple[int, float]] | None] = []
@@ -151,7 +151,7 @@ class GeneratedSequence:
 
 
 class EngineStatus(NamedTuple):
-    """What the engine is doing."""
+    """Current load and state of the engine."""
 
     running: int
     waiting: int
@@ -160,18 +160,18 @@ class EngineStatus(NamedTuple):
 
 
 class Engine:
-    """A model and the sequences it is working on."""
+    """A model and the sequences it generates."""
 
     def __init__(self, model: Model, *, max_running: int = DEFAULT_MAX_RUNNING) -> None:
         self.model = model
         self.max_running = max_running
         self.context_length = model.config.max_position_embeddings
         self.version = 0
-        """Counts weight updates, unless the updates bring numbers of their own."""
+        """Number of weight updates, unless updates bring their own version numbers."""
         self.counts: Counter[str] = Counter()
         """Totals since the start, by metric name."""
         self.busy_s = 0.0
-        """Processor time spent in steps, in seconds."""
+        """CPU time spent in steps, in seconds."""
         self._paused: PauseMode | None = None
         self._cache = model.new_cache(max_running)
         self._rows = CacheRows(self._cache)
@@ -183,7 +183,7 @@ class Engine:
         self._keys: NDArray[np.uint64] = np.zeros(max_running, np.uint64)
         self._written: NDArray[np.int64] = np.zeros(max_running, np.int64)
 
-    # --- what callers do ---
+    # --- called from outside ---
 
     def submit(
         self,
@@ -192,9 +192,9 @@ class Engine:
         on_finish: FinishListener | None = None,
         on_token: TokenListener | None = None,
     ) -> GeneratedSequence:
-        """Queues a generation; listeners are called inside `step`, `cancel` or `pause` and must not call the engine.
+        """Queue a generation. Listeners are called inside `step`, `cancel` or `pause` and must not call the engine.
 
-        Raises RequestError if the prompt is empty or leaves no room in the context.
+        Raise RequestError if the prompt is empty or leaves no room in the context.
         """
         length = len(generation.prompt_ids)
         if length == 0:
@@ -211,22 +211,22 @@ class Engine:
         return sequence
 
     def cancel(self, sequence: GeneratedSequence) -> None:
-        """Ends a sequence with reason abort and frees its row; nothing if it has ended."""
+        """End a sequence with reason `abort` and free its row. Do nothing if it has ended."""
         if sequence.finish_reason is None:
             self._finish(sequence, FinishReason.ABORT)
 
     def pause(self, mode: PauseMode) -> None:
-        """Stops generating, at once or (wait) when the running sequences have ended."""
+        """Stop generating: immediately, or with mode `wait` once the running sequences have ended."""
         self._paused = mode
         if mode is PauseMode.ABORT:
             self.cancel_all()
 
     def resume(self) -> None:
-        """Goes on after a pause."""
+        """Continue after a pause."""
         self._paused = None
 
     def cancel_all(self) -> int:
-        """Cancels everything running or waiting; gives how many."""
+        """Cancel all running and waiting sequences and return their number."""
         unfinished = [*self._running, *self._waiting]
         for sequence in unfinished:
             self.cancel(sequence)
@@ -234,10 +234,10 @@ class Engine:
         return len(unfinished)
 
     def update_weights(self, weights: ModelWeights, *, version: int | None = None) -> int:
-        """New weights from the next step on; gives their version.
+        """Use new weights from the next step on and return their version.
 
-        Running sequences keep their keys and values and go on; what the old weights computed is not
-        reused for later prompts.
+        Running sequences keep their keys and values and continue. Cached prefixes computed with the old weights are
+        not reused for later prompts.
         """
         self.model.weights = weights
         self.version = self.version + 1 if version is None else version
@@ -248,29 +248,29 @@ class Engine:
 
     @property
     def status(self) -> EngineStatus:
-        """How many sequences are running and waiting, and under which weights."""
+        """Number of running and waiting sequences, pause state and weight version."""
         return EngineStatus(
             len(self._running), len(self._waiting), self._paused is not None, self.version
         )
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether `step` would compute anything."""
         if self._paused in (PauseMode.KEEP, PauseMode.ABORT):
             return False
         return bool(self._running or (self._waiting and self._paused is None))
 
     @property
     def is_draining(self) -> bool:
-        """Whether a pause with mode wait still has sequences to finish."""
+        """Whether a pause with mode `wait` is still waiting for running sequences."""
         return self._paused is PauseMode.WAIT and bool(self._running)
 
     def step(self) -> None:
-        """Admits what fits, then one more token for every running sequence."""
+        """Admit waiting sequences, then generate one token for every running sequence."""
         if not self.has_work:
             return
         started = time.thread_time()
-        # Broken weights overflow; the sequences are found and ended in `_take_tokens`.
+        # Invalid weights overflow; `_take_tokens` detects and ends the affected sequences.
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             if self._paused is None:
                 self._admit()
@@ -280,7 +280,7 @@ class Engine:
         self.busy_s += time.thread_time() - started
 
     def run(self, *generations: Generation) -> list[GeneratedSequence]:
-        """Generates to the end, without a server."""
+        """Generate all sequences to the end, without a server."""
         sequences = [self.submit(generation) for generation in generations]
         while any(sequence.finish_reason is None for sequence in sequences):
             if not self.has_work:
@@ -307,7 +307,7 @@ class Engine:
             self._prefill(admitted)
 
     def _place(self, sequence: GeneratedSequence, budget: int, *, first: bool) -> Segment | None:
-        # A row for the sequence, or None if it should wait for the next round.
+        # Returns a row for the sequence, or None if the sequence should wait for the next round.
         generation = sequence.generation
         prompt = np.asarray(generation.prompt_ids, np.int32)
         scope = self._scope(generation.cache_salt)
@@ -330,7 +330,7 @@ class Engine:
         return Segment(row, match.length, generation.prompt_ids[match.length :])
 
     def _scope(self, salt: str) -> int:
-        # Numbers are never reused, so contents of earlier weights stay unreachable.
+        # Scope numbers are never reused, so cache contents of earlier weights stay unreachable.
         scope = self._scopes.get(salt)
         if scope is None:
             scope = self._scopes[salt] = self.counts["cache_scopes"]
@@ -338,7 +338,7 @@ class Engine:
         return scope
 
     def _prefill(self, admitted: list[tuple[GeneratedSequence, Segment]]) -> None:
-        # All rows are filled before any token is taken: a sequence that ends at once moves the rows of others.
+        # Fill all rows before taking any token: a sequence that ends immediately moves the rows of others.
         scored = [pair for pair in admitted if pair[0].generation.prompt_logprobs]
         plain = [pair for pair in admitted if not pair[0].generation.prompt_logprobs]
         last_logits = []
@@ -359,7 +359,7 @@ class Engine:
         self._take_tokens(list(self._running), logits)
 
     def _record_prompt(self, sequence: GeneratedSequence, logits: NDArray[np.float32]) -> None:
-        # The first token has nothing before it, so nothing predicts it.
+        # The first token has no predecessor that could predict it.
         prompt, top = sequence.generation.prompt_ids, sequence.generation.top_logprobs
         shifted = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
         logprobs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

@@ -1,9 +1,9 @@
-"""What can go wrong in the embedded endpoint.
+"""Errors of the embedded endpoint; a separate module because every other module of the package raises them.
 
 EndpointError
 ├── WeightsError      (ValueError)   a model folder or file cannot be used
-├── RequestError      (ValueError)   a request is wrong; carries the HTTP status and the field
-└── EndpointStartError(RuntimeError) the server process did not come up
+├── RequestError      (ValueError)   a request is not valid; carries the HTTP status and the field
+└── EndpointStartError(RuntimeError) the server process did not start
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from verifiers.errors import Error
 
 
 class EndpointError(Error):
-    """The embedded endpoint cannot do what was asked."""
+    """Base class of the endpoint's errors."""
 
 
 class WeightsError(EndpointError, ValueError):
-    """A model folder or a weights file is missing, damaged or of the wrong shape."""
+    """A model folder or a weights file is missing, damaged or has the wrong shape."""
 
 
 class EndpointStartError(EndpointError, RuntimeError):
-    """The endpoint's process ended or stayed silent instead of serving."""
+    """The endpoint's process ended, or printed nothing, before it served requests."""
 
 
 class RequestError(EndpointError, ValueError):
-    """A request the server refuses, with what the HTTP answer needs."""
+    """A request that the server refuses, with the fields of the HTTP response."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Reads the fields of a JSON body, one kind at a time, with errors that name field and value."""
+"""Read the fields of a JSON body by type. Errors name the field and its value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SEED_LIMIT = 2**64
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it."""
+    """Return a value as shown in an error message, shortened to 120 characters."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def refuse(name: str, value: Any, expected: str) -> RequestError:
-    """The error for a field with a wrong value; the caller raises it."""
+    """Return the error for a field with an invalid value; the caller raises it."""
     return RequestError(f"{name}={shown(value)} is not valid: expected {expected}.", param=name)
 
 
@@ -36,25 +36,25 @@ class Fields:
         self._within = within
 
     def get(self, name: str) -> Any:
-        """The value as it came; None if absent."""
+        """Return the value as received; None if absent."""
         return self.body.get(name)
 
     def label(self, name: str) -> str:
-        """The name of a field with the place it stands in."""
+        """Return the name of a field, prefixed with the name of the enclosing object."""
         return f"{self._within}.{name}" if self._within else name
 
     def check_known(self, known: frozenset[str]) -> None:
-        """Refuses fields no one would read: a misspelt option must not be ignored in silence."""
+        """Refuse unknown fields: a misspelt option must not be ignored silently."""
         unknown = [name for name in self.body if name not in known and self.body[name] is not None]
         if unknown:
             close = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise RequestError(
-                f"This server does not know the field {unknown[0]!r}.{hint}", param=unknown[0]
+                f"This server does not support the field {unknown[0]!r}.{hint}", param=unknown[0]
             )
 
     def check_neutral(self, neutral: dict[str, tuple[Any, ...]]) -> None:
-        """Refuses options this server does not have, unless their value asks for nothing."""
+        """Refuse options that this server lacks, unless their value has no effect."""
         for name, accepted in neutral.items():
             value = self.body.get(name)
             if value is not None and value not in accepted:
@@ -65,7 +65,7 @@ class Fields:
                 )
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean."""
+        """Return a boolean."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -74,14 +74,14 @@ class Fields:
         return value
 
     def text(self, name: str) -> str | None:
-        """A string."""
+        """Return a string."""
         value = self.body.get(name)
         if value is not None and not isinstance(value, str):
             raise refuse(self.label(name), value, "a string")
         return value
 
     def integer(self, name: str, low: int, high: int) -> int | None:
-        """A whole number in [low, high]."""
+        """Return an integer in [low, high]."""
         value = self.body.get(name)
         if value is None:
             return None
@@ -90,7 +90,7 @@ class Fields:
         return value
 
     def number(self, name: str, low: float, high: float, default: float) -> float:
-        """A finite number in [low, high]."""
+        """Return a finite number in [low, high]."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -104,14 +104,14 @@ class Fields:
         return float(value)
 
     def token_ids(self, name: str, vocab_size: int) -> list[int] | None:
-        """A list of token ids."""
+        """Return a list of token ids."""
         value = self.body.get(name)
         if value is None:
             return None
         return check_token_ids(self.label(name), value, vocab_size)
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
-        """A string or a list of at most `most` strings, none of them empty."""
+        """Return a string or a list of at most `most` non-empty strings as a tuple."""
         value = self.body.get(name)
         if value is None:
             return ()
@@ -126,7 +126,7 @@ class Fields:
 
 
 def check_token_ids(name: str, value: Any, vocab_size: int) -> list[int]:
-    """The list, if it is one of token ids."""
+    """Return `value` if it is a list of token ids. Raise RequestError otherwise."""
     if not isinstance(value, list):
         raise refuse(name, value, "a list of token ids")
     for item in value:
@@ -139,5 +139,5 @@ def check_token_ids(name: str, value: Any, vocab_size: int) -> list[int]:
 
 
 def names(*groups: Iterable[str]) -> frozenset[str]:
-    """All names of several groups."""
+    """Return all names of several groups."""
     return frozenset(name for group in groups for name in group)

@@ -1,7 +1,12 @@
-"""The decoder in numpy: prefill and decode over a key/value cache, weights that can be swapped.
+"""The decoder in numpy: prefill and decode over a key/value cache, with replaceable weights.
 
-Shapes: N tokens of all sequences of a call laid end to end, B sequences, H query heads, K key/value heads,
-G = H/K, D head dimension, T positions, V vocabulary. Everything is float32.
+Shapes: N tokens of all sequences of a call in one row, B sequences, H query heads, K key/value heads,
+G = H/K, D head dimension, T positions, V vocabulary. All values are float32.
+
+The matrices are small: BLAS threads that share them lose time, up to tenfold. A separate process sets environment
+variables before numpy loads (`process.BLAS_THREAD_VARIABLES`). Inside another program numpy is loaded already and the
+program may need its threads, so `one_blas_thread` limits them during a step. It supports the OpenBLAS in numpy's
+wheels and has no effect on another BLAS.
 """
 
 from __future__ import annotations
@@ -27,35 +32,35 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 SHIPPED_WEIGHTS = Path(__file__).parent / "weights"
-"""The model folder that comes with the package."""
+"""The model folder in this package."""
 
 
 class LayerWeights(NamedTuple):
-    """One layer, its matrices fused and transposed for `x @ matrix`."""
+    """One layer. The matrices are fused and transposed for `x @ matrix`."""
 
     qkv: Floats
-    """`[hidden, (H + 2K) * D]`; holds the input norm's weight and the 1/sqrt(D) of the queries."""
+    """`[hidden, (H + 2K) * D]`; includes the weight of the input norm and the factor 1/sqrt(D) of the queries."""
     out: Floats
     """`[H * D, hidden]`."""
     gate_up: Floats
-    """`[hidden, 2 * inner]`; holds the second norm's weight."""
+    """`[hidden, 2 * inner]`; includes the weight of the second norm."""
     down: Floats
     """`[inner, hidden]`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelWeights:
-    """All parameters, ready for the forward pass. Immutable: an update is another object."""
+    """All parameters, prepared for the forward pass. Immutable: an update is a new object."""
 
     embedding: Floats
     """`[V, hidden]`."""
     layers: tuple[LayerWeights, ...]
     head: Floats
-    """`[hidden, V]`; holds the last norm's weight."""
+    """`[hidden, V]`; includes the weight of the last norm."""
 
 
 def prepare_weights(tensors: Tensors, config: ModelConfig) -> ModelWeights:
-    """Fuses a checkpoint's tensors, which must have passed `check_tensors`."""
+    """Fuse the tensors of a checkpoint. Call `check_tensors` first."""
     layers = []
     query_scale = np.float32(1.0 / math.sqrt(config.head_dim))
     for index in range(config.num_hidden_layers):
@@ -89,8 +94,7 @@ def prepare_weights(tensors: Tensors, config: ModelConfig) -> ModelWeights:
 class Cache:
     """Keys and values of `rows` sequences of up to `length` tokens each.
 
-    Memory is claimed from the system only when a position is first written, so a long context costs
-    nothing until it is used.
+    The system assigns memory when a position is first written, so unused context length costs nothing.
     """
 
     def __init__(self, config: ModelConfig, rows: int, length: int) -> None:
@@ -105,12 +109,12 @@ class Cache:
         self.values: Floats = np.zeros(shape, np.float32)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of one row to another."""
+        """Copy the first `length` positions of one row to another."""
         for array in (self.keys, self.values):
             array[:, target, :, :length] = array[:, source, :, :length]
 
     def swap(self, first: int, second: int, length: int) -> None:
-        """Exchanges the first `length` positions of two rows."""
+        """Exchange the first `length` positions of two rows."""
         for array in (self.keys, self.values):
             kept = array[:, first, :, :length].copy()
             array[:, first, :, :length] = array[:, second, :, :length]
@@ -121,15 +125,15 @@ class Segment(NamedTuple):
     """New tokens of one sequence in a prefill call."""
 
     row: int
-    """Its row in the cache."""
+    """Row of the sequence in the cache."""
     start: int
-    """How many positions of the row are filled already."""
+    """Number of positions of the row that are filled already."""
     token_ids: Sequence[int]
     """The tokens for the positions from `start` on; at least one."""
 
 
 class Model:
-    """A configuration, the weights in use, and the forward passes."""
+    """A configuration, the current weights, and the forward passes."""
 
     def __init__(self, config: ModelConfig, weights: ModelWeights) -> None:
         self.config = config
@@ -140,15 +144,15 @@ class Model:
         self._sin: Floats = np.sin(angles).astype(np.float32)
 
     def new_cache(self, rows: int) -> Cache:
-        """A cache for `rows` sequences of the full context length."""
+        """Return a cache for `rows` sequences of the full context length."""
         return Cache(self.config, rows, self.config.max_position_embeddings)
 
     def prefill(
         self, segments: Sequence[Segment], cache: Cache, *, all_positions: bool = False
     ) -> Floats:
-        """Runs new tokens of several sequences and fills their rows of the cache.
+        """Compute new tokens of several sequences and fill their rows of the cache.
 
-        Gives logits `[B, V]` after the last token of each segment, or `[N, V]` after every token.
+        Return logits `[B, V]` after the last token of each segment, or `[N, V]` after every token.
         """
         counts = [len(segment.token_ids) for segment in segments]
         ends = np.cumsum(counts)
@@ -175,9 +179,9 @@ class Model:
         return self._normalise(x) @ self.weights.head
 
     def decode(self, token_ids: Ints, positions: Ints, cache: Cache) -> Floats:
-        """One more token for each of the rows 0..B-1; gives logits `[B, V]`.
+        """Compute one more token for each of the rows 0..B-1 and return logits `[B, V]`.
 
-        `positions[b]` is the position of the new token: row b holds as many already.
+        `positions[b]` is the position of the new token: row b holds that many tokens already.
         """
         config = self.config
         batch, longest = len(token_ids), int(positions.max()) + 1
@@ -200,7 +204,7 @@ class Model:
     def _project(
         self, x: Floats, layer: LayerWeights, positions: Ints
     ) -> tuple[Floats, Floats, Floats]:
-        # Queries [N, H, D], keys and values [N, K, D]; queries and keys rotated.
+        # Returns queries [N, H, D], keys and values [N, K, D]; queries and keys are rotated.
         config = self.config
         heads, kv_heads, half = (
             config.num_attention_heads,
@@ -220,7 +224,7 @@ class Model:
         return rotated[:, :heads], rotated[:, heads:], fused[:, heads + kv_heads :]
 
     def _attend_segment(self, q: Floats, keys: Floats, values: Floats, start: int) -> Floats:
-        # q [N, H, D] at positions start.. of one row; keys and values [K, length, D] hold them already.
+        # q [N, H, D] at positions start.. of one row; keys and values [K, length, D] already include them.
         config = self.config
         count, total = len(q), start + len(q)
         kv_heads, head_dim = config.num_key_value_heads, config.head_dim
@@ -239,7 +243,7 @@ class Model:
         gate_up = self._normalise(x) @ layer.gate_up
         inner = self.config.intermediate_size
         gate = gate_up[:, :inner]
-        # silu(g) = g * sigmoid(g), and sigmoid by tanh cannot overflow.
+        # silu(g) = g * sigmoid(g). Sigmoid by tanh cannot overflow.
         activated = np.tanh(gate * np.float32(0.5))
         activated += np.float32(1.0)
         activated *= gate
@@ -249,13 +253,13 @@ class Model:
         return x
 
     def _normalise(self, x: Floats) -> Floats:
-        # Root mean square; the weights of the norms are folded into the matrices that follow.
+        # Root mean square. The weights of the norms are folded into the matrices that follow.
         mean_square = np.einsum("nd,nd->n", x, x) / np.float32(x.shape[1])
         return x * (1.0 / np.sqrt(mean_square + np.float32(self.config.rms_norm_eps)))[:, None]
 
 
 def _softmax(scores: Floats) -> Floats:
-    # Over the last axis, in place.
+    # Softmax over the last axis, in place.
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
@@ -263,10 +267,9 @@ def _softmax(scores: Floats) -> Floats:
 
 
 def load_model(folder: str | Path | None = None) -> Model:
-    """The model in a Hugging Face style folder (`config.json`, `model.safetensors`); None for the shipped one.
+    """Load the model in a Hugging Face style folder (`config.json`, `model.safetensors`); None loads the shipped model.
 
-    Raises WeightsError if the folder is incomplete, damaged, of another architecture, or made for
-    another tokenizer.
+    Raise WeightsError if the folder is incomplete, damaged, of another architecture, or made for another tokenizer.
     """
     folder = SHIPPED_WEIGHTS if folder is None else Path(folder)
     config = read_config(folder / "config.json")
@@ -279,7 +282,7 @@ def load_model(folder: str | Path | None = None) -> Model:
 
 
 def load_weights(path: str | Path, config: ModelConfig) -> ModelWeights:
-    """The weights in a folder's `model.safetensors`, or in the file itself, checked against `config`."""
+    """Load `model.safetensors` from a folder, or the file itself, and check it against `config`."""
     path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
     tensors = read_safetensors(file)
@@ -288,7 +291,7 @@ def load_weights(path: str | Path, config: ModelConfig) -> ModelWeights:
 
 
 class ThreadControl(NamedTuple):
-    """How to ask and tell a BLAS library its number of threads."""
+    """Functions that read and set the number of threads of a BLAS library."""
 
     get: Callable[[], int]
     set: Callable[[int], object]
@@ -296,7 +299,7 @@ class ThreadControl(NamedTuple):
 
 @functools.cache
 def thread_control() -> ThreadControl | None:
-    """The control of numpy's OpenBLAS; None if numpy carries none."""
+    """Return the thread control of numpy's OpenBLAS; None if numpy includes no OpenBLAS."""
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".dylibs", package / ".libs")
     for library in sorted(file for folder in folders for file in folder.glob("*openblas*")):
@@ -322,7 +325,7 @@ def thread_control() -> ThreadControl | None:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limits BLAS to one thread in the block, for the whole process; costs about a microsecond."""
+    """Limit BLAS to one thread in the block, for the whole process. Costs about a microsecond."""
     control = thread_control()
     before = control.get() if control is not None else 1
     if control is None or before == 1:

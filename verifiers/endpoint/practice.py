@@ -1,4 +1,4 @@
-"""The problems the shipped model was trained on: prompts and right answers, drawn from a seed.
+"""The problems that the shipped model was trained on: prompts and right answers, generated from a seed.
 
     reverse-text   system (optional): Reverse the text character-by-character. Put your answer in <reversed_text> tags.
                    user:              hello you                       4 to 16 lower-case letters, single inner spaces
@@ -14,8 +14,8 @@
                    tool:              132
                    assistant:         \\boxed{132}
 
-The bundled environments use exactly these formats; other wording is foreign to the model. The training script draws
-from this module, and so do the tests that measure the shipped weights on fresh problems.
+The bundled environments use exactly these formats; the model does not understand other wording. The training script
+uses this module, and so do the tests that measure the shipped weights on fresh problems.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _EXPRESSION_PARAMETERS = ("expression", "expr", "input", "query", "formula")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """A conversation up to the model's turn, and the turn wanted."""
+    """A conversation up to the model's turn, and the expected turn."""
 
     messages: list[dict[str, Any]]
     completion: str
-    """What the model should write, without the end token."""
+    """The expected text of the model, without the end token."""
     answer: str
-    """The part a reward function compares: the reversed text, the sum, or the tool call."""
+    """The part that a reward function compares: the reversed text, the sum, or the tool call."""
     tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 def reverse_problem(rng: random.Random, *, length: int, system_prompt: bool = True) -> Problem:
-    """A text of `length` lower-case letters and single inner spaces, to be reversed."""
+    """Return a text of `length` lower-case letters and single inner spaces, to be reversed."""
     text = random_text(rng, length)
     answer = text[::-1]
     return Problem(
@@ -70,7 +70,7 @@ def reverse_problem(rng: random.Random, *, length: int, system_prompt: bool = Tr
 
 
 def random_text(rng: random.Random, length: int) -> str:
-    """Letters in words; half of the texts use letters as often as English does."""
+    """Letters in words. Half of the texts use the letter frequencies of English."""
     letters = _COMMON_LETTERS if rng.random() < 0.5 else _LETTERS
     characters = rng.choices(letters, k=length)
     position = rng.randint(2, 8)
@@ -83,7 +83,7 @@ def random_text(rng: random.Random, length: int) -> str:
 def addition_problem(
     rng: random.Random, *, digits: tuple[int, int], system_prompt: bool = True
 ) -> Problem:
-    """`What is A + B?` with A and B of the given numbers of digits, solved digit by digit."""
+    """Return `What is A + B?` with A and B of the given numbers of digits, solved digit by digit."""
     left, right = (random_number(rng, count) for count in digits)
     return Problem(
         _messages(ADDITION_SYSTEM_PROMPT if system_prompt else None, f"What is {left} + {right}?"),
@@ -93,12 +93,12 @@ def addition_problem(
 
 
 def random_number(rng: random.Random, digits: int) -> int:
-    """A number with exactly so many digits (0-9 for one)."""
+    """Return a number with exactly this many digits (0-9 for one)."""
     return rng.randint(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)
 
 
 def addition_steps(left: int, right: int) -> str:
-    """The column sums from the right, each with its carry: 47 and 85 give "7+5=12, 4+8+1=13."."""
+    """Return the column sums from the right with their carries: 47 and 85 give "7+5=12, 4+8+1=13."."""
     width = max(len(str(left)), len(str(right)))
     pairs = zip(reversed(str(left).zfill(width)), reversed(str(right).zfill(width)), strict=True)
     steps, carry = [], 0
@@ -110,7 +110,7 @@ def addition_steps(left: int, right: int) -> str:
 
 
 def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool) -> Problem:
-    """A sum with a calculator at hand: the call itself, or the turn after the tool has answered."""
+    """Return a sum with a calculator tool: the call itself, or the turn after the tool's answer."""
     left, right = (random_number(rng, count) for count in digits)
     name = rng.choice(_TOOL_NAMES)
     if rng.random() < 0.5:
@@ -139,15 +139,15 @@ def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool)
 
 
 def reverse_reward(problem: Problem, completion: str) -> float:
-    """Longest common subsequence of the tagged text and the answer, over the longer of the two."""
-    found = re.search(r"<reversed_text>(.*?)</reversed_text>", completion, re.DOTALL)
-    written = found[1].strip() if found else ""
+    """Return the length of the longest common subsequence of text and answer over the longer of the two lengths."""
+    match = re.search(r"<reversed_text>(.*?)</reversed_text>", completion, re.DOTALL)
+    written = match[1].strip() if match else ""
     longest = max(len(written), len(problem.answer))
     return _common_subsequence_length(written, problem.answer) / longest if longest else 0.0
 
 
 def addition_reward(problem: Problem, completion: str) -> float:
-    """1.0 if the last boxed number is the sum, else 0.0."""
+    """Return 1.0 if the last boxed number is the sum, else 0.0."""
     boxed = re.findall(r"\\boxed\{([^{}]*)\}", completion)
     return float(bool(boxed) and boxed[-1].strip() == problem.answer)
 

@@ -1,7 +1,7 @@
-"""The endpoint in a process of its own, which ends with the one that started it.
+"""The endpoint in a separate process, which ends with the process that started it.
 
-The parent holds the writing end of a pipe to the child's standard input. However the parent ends, also by
-SIGKILL, the pipe closes and the child stops serving.
+The parent holds the write end of a pipe to the child's standard input. When the parent ends, even by SIGKILL, the
+pipe closes and the child stops serving.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLAS_THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-"""Each set to 1 before numpy loads: matrices this small lose time when threads share them."""
+"""Set to 1 before numpy loads: matrices this small lose time when threads share them."""
 
 
 class EndpointProcess:
@@ -38,28 +38,28 @@ class EndpointProcess:
     def __init__(self, process: subprocess.Popen[str], base_url: str, model: str) -> None:
         self._process = process
         self.base_url = base_url
-        """What OpenAI clients take as `base_url`."""
+        """The `base_url` for OpenAI clients."""
         self.model = model
-        """The name of the model served."""
+        """Name of the served model."""
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """The server's root."""
+        """Root URL of the server."""
         return self.base_url.removesuffix("/v1")
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Whether the process is still running."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Ends the process and waits for it; nothing if it has ended."""
-        # Closing a pipe to a process that has died reports what could not be delivered; nobody waits for it.
+        """End the process and wait for it. Do nothing if it has ended."""
+        # Closing a pipe to a dead process raises for undelivered data; nothing depends on that data.
         with suppress(BrokenPipeError):
             _pipe(self._process.stdin).close()
         try:
@@ -91,10 +91,10 @@ def start_endpoint_process(
     max_running: int | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> EndpointProcess:
-    """Starts the endpoint and returns when it answers requests.
+    """Start the endpoint and return once it accepts requests.
 
-    Raises EndpointStartError with the process's last words if it ends or stays silent for
-    `start_timeout_s`. Blocks for about half a second; in a coroutine use `asyncio.to_thread`.
+    Raise EndpointStartError, with the error the process reported, if the process ends or prints nothing within
+    `start_timeout_s` seconds. Blocks for about half a second; in a coroutine use `asyncio.to_thread`.
     """
     settings = {
         "host": host,
@@ -114,7 +114,7 @@ def start_endpoint_process(
     try:
         answer = _introduce(process, settings, start_timeout_s)
         if "base_url" not in answer:
-            reason = answer.get("error") or "It said nothing."
+            reason = answer.get("error") or "It printed nothing."
             raise EndpointStartError(
                 f"The endpoint process ended with code {process.wait()} before it served. {reason}"
             )
@@ -128,9 +128,9 @@ def start_endpoint_process(
 def _introduce(
     process: subprocess.Popen[str], settings: dict[str, object], timeout_s: float
 ) -> dict[str, str]:
-    # Gives what the child announces; nothing if it ended without a word.
+    # Returns the child's announcement; an empty dict if the child ended without one.
     try:
-        # Through the pipe, not the command line: a key there would be visible to every user.
+        # Sent through the pipe: on the command line, a key would be visible to every user of the machine.
         _pipe(process.stdin).write(json.dumps(settings) + "\n")
         _pipe(process.stdin).flush()
     except BrokenPipeError:
@@ -149,7 +149,7 @@ def endpoint_process(
     api_key: str | None = None,
     max_running: int | None = None,
 ) -> Iterator[EndpointProcess]:
-    """`start_endpoint_process` as a context: the process ends with the block."""
+    """Context manager around `start_endpoint_process`: the process ends with the block."""
     with start_endpoint_process(
         host=host,
         port=port,
@@ -173,6 +173,6 @@ def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
         selector.register(_pipe(process.stdout), selectors.EVENT_READ)
         if not selector.select(max(0.0, deadline - time.monotonic())):
             raise EndpointStartError(
-                f"The endpoint process {process.pid} was silent for {timeout_s:g} s and was ended."
+                f"The endpoint process {process.pid} printed nothing within {timeout_s:g} s and was stopped."
             )
         return _pipe(process.stdout).readline()

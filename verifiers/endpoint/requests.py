@@ -1,7 +1,7 @@
-"""What a request asks for, checked: JSON bodies become values the engine can run.
+"""Check requests: turn JSON bodies into values that the engine can run.
 
-Everything this server cannot do is refused with the field's name and value. Fields that change nothing
-about the answer (`user`, `metadata`, ...) are accepted and ignored; they are listed in `_IGNORED`.
+Unsupported fields are refused with name and value. Fields without effect on the response (`user`, `metadata`, ...)
+are accepted and ignored; `_IGNORED` lists them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from verifiers.endpoint.tokenizer import VOCAB_SIZE, encode
 
 MOST_CHOICES = 128
 MOST_GENERATIONS = 4096
-"""Choices times prompts of one request."""
+"""Maximum number of choices times prompts per request."""
 MOST_TOP_LOGPROBS = 20
 MOST_STOP_STRINGS = 64
 COMPLETION_TOKENS_DEFAULT = 16
-"""What the OpenAI API documents for /v1/completions; chat runs to the end of the context."""
+"""The OpenAI API's default for /v1/completions. Chat generates up to the end of the context."""
 GREEDY_BELOW = 1e-5
 """Smaller temperatures count as 0: dividing by them would overflow."""
 
@@ -75,7 +75,7 @@ class GenerationRequest:
     generations: list[Generation]
     """The choices of the first prompt, then of the second, ..."""
     choices: int
-    """n: how many there are of each prompt."""
+    """n: number of choices per prompt."""
     logprobs: bool = False
     stream: bool = False
     include_usage: bool = False
@@ -85,27 +85,27 @@ class GenerationRequest:
     parses_tools: bool = False
     echo: bool = False
     discards_completion: bool = False
-    """`max_tokens: 0` with echo: only the prompt is scored."""
+    """`max_tokens: 0` with echo: the prompt is scored and nothing is generated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Served:
-    """What requests are checked against."""
+    """Properties of the server that requests are checked against."""
 
     model_names: tuple[str, ...]
-    """The first is the one answers carry by default."""
+    """Responses name the first unless the request names another."""
     context_length: int
 
 
 def chat_request(body: Any, served: Served) -> GenerationRequest:
-    """A `/v1/chat/completions` body."""
+    """Check a `/v1/chat/completions` body."""
     fields = Fields(body)
     fields.check_known(_CHAT_KNOWN)
     return _chat_generation(fields, served, chat_prompt(fields))
 
 
 def chat_tokens_request(body: Any, served: Served) -> GenerationRequest:
-    """A `/v1/chat/completions/tokens` body: the prompt comes as token ids, the messages are not rendered."""
+    """Check a `/v1/chat/completions/tokens` body: the prompt is given as token ids; the messages are not rendered."""
     fields = Fields(body)
     fields.check_known(_TOKENS_KNOWN)
     tokens = fields.token_ids("tokens", VOCAB_SIZE)
@@ -117,7 +117,7 @@ def chat_tokens_request(body: Any, served: Served) -> GenerationRequest:
 
 
 def chat_prompt(fields: Fields) -> list[int]:
-    """The prompt of `messages` and `tools`."""
+    """Return the prompt of `messages` and `tools`."""
     messages = check_messages(fields.get("messages"))
     tools = check_tools(fields.get("tools"))
     if fields.get("tool_choice") == "none":
@@ -148,20 +148,20 @@ def _chat_generation(fields: Fields, served: Served, prompt: list[int]) -> Gener
 
 
 def completion_request(body: Any, served: Served) -> GenerationRequest:
-    """A `/v1/completions` body; the prompt is a string, a list of strings, token ids, or a list of those."""
+    """Check a `/v1/completions` body; the prompt is a string, a list of strings, token ids, or a list of those."""
     fields = Fields(body)
     fields.check_known(_COMPLETION_KNOWN)
     fields.check_neutral(_NEUTRAL)
     prompts = completion_prompts(fields.get("prompt"))
     top = fields.body.get("logprobs")
     if isinstance(top, bool):
-        # Some chat clients send the chat form; true means: the chosen token's.
+        # Some chat clients send the chat form; true requests the log-probability of the sampled token.
         top = 0 if top else None
     else:
         top = fields.integer("logprobs", 0, MOST_TOP_LOGPROBS)
     echo = fields.flag("echo")
     if echo and fields.flag("stream"):
-        raise RequestError("echo=True cannot be streamed; leave one of the two out.", param="echo")
+        raise RequestError("echo=True cannot be streamed; omit one of the two.", param="echo")
     limit = token_limit(fields, lowest=0 if echo else 1)
     if limit is None:
         limit = COMPLETION_TOKENS_DEFAULT
@@ -186,7 +186,7 @@ def completion_request(body: Any, served: Served) -> GenerationRequest:
 
 
 def completion_prompts(value: Any) -> list[list[int]]:
-    """The prompts of a completions body as token ids."""
+    """Return the prompts of a completions body as token ids."""
     if isinstance(value, str):
         return [encode(value, parse_special=True)]
     if not isinstance(value, list) or not value:
@@ -203,14 +203,14 @@ def completion_prompts(value: Any) -> list[list[int]]:
 
 
 def token_limit(fields: Fields, lowest: int = 1) -> int | None:
-    """`max_completion_tokens`, or its older name."""
+    """Return `max_completion_tokens` or its older name, `max_tokens`."""
     limit = fields.integer("max_completion_tokens", lowest, 2**31)
     older = fields.integer("max_tokens", lowest, 2**31)
     return older if limit is None else limit
 
 
 def check_model(fields: Fields, served: Served) -> str:
-    """The model's name; absent means the one served."""
+    """Return the name of the model; by default the served one."""
     model = fields.text("model")
     if model is None:
         return served.model_names[0]
@@ -285,7 +285,7 @@ def _generations(
 
 
 def context_error(context: int, prompt: int, limit: int | None, what: str) -> RequestError:
-    """The refusal of a prompt that is too long, in the words clients look for."""
+    """Build the error for a prompt that is too long, with the wording that clients search for."""
     message = f"This model's maximum context length is {context} tokens. However, "
     if limit is None or prompt >= context:
         message += f"your request has {prompt} tokens in the {what}. Please reduce the length of the {what}."
@@ -330,7 +330,7 @@ def _logit_bias(value: Any) -> dict[int, float]:
 
 
 def check_messages(value: Any) -> list[Mapping[str, Any]]:
-    """The messages, if the chat template can render them."""
+    """Return the messages if the chat template can render them."""
     if not isinstance(value, list) or not value:
         raise refuse("messages", value, "a list with at least one message")
     for index, message in enumerate(value):
@@ -354,7 +354,7 @@ def _check_content(content: Any, where: str) -> None:
     for index, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, dict) else part
-            raise refuse(f"{where}[{index}].type", kind, "'text': this model reads nothing else")
+            raise refuse(f"{where}[{index}].type", kind, "'text': this model accepts text only")
         if not isinstance(part.get("text"), str):
             raise refuse(f"{where}[{index}].text", part.get("text"), "a string")
 
@@ -371,7 +371,7 @@ def _check_calls(calls: Any, where: str) -> None:
 
 
 def check_tools(value: Any) -> list[Mapping[str, Any]]:
-    """The tool definitions, if the chat template can render them."""
+    """Return the tool definitions if the chat template can render them."""
     if value is None:
         return []
     if not isinstance(value, list):

@@ -1,6 +1,7 @@
-"""From logits to tokens: temperature, filters, penalties and draws that depend on nothing but the seed.
+"""Sample tokens from logits: temperature, filters, penalties, and draws that depend on the seed only.
 
-B rows of V logits. Every row has settings of its own, so one call serves unrelated requests.
+Logits have the shape [B, V]: B rows, V tokens. Every row has separate settings, so one call serves unrelated
+requests.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ Floats = NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one request chooses its tokens. Values must have been checked (`requests.py`)."""
+    """Sampling settings of one request. `requests.py` checks the values."""
 
     temperature: float = 1.0
-    """0 takes the most likely token."""
+    """0 selects the most likely token."""
     top_k: int = 0
-    """Only the k most likely tokens; 0 or less means all."""
+    """Number of most likely tokens to keep; 0 or less keeps all."""
     top_p: float = 1.0
-    """Only the most likely tokens that together reach this probability."""
+    """Keep the most likely tokens that together reach this probability."""
     min_p: float = 0.0
-    """Only tokens at least this likely relative to the most likely one."""
+    """Keep tokens whose probability relative to the most likely token is at least this."""
     presence_penalty: float = 0.0
-    """Subtracted once from the logit of each token written so far."""
+    """Subtracted once from the logit of each token generated so far."""
     frequency_penalty: float = 0.0
-    """Subtracted from a token's logit for every time it was written."""
+    """Subtracted from a token's logit once per earlier occurrence."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in the prompt or written."""
+    """Divides positive and multiplies negative logits of tokens in the prompt or generated so far."""
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    """Added to the logits of single tokens."""
+    """Added to the logits of individual tokens."""
 
     @property
     def filters(self) -> bool:
-        """Whether some tokens may be ruled out."""
+        """Whether a filter may exclude tokens."""
         return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     @property
@@ -54,18 +55,18 @@ class Sampling:
 
 
 class Draw(NamedTuple):
-    """One token for each row."""
+    """One token per row."""
 
     token_ids: NDArray[np.int64]
     """`[B]`."""
     logprobs: Floats
-    """`[B, V]`, natural logarithm: the distribution each token was drawn from."""
+    """`[B, V]`, natural logarithm: the distribution each token was sampled from."""
 
 
 def adjust(
     logits_V: Floats, settings: Sampling, prompt: Sequence[int], written: Sequence[int]
 ) -> None:
-    """Applies penalties and biases to one row, in place."""
+    """Apply penalties and biases to one row, in place."""
     if settings.repetition_penalty != 1.0:
         seen = np.unique(np.concatenate([prompt, written]).astype(np.int64))
         values = logits_V[seen]
@@ -86,11 +87,11 @@ def draw_tokens(
     temperatures: Floats,
     uniforms: NDArray[np.float64],
 ) -> Draw:
-    """Draws one token a row.
+    """Sample one token per row.
 
-    `temperatures [B]` repeats the settings' temperatures, `uniforms [B]` lie inside (0, 1). The
-    log-probabilities are exact: after temperature, penalties and filters, renormalised. A row with
-    temperature 0 takes the most likely token and reports log-probabilities at temperature 1.
+    `temperatures [B]` repeats the temperatures of the settings; `uniforms [B]` lie inside (0, 1). The
+    log-probabilities are exact: after temperature, penalties and filters, renormalised. A row with temperature 0
+    takes the most likely token and reports log-probabilities at temperature 1.
     """
     greedy = temperatures == 0.0
     scaled: Floats = np.divide(
@@ -111,7 +112,7 @@ def draw_tokens(
 
 
 def _filter(scaled: Floats, settings: Sequence[Sampling]) -> Floats:
-    # min_p, then top_k, then top_p over what is left: the order of vLLM. Ruled out means -inf.
+    # min_p, then top_k, then top_p over the remaining tokens: the order of vLLM. Excluded tokens become -inf.
     order = np.argsort(-scaled, axis=1, kind="stable")
     ranked = np.take_along_axis(scaled, order, axis=1)
     top_k = np.array([s.top_k if s.top_k > 0 else scaled.shape[1] for s in settings])
@@ -119,7 +120,7 @@ def _filter(scaled: Floats, settings: Sequence[Sampling]) -> Floats:
         floor = np.log(np.array([s.min_p for s in settings], np.float32))
     ruled_out = np.arange(scaled.shape[1])[None, :] >= top_k[:, None]
     ruled_out |= ranked < ranked[:, :1] + floor[:, None]
-    # The most likely token always stays, also where rounding of min_p = 1 would rule it out.
+    # Keep the most likely token even where rounding of min_p = 1 would exclude it.
     ruled_out[:, 0] = False
     ranked[ruled_out] = -np.inf
     weights = np.exp(ranked - ranked[:, :1], dtype=np.float64)
@@ -132,13 +133,13 @@ def _filter(scaled: Floats, settings: Sequence[Sampling]) -> Floats:
 
 
 def top_tokens(logprobs_V: Floats, count: int) -> list[tuple[int, float]]:
-    """The `count` most likely tokens of a row with their log-probabilities, best first."""
+    """Return the `count` most likely tokens of a row with their log-probabilities, best first."""
     best = np.argsort(-logprobs_V, kind="stable")[:count]
     return [(int(token), finite(float(logprobs_V[token]))) for token in best]
 
 
 def finite(logprob: float) -> float:
-    """JSON has no infinity: an impossible token is reported as -9999.0, as OpenAI does."""
+    """Replace infinity, which JSON lacks: an impossible token is reported as -9999.0, as OpenAI does."""
     return logprob if math.isfinite(logprob) else -9999.0
 
 
@@ -147,12 +148,12 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def stream_key(seed: int, choice: int) -> int:
-    """The key of one sequence's random stream, from the request's seed and the choice's number."""
+    """Return the key of one sequence's random stream, from the request's seed and the index of the choice."""
     return _mix(_mix(seed & _MASK) + choice)
 
 
 def _mix(number: int) -> int:
-    # One step of SplitMix64.
+    # Compute one step of SplitMix64.
     number = (number + _GOLDEN) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -160,14 +161,14 @@ def _mix(number: int) -> int:
 
 
 def uniforms(keys: NDArray[np.uint64], counters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The number at place `counters[b]` of stream `keys[b]`, inside (0, 1).
+    """Return the number at position `counters[b]` of stream `keys[b]`, inside (0, 1).
 
-    A counter-based generator: a token's draw depends on its seed and its place only, never on the
-    other requests of the batch. SplitMix64, https://doi.org/10.1145/2714064.2660195.
+    A counter-based generator: a token's draw depends on its seed and position only, never on the other requests of
+    the batch. SplitMix64, https://doi.org/10.1145/2714064.2660195.
     """
     number = keys + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
     number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     number ^= number >> np.uint64(31)
-    # 32 bits and the half keep the result away from 0 and 1 by more than a rounding error.
+    # 32 bits plus one half keep the result away from 0 and 1 by more than a rounding error.
     return ((number >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32

@@ -1,6 +1,6 @@
-"""The HTTP routes for generation: OpenAI's, with the token extensions of vLLM. `admin_routes.py` has the others.
+"""HTTP routes for generation: OpenAI's, with vLLM's token extensions. `admin_routes.py` holds the other routes.
 
-One process, one event loop: requests are parsed, generated and answered in it (see `driver.py`).
+One process and one event loop parse requests, generate and respond (see `driver.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from verifiers.endpoint.tokenizer import VOCAB_SIZE, decode, encode, token_text
 from verifiers.errors import ConfigError
 
 _COUNTERS = (
-    ("requests", "Generations asked for."),
+    ("requests", "Requested generations."),
     ("prompt_tokens", "Prompt tokens of admitted generations."),
     ("cached_prompt_tokens", "Prompt tokens copied from an earlier prompt."),
     ("generation_tokens", "Tokens generated."),
@@ -37,12 +37,12 @@ _COUNTERS = (
     ("finished_stop", "Generations ended by an end token or stop string."),
     ("finished_length", "Generations ended by a token limit."),
     ("finished_abort", "Generations cancelled."),
-    ("finished_error", "Generations ended by broken weights."),
+    ("finished_error", "Generations ended by invalid weights."),
 )
 
 
 def metrics_text(engine: Engine) -> str:
-    """One block a metric.
+    """Return the engine's counters in the Prometheus text format, one block per metric.
 
     Source: https://prometheus.io/docs/instrumenting/exposition_formats/
     """
@@ -55,11 +55,11 @@ def metrics_text(engine: Engine) -> str:
     for name, text in _COUNTERS:
         add(f"{name}_total", "counter", text, engine.counts[name])
     status = engine.status
-    add("busy_seconds_total", "counter", "Processor time spent in steps.", round(engine.busy_s, 6))
+    add("busy_seconds_total", "counter", "CPU time spent in steps.", round(engine.busy_s, 6))
     add("running", "gauge", "Generations in the batch.", status.running)
-    add("waiting", "gauge", "Generations in line.", status.waiting)
+    add("waiting", "gauge", "Generations in the queue.", status.waiting)
     add("paused", "gauge", "1 while paused.", int(status.paused))
-    add("weight_version", "gauge", "Version of the weights in use.", status.version)
+    add("weight_version", "gauge", "Version of the current weights.", status.version)
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 OPEN_PATHS = frozenset({"/health", "/liveness", "/ping", "/metrics"})
-"""Answered without an API key: they tell nothing about requests."""
+"""Routes that need no API key: they reveal nothing about requests."""
 
 DRIVER = web.AppKey("driver", EngineDriver)
 SERVED = web.AppKey("served", Served)
@@ -78,25 +78,26 @@ Parser = Callable[[Any, Served], GenerationRequest]  # Any: a decoded JSON body
 
 @dataclasses.dataclass(frozen=True)
 class EndpointConfig:
-    """How the endpoint listens and what it serves."""
+    """Network and model settings of the endpoint."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; anything but this machine's own should have an `api_key`."""
+    """Address to listen on. Set `api_key` for anything but a loopback address."""
     port: int = 0
-    """0 takes a free port."""
+    """0 selects a free port."""
     model_names: tuple[str, ...] = ("embedded",)
-    """Names the model answers to; the first is the one in answers."""
+    """Names of the model; responses carry the first."""
     weights: Path | None = None
-    """Folder with `config.json` and `model.safetensors`; None is the model in the package."""
+    """Folder with `config.json` and `model.safetensors`; None uses the model in the package."""
     api_key: str | None = None
     """If set, requests need `Authorization: Bearer <key>`."""
     max_running: int = DEFAULT_MAX_RUNNING
-    """Sequences generated at the same time; more wait in line."""
+    """Maximum number of sequences generated at the same time; more wait in a queue."""
     admin: bool | None = None
-    """Whether weights can be changed and generation paused over HTTP. None: only on a loopback
-    address or with an `api_key`."""
+    """Whether HTTP requests may change weights and pause generation. None: only on a loopback
+    address or with an `api_key`.
+    """
     max_body_bytes: int = 8 * 1024 * 1024
-    """Longer request bodies are refused with 413."""
+    """Longer request bodies are refused with status 413."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -108,18 +109,18 @@ class EndpointConfig:
         if self.max_running < 1:
             raise ConfigError(f"max_running={self.max_running}: expected at least 1.")
         if self.api_key == "":
-            raise ConfigError("api_key is empty: leave it out, or give a key.")
+            raise ConfigError("api_key is empty: omit it, or set a key.")
 
     @property
     def admin_is_open(self) -> bool:
-        """`admin`, decided."""
+        """Whether the admin routes are open: `admin`, or its default."""
         if self.admin is not None:
             return self.admin
         return self.host in LOOPBACK_HOSTS or self.api_key is not None
 
 
 def error_response(error: RequestError) -> web.Response:
-    """An error in OpenAI's JSON shape."""
+    """Return an error in OpenAI's JSON format."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
     return json_response(
         {
@@ -138,19 +139,19 @@ def error_response(error: RequestError) -> web.Response:
 def json_response(
     body: Any, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """A JSON answer."""
+    """Return a JSON response."""
     return web.Response(
         body=orjson.dumps(body), status=status, content_type="application/json", headers=headers
     )
 
 
 async def json_body(request: web.Request) -> Any:
-    """The decoded body; RequestError if it is too large or no JSON."""
+    """Return the decoded body. Raise RequestError if it is too large or not valid JSON."""
     raw = await request.read()
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise RequestError(f"The body is no valid JSON: {error}.", code="invalid_json") from error
+        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from error
 
 
 @web.middleware
@@ -179,15 +180,15 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _api_key_check(api_key: str) -> Middleware:
-    wanted = f"Bearer {api_key}".encode()
+    expected = f"Bearer {api_key}".encode()
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "")
-        if request.path not in OPEN_PATHS and not hmac.compare_digest(given.encode(), wanted):
-            problem = "is wrong" if given else "is missing"
+        received = request.headers.get("Authorization", "")
+        if request.path not in OPEN_PATHS and not hmac.compare_digest(received.encode(), expected):
+            problem = "is wrong" if received else "is missing"
             raise RequestError(
-                f"The API key {problem}: this server wants the header 'Authorization: Bearer <key>' "
+                f"The API key {problem}: this server requires the header 'Authorization: Bearer <key>' "
                 "with the key it was started with.",
                 status=401,
                 code="invalid_api_key",
@@ -199,7 +200,7 @@ def _api_key_check(api_key: str) -> Middleware:
 
 
 def build_app(driver: EngineDriver, config: EndpointConfig) -> web.Application:
-    """The application around a driver, which must be running before requests come."""
+    """Build the application around a driver. The driver must run before requests arrive."""
     middlewares: list[Middleware] = [_errors_as_json]
     if config.api_key is not None:
         middlewares.append(_api_key_check(config.api_key))
@@ -223,17 +224,17 @@ def build_app(driver: EngineDriver, config: EndpointConfig) -> web.Application:
 def _generating(parse: Parser, kind: StreamKind) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         driver = request.app[DRIVER]
-        asked = parse(await json_body(request), request.app[SERVED])
-        if asked.stream:
-            return await write_events(request, driver, asked, kind)
-        sequences = await driver.generate(asked.generations)
+        generation_request = parse(await json_body(request), request.app[SERVED])
+        if generation_request.stream:
+            return await write_events(request, driver, generation_request, kind)
+        sequences = await driver.generate(generation_request.generations)
         if answers.has_error(sequences):
             raise RequestError(
-                "The weights gave logits that are no numbers; load other weights.",
+                "The weights produced logits that are NaN or infinite; load other weights.",
                 status=500,
                 kind="InternalServerError",
             )
-        return json_response(kind.answer(asked, sequences))
+        return json_response(kind.answer(generation_request, sequences))
 
     return handle
 
@@ -321,8 +322,8 @@ async def _metrics(request: web.Request) -> web.Response:
 
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, config: EndpointConfig) -> AsyncIterator[int]:
-    """Serves the application while the context is open; gives the port."""
-    # A client that goes away must free its row at once, hence handler_cancellation.
+    """Serve the application while the context is open and yield the port."""
+    # handler_cancellation: a client that disconnects must free its row immediately.
     runner = web.AppRunner(
         app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, handle_signals=False
     )

@@ -1,4 +1,4 @@
-"""Text to token ids and back: one token a UTF-8 byte, so every string has ids and every id has bytes."""
+"""Convert text to token ids and back. One token per UTF-8 byte: every string has ids, and every id has bytes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ SPECIAL_TOKENS = (
     "<|end|>",
     "<|reserved|>",
 )
-"""The control tokens; a token's place in the tuple is its id."""
+"""The control tokens; the index of a token in the tuple is its id."""
 
 PAD, END_OF_TEXT, SYSTEM, USER, ASSISTANT, TOOL, END, _RESERVED = range(8)
 BYTE_OFFSET = len(SPECIAL_TOKENS)
-"""The byte b has the id b + BYTE_OFFSET."""
+"""Byte b has the id b + BYTE_OFFSET."""
 VOCAB_SIZE = BYTE_OFFSET + 256
 
 STOP_TOKENS = (END, END_OF_TEXT)
-"""A request ends at these tokens unless it sets `ignore_eos`."""
+"""A generation ends at these tokens unless the request sets `ignore_eos`."""
 
 _SPECIAL_PATTERN = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
 _SPECIAL_IDS = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
 
 
 def encode(text: str, *, parse_special: bool = False) -> list[int]:
-    """The ids of `text`.
+    """Return the ids of `text`.
 
-    With `parse_special`, the control tokens written in the text (`<|user|>`, ...) become their one id, which is what
-    servers do for a prompt string. The contents of chat messages are encoded without it, so a user
-    cannot write the end of their own turn. Lone surrogates, which have no UTF-8 bytes, become "?".
+    With `parse_special`, control tokens written in the text (`<|user|>`, ...) become their single id, which is how
+    servers treat a prompt string. Chat messages are encoded without it, so that a user cannot write the end of the
+    user's turn. Lone surrogates, which have no UTF-8 bytes, become "?".
     """
     if parse_special and "<|" in text:
         ids: list[int] = []
@@ -50,14 +50,14 @@ def encode(text: str, *, parse_special: bool = False) -> list[int]:
 
 
 def token_bytes(token_id: int) -> bytes:
-    """The bytes one token stands for; a control token stands for its name."""
+    """Return the bytes of one token; for a control token, the bytes of its name."""
     if token_id >= BYTE_OFFSET:
         return bytes((token_id - BYTE_OFFSET,))
     return SPECIAL_TOKENS[token_id].encode()
 
 
 def token_text(token_id: int) -> str:
-    """One token as a string; a byte that is no character of its own is written `<0xE2>`."""
+    """Return one token as a string; a byte that is not a complete character is written `<0xE2>`."""
     if token_id < BYTE_OFFSET:
         return SPECIAL_TOKENS[token_id]
     byte = token_id - BYTE_OFFSET
@@ -65,7 +65,7 @@ def token_text(token_id: int) -> str:
 
 
 def decode(ids: Sequence[int], *, skip_special: bool = True) -> str:
-    """The text of `ids`; bytes that are no valid UTF-8 become U+FFFD."""
+    """Return the text of `ids`. Bytes that are not valid UTF-8 become U+FFFD."""
     if skip_special:
         raw = bytes([i - BYTE_OFFSET for i in ids if i >= BYTE_OFFSET])
     else:
@@ -74,20 +74,20 @@ def decode(ids: Sequence[int], *, skip_special: bool = True) -> str:
 
 
 class StreamDecoder:
-    """Decodes token by token, holding back the bytes of a character that is not complete yet."""
+    """Decode token by token, holding back the bytes of an incomplete character."""
 
     def __init__(self, *, skip_special: bool = True) -> None:
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token_id: int) -> str:
-        """The text this token completes."""
+        """Return the text that this token completes."""
         if token_id < BYTE_OFFSET:
             return "" if self._skip_special else self.finish() + SPECIAL_TOKENS[token_id]
         return self._decoder.decode(bytes((token_id - BYTE_OFFSET,)))
 
     def finish(self) -> str:
-        """What is left: U+FFFD for an unfinished character, else nothing."""
+        """Return the remaining text: U+FFFD for an incomplete character, else an empty string."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
@@ -99,10 +99,10 @@ def is_valid_ids(ids: Sequence[int]) -> bool:
 
 
 class TextStream:
-    """Turns tokens into text that is safe to show, and notices stop strings.
+    """Turn tokens into text that is final, and detect stop strings.
 
-    Text that may turn out to be the beginning of a stop string is held back until it is decided, so
-    the pieces given out always join to exactly the final text.
+    Text that may be the beginning of a stop string is held back until that is decided. The returned pieces always
+    join to exactly the final text.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class TextStream:
         self._decoder = StreamDecoder(skip_special=skip_special)
         self._held = ""
         self.stopped_by: str | None = None
-        """The stop string that was met."""
+        """The stop string that was found."""
 
     def feed(self, token_id: int) -> str:
-        """The text this token makes certain."""
+        """Return the text that is final after this token."""
         return self._take(self._decoder.feed(token_id))
 
     def finish(self) -> str:
-        """The rest, when no more tokens come."""
+        """Return the remaining text after the last token."""
         if self.stopped_by is not None:
             return ""
         certain = self._take(self._decoder.finish())
@@ -134,10 +134,10 @@ class TextStream:
         if self.stopped_by is not None:
             return ""
         text = self._held + piece
-        found = [(text.find(stop), -len(stop), stop) for stop in self._stop if stop in text]
-        if found:
-            # The earliest, and of several beginning there the longest.
-            begin, _, self.stopped_by = min(found)
+        matches = [(text.find(stop), -len(stop), stop) for stop in self._stop if stop in text]
+        if matches:
+            # Take the earliest match, and the longest of several that begin at the same position.
+            begin, _, self.stopped_by = min(matches)
             self._held = ""
             return text[: begin + len(self.stopped_by)] if self._include_stop else text[:begin]
         kept = self._undecided(text)
@@ -145,7 +145,7 @@ class TextStream:
         return text[: len(text) - kept]
 
     def _undecided(self, text: str) -> int:
-        # Length of the longest end of the text with which some stop string begins.
+        # Returns the length of the longest suffix of the text that is a prefix of a stop string.
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stop):

@@ -1,11 +1,11 @@
-"""The same decoder in torch, for training. Needs the `train` extra; nothing else here imports it.
+"""The same decoder in torch, for training. Needs the extra `train`; no other module of this package imports it.
 
-Parameter names are those of `LlamaForCausalLM`, so a state dict of this module is a checkpoint the
-numpy model (`model.py`) and transformers both read.
+Parameter names are those of `LlamaForCausalLM`: a state dict of this module is a checkpoint that the numpy model
+(`model.py`) and transformers both read.
 """
 
 # pyright: reportMissingImports=false
-# Types are checked where torch is installed; elsewhere the rest must still pass.
+# Types are checked where torch is installed; the other checks must pass without torch.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * head, width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`x [B, T, hidden]`, `cos` and `sin [T, head_dim]`; gives `[B, T, hidden]`."""
+        """Map `x [B, T, hidden]`, `cos` and `sin [T, head_dim]` to `[B, T, hidden]`."""
         batch, length, _ = x.shape
         q = self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
         k = self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
@@ -57,7 +57,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., hidden]` to the same shape."""
+        """Map `[..., hidden]` to the same shape."""
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -70,7 +70,7 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[..., width]` to the same shape."""
+        """Map `[..., width]` to the same shape."""
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
@@ -85,13 +85,13 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[B, T, hidden]` to the same shape."""
+        """Map `[B, T, hidden]` to the same shape."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class _Body(nn.Module):
-    # Only here so that parameter names begin with "model.", as in transformers.
+    # Exists so that parameter names begin with "model.", as in transformers.
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -100,7 +100,7 @@ class _Body(nn.Module):
 
 
 class TorchLlama(nn.Module):
-    """The whole decoder; the output head shares the embedding if the config says so."""
+    """The whole decoder. The output head shares the embedding if the configuration says so."""
 
     cos: Tensor
     sin: Tensor
@@ -131,7 +131,7 @@ class TorchLlama(nn.Module):
             nn.init.normal_(weight, std=std)
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        """`token_ids int64 [B, T]` (padding on the right) to logits `float32 [B, T, vocab]`."""
+        """Map `token_ids int64 [B, T]` (padded on the right) to logits `float32 [B, T, vocab]`."""
         length = token_ids.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]
         x = self.model.embed_tokens(token_ids)
@@ -144,6 +144,6 @@ class TorchLlama(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding in the half-split layout of Llama checkpoints."""
+    """Apply rotary position embedding in the half-split layout of Llama checkpoints."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin

@@ -1,12 +1,12 @@
-"""Trains the weights in `weights/` from nothing: `python -m verifiers.endpoint.train_weights --out FOLDER`.
+"""Train the weights in `weights/` from scratch: `python -m verifiers.endpoint.train_weights --out FOLDER`.
 
-Needs torch 2.9 or newer (`pip install torch`); one CPU core, a fixed seed, minutes. It prints the mean rewards it
-reached. The mixture makes the model good but not perfect: long texts and large numbers are rare in it, so that
-the bundled environments have something to measure and trainers something to improve.
+Needs torch 2.9 or newer (`pip install torch`), one CPU core and a few minutes; the seed is fixed. It prints the mean
+rewards that it reached. The mixture makes the model good but not perfect: long texts and large numbers are rare in
+it, so that the bundled environments have something to measure and trainers have something to improve.
 """
 
 # pyright: reportMissingImports=false
-# Types are checked where torch is installed; elsewhere the rest must still pass.
+# Types are checked where torch is installed; the other checks must pass without torch.
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ SHIPPED = ModelConfig(
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One part of the training."""
+    """One stage of the training."""
 
     steps: int
     batch_size: int
-    """Problems a step."""
+    """Problems per step."""
     system_prompt_share: float
-    """Share of the plain problems that carry their system prompt."""
+    """Share of the problems without tools that carry their system prompt."""
     tool_share: float
     """Share of problems with a calculator tool."""
     longest_texts: tuple[int, int]
-    """Letters of the longest usual text, at the first and at the last step."""
+    """Length in letters of the longest usual text, at the first and at the last step."""
 
 
 STAGES = (
@@ -68,17 +68,17 @@ STAGES = (
 ADDITION_SHARE = 0.5
 """Share of sums among the problems without tools; the others are texts to reverse."""
 TOOL_ANSWERED_SHARE = 0.3
-"""Share of the problems with a tool in which it has answered: the easier part."""
+"""Share of the problems with a tool in which the tool has answered: the easier part."""
 DIGIT_WEIGHTS = (3, 3, 2)
-"""How often numbers have one, two and three digits."""
+"""Shares of numbers with one, two and three digits."""
 LONG_TEXT_SHARE, LONGEST_TEXT = 0.03, 18
 """Share and length of unusually long texts."""
 WARMUP_STEPS, DECAY_SHARE = 50, 0.4
-"""Learning rates rise over the first steps and fall to 0 over the last share of all steps."""
+"""The learning rate rises over the first steps and falls to 0 over the last share of all steps."""
 
 
 def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
-    """One problem of the stage's mixture, `progress` (0 to 1) into it."""
+    """Return one problem of the stage's mixture at `progress` (0 to 1) of the stage."""
     digits = random_digits(rng, weights=DIGIT_WEIGHTS)
     if rng.random() < stage.tool_share:
         return practice.tool_problem(
@@ -97,13 +97,13 @@ def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
 def random_digits(
     rng: random.Random, weights: tuple[float, float, float] = (1, 1, 1)
 ) -> tuple[int, int]:
-    """How many digits, 1 to 3, the two numbers of a sum have."""
+    """Return the numbers of digits, 1 to 3, of the two numbers of a sum."""
     first, second = rng.choices((1, 2, 3), weights, k=2)
     return first, second
 
 
 def batch_of(problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids `int64 [B, T]` and targets `[B, T]`, -100 where nothing is to be learned."""
+    """Return token ids `int64 [B, T]` and targets `[B, T]`; targets outside the completions are -100."""
     rows, targets = [], []
     for problem in problems:
         prompt = render_chat(problem.messages, problem.tools)
@@ -112,12 +112,12 @@ def batch_of(problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
         targets.append([-100] * (len(prompt) - 1) + completion)
     length = max(map(len, rows))
     ids = torch.tensor([row + [tokenizer.PAD] * (length - len(row)) for row in rows])
-    wanted = torch.tensor([row + [-100] * (length - len(row)) for row in targets])
-    return ids, wanted
+    target_ids = torch.tensor([row + [-100] * (length - len(row)) for row in targets])
+    return ids, target_ids
 
 
 def train(model: TorchLlama, *, seed: int, stages: tuple[Stage, ...] = STAGES) -> None:
-    """Runs the stages on `model`, in place: Muon for the matrices of the layers, AdamW for the rest."""
+    """Run the stages on `model`, in place: Muon for the matrices of the layers, AdamW for the rest."""
     rng = random.Random(seed)
     named = list(model.named_parameters())
     matrices = [weight for name, weight in named if "layers" in name and weight.dim() == 2]
@@ -150,14 +150,14 @@ def train(model: TorchLlama, *, seed: int, stages: tuple[Stage, ...] = STAGES) -
 
 
 def loss_of(model: TorchLlama, problems: list[Problem]) -> torch.Tensor:
-    """Cross-entropy per token of the completions."""
-    ids, wanted = batch_of(problems)
-    kept = wanted >= 0
-    return functional.cross_entropy(model(ids)[kept], wanted[kept])
+    """Return the cross-entropy per token of the completions."""
+    ids, target_ids = batch_of(problems)
+    kept = target_ids >= 0
+    return functional.cross_entropy(model(ids)[kept], target_ids[kept])
 
 
 def tool_reward(problem: Problem, completion: str) -> float:
-    """1.0 if the call, or the boxed answer after it, is exactly right."""
+    """Return 1.0 if the call, or the boxed answer after it, is exactly right."""
     return float(completion == problem.completion)
 
 
@@ -184,7 +184,7 @@ MEASURED: dict[str, Kind] = {
 
 
 def mean_rewards(folder: Path, *, temperature: float, count: int = 400) -> dict[str, float]:
-    """Mean reward on fresh problems of each kind, sampled by the numpy engine from the saved weights."""
+    """Return the mean reward on fresh problems of each kind, sampled by the numpy engine from the saved weights."""
     engine = Engine(load_model(folder))
     rng = random.Random("measure")
     means = {}
@@ -207,7 +207,7 @@ def mean_rewards(folder: Path, *, temperature: float, count: int = 400) -> dict[
 
 
 def main() -> None:
-    """Trains, saves, and measures what was saved."""
+    """Train, save, and measure the saved weights."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--seed", type=int, default=0)

@@ -70,7 +70,7 @@ def write_safetensors(
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor a checkpoint of this model has."""
+    """Return name and shape of every tensor in a checkpoint of this model."""
     width, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     shapes: dict[str, tuple[int, ...]] = {
@@ -96,15 +96,15 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_tensors(tensors: Mapping[str, NDArray[Any]], config: ModelConfig, *, source: str) -> None:
-    """Refuses tensors that are missing, unknown, of the wrong shape, or not finite."""
+    """Refuse tensors that are missing, unknown, of the wrong shape, or not finite."""
     expected = expected_shapes(config)
     if config.tie_word_embeddings:
-        # Some writers store the shared head as well; it says nothing new.
+        # Some programs store the shared output head as well; it repeats the embedding.
         tensors = {name: array for name, array in tensors.items() if name != "lm_head.weight"}
     missing, unknown = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)
     if missing or unknown:
         raise WeightsError(
-            f"{source} is no checkpoint of this model: missing {missing[:5]}, unknown {unknown[:5]}."
+            f"{source} is not a checkpoint of this model: missing {missing[:5]}, unknown {unknown[:5]}."
         )
     for name, shape in expected.items():
         if tensors[name].shape != shape:
@@ -112,15 +112,16 @@ def check_tensors(tensors: Mapping[str, NDArray[Any]], config: ModelConfig, *, s
                 f"{source}: {name} has shape {list(tensors[name].shape)}, the model needs {list(shape)}."
             )
         if not np.isfinite(tensors[name]).all():
-            raise WeightsError(f"{source}: {name} holds NaN or infinity; refused.")
+            raise WeightsError(f"{source}: {name} holds NaN or infinity.")
 
 
 def save_checkpoint(
     folder: Path, config: ModelConfig, tensors: Mapping[str, NDArray[Any]], *, dtype: str = "F32"
 ) -> None:
-    """Writes the folder; `tensors` have the names of `LlamaForCausalLM`, `dtype` is F16 or F32.
+    """Write a model folder that this server, transformers and vLLM read: weights, configuration and tokenizer.
 
-    Raises WeightsError if the tensors do not fit the configuration or are not finite.
+    `tensors` have the names of `LlamaForCausalLM`; `dtype` is F16 or F32. Raise WeightsError if the tensors do not
+    fit the configuration or are not finite.
     """
     check_tensors(tensors, config, source="The checkpoint")
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +131,7 @@ def save_checkpoint(
 
 
 def folder_files(config: ModelConfig, *, dtype: str = "F32") -> dict[str, dict[str, Any]]:
-    """The JSON files next to the weights, by name."""
+    """Return the JSON files beside the weights, by name."""
     specials = [
         {
             "id": index,
@@ -190,10 +191,10 @@ def folder_files(config: ModelConfig, *, dtype: str = "F32") -> dict[str, dict[s
 
 
 def byte_characters() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary file.
+    """Return the printable character for each byte in a byte-level vocabulary file.
 
-    Source: the byte table of GPT-2, https://github.com/openai/gpt-2 (`encoder.py`): printable Latin-1
-    bytes stand for themselves, the others for the characters from U+0100 on, in order.
+    Source: the byte table of GPT-2, https://github.com/openai/gpt-2 (`encoder.py`). Printable Latin-1 bytes stand for
+    themselves; the others are mapped to the characters from U+0100 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     unused = iter(range(0x100, 0x200))

@@ -85,7 +85,7 @@ def test_a_silent_process_is_ended(monkeypatch, tmp_path):
     silent.write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 60\n')
     silent.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(silent))
-    with pytest.raises(EndpointStartError, match=r"silent for 0\.3 s"):
+    with pytest.raises(EndpointStartError, match=r"printed nothing within 0\.3 s"):
         start_endpoint_process(start_timeout_s=0.3)
     pid = int((tmp_path / "python.pid").read_text())
     with pytest.raises(ProcessLookupError):

@@ -158,7 +158,7 @@ def test_a_checkpoint_comes_back_from_its_folder(folder, make_tensors, tiny_conf
         ({"hidden_size": 0}, "hidden_size=0"),
         ({"hidden_size": "24"}, "hidden_size='24'"),
         ({"num_hidden_layers": True}, "num_hidden_layers=True"),
-        ({"num_key_value_heads": 3}, "no multiple"),
+        ({"num_key_value_heads": 3}, "not a multiple"),
         ({"head_dim": 7}, "must be even"),
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type"),
@@ -177,7 +177,7 @@ def test_configurations_this_server_cannot_run_are_refused(
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "expected an object"), ("{", "no valid JSON"), (None, "No such file")],
+    [("[]", "expected an object"), ("{", "not valid JSON"), (None, "No such file")],
 )
 def test_a_broken_config_file_is_named(tmp_path, text, words):
     if text is not None:

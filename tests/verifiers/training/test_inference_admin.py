@@ -56,7 +56,7 @@ async def test_parts_are_applied_together(weights, tmp_path):
     async with EmbeddedEndpoint() as endpoint, administration(endpoint.url, "vllm") as admin:
         await admin.update_weights(parts, 3)
         assert (await admin.status()).version == 3
-        with pytest.raises(AdminRefused, match="is no checkpoint of this model: missing"):
+        with pytest.raises(AdminRefused, match="is not a checkpoint of this model: missing"):
             await admin.update_weights(parts[:1], 4)
         assert (await admin.status()).version == 3
 
