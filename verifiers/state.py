@@ -119,21 +119,20 @@ class State(dict[str, Any]):
         self.input_fields = ()
         self.hidden_fields = None
         if row is not None:
-            self._take_row(row)
+            self["input"] = row
 
     @classmethod
     def for_row(cls, row: Mapping[str, Any]) -> Self:
         """A state that holds only the fields of a dataset row."""
         state = cls.__new__(cls)
-        dict.update(state, row)
-        state.input_fields = tuple(row)
         state.hidden_fields = None
+        state._take_row(row)
         return state
 
     def begin(self, values: Mapping[str, Any]) -> None:
-        """Put the library's own keys into the state of a row, beside fields of the row that have such names."""
-        if same := self.keys() & values.keys():
-            self.hidden_fields = {name: self[name] for name in same}
+        """Put the library's own keys into the state of a row; fields of the row with such names are hidden."""
+        if same := self.keys() & _OWN_KEYS:
+            self._hide(same)
         dict.update(self, values)
 
     @classmethod
@@ -144,6 +143,13 @@ class State(dict[str, Any]):
     def _take_row(self, row: Mapping[str, Any]) -> None:
         dict.update(self, row)
         self.input_fields = tuple(row)
+        if dict.__contains__(self, "input"):
+            self._hide({"input"})
+
+    def _hide(self, names: Iterable[str]) -> None:
+        """Move fields of the row to where only `state["input"]` shows them."""
+        moved = {name: dict.pop(self, name) for name in names}
+        self.hidden_fields = moved if self.hidden_fields is None else self.hidden_fields | moved
 
     def __missing__(self, key: str) -> Any:
         if key == "input":
@@ -161,10 +167,31 @@ class State(dict[str, Any]):
         raise KeyError(key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key == "input":
+        if key != "input":
+            dict.__setitem__(self, key, value)
+        elif isinstance(value, Mapping):
             self._take_row(value)
         else:
-            dict.__setitem__(self, key, value)
+            raise TypeError(
+                f"state['input'] is the dataset row, and {value!r:.100} is not a mapping. "
+                "Keep the value under another key."
+            )
+
+    def update(self, *args: Any, **fields: Any) -> None:
+        """As `dict.update`; a value for `input` replaces the dataset row."""
+        new = dict(*args, **fields)
+        row = new.pop("input", None)
+        dict.update(self, new)
+        if row is not None:
+            self["input"] = row
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override]  # dict's overloads
+        self.update(other)
+        return self
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """As `dict.setdefault`; `input` always has a value."""
+        return self["input"] if key == "input" else dict.setdefault(self, key, default)
 
     def __contains__(self, key: object) -> bool:
         return dict.__contains__(self, key) or key == "input"
@@ -204,6 +231,13 @@ class State(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.saved_items(), self.input_fields, self.hidden_fields)
+
+
+_OWN_KEYS = frozenset(
+    [name for name, value in vars(State).items() if isinstance(value, _Key) and name != "prompt"]
+    + ["prompt_too_long", "rollout_index", "scope"]
+)
+"""Keys of the library that a field of the dataset row never sets."""
 
 
 def _restore(

@@ -40,6 +40,7 @@ class RowFormat:
     def prompt_of(self, row: Mapping[str, Any], index: int) -> Messages | str:
         """The prompt of a row: its own `prompt`, or system prompt + few-shot examples + its question.
 
+        An empty list is a valid prompt: `get_prompt_messages` may build the messages during the rollout.
         Raises DatasetError when the row has neither a prompt nor a question.
         """
         prompt = row.get("prompt")
@@ -61,14 +62,12 @@ class RowFormat:
             messages = normalize_messages(prompt, field_name="prompt")
         except (ValueError, TypeError) as error:
             raise DatasetError(f"Row {index} has a prompt that cannot be read: {error}") from error
-        if not messages:
-            raise DatasetError(f"Row {index} has an empty prompt. Give it at least one message.")
-        if self.system_prompt is not None and messages[0]["role"] != "system":
-            return [*self._opening(), *messages]
-        return messages
+        if messages and messages[0]["role"] == "system":
+            return messages
+        return [*self._opening(), *messages]
 
     def _opening(self) -> Messages:
-        if self.system_prompt is None:
+        if not self.system_prompt:
             return []
         return [SystemMessage.of({"role": "system", "content": self.system_prompt})]
 
@@ -338,7 +337,7 @@ def format_arrow(dataset: Any, row_format: RowFormat, map_kwargs: Mapping[str, A
         columns = dataset.column_names
     if "example_id" not in columns:
         dataset = dataset.add_column("example_id", list(range(len(dataset))))
-    needs_prompt = "prompt" not in columns or row_format.system_prompt is not None
+    needs_prompt = "prompt" not in columns or bool(row_format.system_prompt)
     if needs_prompt:
 
         def add_prompt(row: Row, index: int) -> Row:

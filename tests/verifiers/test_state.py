@@ -127,3 +127,37 @@ def test_what_json_cannot_hold_is_named() -> None:
         made.assert_serializable()
     state(mine=vf.UserMessage(content="x"), client=object()).assert_serializable()
     json.dumps(state().saved_items())
+
+
+def test_the_row_stays_a_mapping_when_a_column_is_called_input() -> None:
+    made = vf.State.for_row({"prompt": [], "answer": "4", "input": "2+2"})
+    assert dict(made["input"]) == {"prompt": [], "answer": "4", "input": "2+2"}
+    assert made["input"]["input"] == made.get("input")["input"] == "2+2"
+    assert made["task"]["input"] == "2+2"
+    for copied in (made.copy(), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert copied["input"]["input"] == "2+2"
+    made["input"]["input"] = "3+3"
+    assert (made["input"]["input"], "input" in dict(made)) == ("3+3", False)
+    del made["input"]["input"]
+    assert dict(made["input"]) == {"prompt": [], "answer": "4"}
+
+
+@pytest.mark.parametrize("how", ["update", "update by name", "|=", "set", "in the constructor"])
+def test_however_input_is_written_it_replaces_the_row(how: str) -> None:
+    row = {"answer": "5", "input": {"deep": 1}}
+    made = vf.State(input=row) if how == "in the constructor" else vf.State.for_row({"answer": "4"})
+    if how == "update":
+        made.update({"input": row, "mine": 1})
+    elif how == "update by name":
+        made.update(input=row)
+    elif how == "|=":
+        made |= {"input": row}
+    elif how == "set":
+        made["input"] = row
+    assert dict(made["input"]) == row
+    assert made.setdefault("input", {})["answer"] == made["answer"] == "5"
+
+
+def test_text_in_place_of_the_row_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"state\['input'\] is the dataset row, and 'text' is not"):
+        state()["input"] = "text"

@@ -128,6 +128,23 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
 
         Raises ModelError and its kin, OverlongPromptError. Cancellation passes.
         """
+        native = await self.get_checked_native_response(
+            prompt, model, sampling_args, tools, **kwargs
+        )
+        try:
+            return await self.from_native_response(native)
+        except Exception as error:  # noqa: BLE001 - told as one of ours
+            raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
+
+    async def get_checked_native_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs | None,
+        tools: list[Tool] | None = None,
+        **kwargs: Any,
+    ) -> ResponseT:
+        """`get_response`, with the answer in the API's own shape. Raises the same errors."""
         try:
             native_prompt, extra_kwargs = await self.to_native_prompt(prompt)
             native_tools = await self.to_native_tools(tools)
@@ -143,15 +160,19 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
                 **kwargs,
             )
             await self.raise_from_native_response(native)
-            return await self.from_native_response(native)
-        except Error as error:
-            self._hide_keys(error)
-            raise
+            return native
         except Exception as error:  # noqa: BLE001 - whatever an SDK raises is told as one of ours
-            found = as_model_error(error, type(self).__name__)
-            found.__cause__ = error
-            self._hide_keys(found)
-            raise found  # noqa: B904 - the cause is set, or left out because it repeats a key
+            raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
+
+    def _told(self, error: Exception) -> Error:
+        """The error to raise for whatever a hook raised: ours as it is, without keys."""
+        if isinstance(error, Error):
+            self._hide_keys(error)
+            return error
+        found = as_model_error(error, type(self).__name__)
+        found.__cause__ = error
+        self._hide_keys(found)
+        return found
 
     def _hide_keys(self, error: Error) -> None:
         """Take keys, which some endpoints repeat in what they answer, out of an error's text.

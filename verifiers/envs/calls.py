@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from verifiers.clients import resolve_client
+from verifiers.clients import Client, resolve_client
+from verifiers.configs import ClientConfig
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.rollouts.retries import is_retryable, with_retries
 from verifiers.runs.output import output_from_state
 from verifiers.state import State
-from verifiers.types import Response, RolloutOutput, SamplingArgs
+from verifiers.types import RolloutOutput, SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -112,23 +113,33 @@ async def _run_group_b(
 
 async def model_response_for_client(
     env: Environment,
-    client: Any,
-    model: str,
-    prompt: Any,
+    client: Any = None,
+    model: str | None = None,
+    prompt: Any = None,
     oai_tools: Any = None,
     sampling_args: SamplingArgs | None = None,
     message_type: Any = None,
+    tool_defs: Any = None,
     **_: Any,
-) -> Response:
-    """Generation (a)'s `get_model_response(client, model, prompt, …)`, without a state."""
-    if not isinstance(model, str):
+) -> Any:
+    """Generation (a)'s `get_model_response(client, model, prompt, …)`, without a state.
+
+    An SDK client gives the object of the SDK, as in generation (a); a `Client` or a configuration gives a `Response`.
+    """
+    if not isinstance(model, str) or prompt is None:
         raise ConfigError(
             "get_model_response takes (state, prompt, …) or (client, model, prompt, …); got "
-            f"{type(client).__name__} and {type(model).__name__}."
+            f"{type(client).__name__}, {type(model).__name__} and {type(prompt).__name__}."
         )
-    return await resolve_client(client).get_response(
+    kind = message_type or env.message_type
+    is_own = isinstance(client, Client | ClientConfig | Mapping)
+    resolved = resolve_client(
+        client, client_type="openai_completions" if kind == "completion" and not is_own else None
+    )
+    ask = resolved.get_response if is_own else resolved.get_checked_native_response
+    return await ask(
         normalize_messages(prompt, field_name="prompt"),
         model,
         dict(sampling_args or {}),
-        env._normalize_tool_defs(oai_tools) or None,
+        env._normalize_tool_defs(oai_tools or tool_defs) or None,
     )

@@ -390,23 +390,22 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
                 raise
         return []
 
-    async def get_model_response(
-        self, state: Any, prompt: Any, client: Any = None, *args: Any, **kwargs: Any
-    ) -> Response:
+    async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
         """Have the model answer, and give its answer to the agent."""
+        state = args[0] if args else kwargs.get("state")
         if not isinstance(state, State):
-            return await super().get_model_response(state, prompt, client, *args, **kwargs)
+            return await super().get_model_response(*args, **kwargs)
         request_id = state.get("current_request_id")
         if request_id is None:
             return empty_response(state.model)
         state["current_request_id"] = None
         intercept = self._require_interception_server().intercepts.get(request_id)
         try:
-            if intercept is not None and len(args) < 2 and "tool_defs" not in kwargs:
+            if intercept is not None and len(args) < 5 and "tool_defs" not in kwargs:
                 tools = self.normalize_intercepted_tools(intercept["tools"]) or []
                 state.tool_defs = tools or state.tool_defs
                 kwargs["tool_defs"] = tools
-            response = await super().get_model_response(state, prompt, client, *args, **kwargs)
+            response = await super().get_model_response(*args, **kwargs)
         except Exception as error:
             await self._answer(intercept, None, error)
             raise

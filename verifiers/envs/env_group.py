@@ -177,6 +177,13 @@ class EnvGroup(Environment):
         """Generation (a)'s name for `get_env_for_name`."""
         return self.get_env_for_name(task)
 
+    def _check_before_run(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for name, env in self.env_map.items():
+            own = [row for row in rows if routed_name(row, self.env_map) == name]
+            env._check_before_run(
+                [inner_row(dict(row)) for row in own] if isinstance(env, EnvGroup) else own
+            )
+
     async def rollout(
         self,
         input: Mapping[str, Any],

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
 from verifiers.decorators import hooks_of
-from verifiers.envs import generation, open_environments, stops
+from verifiers.envs import generation, open_environments, preflight, stops
 from verifiers.envs.datasets import HasDatasets
-from verifiers.envs.hooks import call_hook
+from verifiers.envs.hooks import call_hook, call_rollout_hook, check_rollout_hooks
 from verifiers.envs.options import merged_sampling_args
 from verifiers.envs.serving import HasServer
 from verifiers.envs.token_counts import HasTokenCounts
 from verifiers.envs.unknown_arguments import UnknownArgumentWarning, take_unknown
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, DatasetError
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from verifiers.clients.client import Client
-    from verifiers.types import ClientConfig, Response
+    from verifiers.types import ClientConfig
 
 DEFAULT_SAMPLING_ARGS: SamplingArgs = {"n": 1, "extra_body": {}}
 _PER_ROW_TOOLS = ("tool_defs", "oai_tools", "tools")
@@ -95,6 +95,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
             )
         self.parser = parser or (rubric.parser if rubric is not None else Parser())
         self.rubric: Rubric = rubric or Rubric(parser=self.parser)
+        self._default_rubric = None if rubric is not None else self.rubric
         if rubric is not None and parser is not None and _parsers_differ(parser, rubric):
             self.logger.warning(
                 "The environment parses with %s and its rubric with %s. Pass one parser to both.",
@@ -119,12 +120,26 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         self._update_handlers = self._hooks("update")
         self._cleanup_handlers = self._hooks("cleanup")
         self._teardown_handlers = self._hooks("teardown")
+        check_rollout_hooks(
+            [*self._setup_handlers, *self._stop_conditions, *self._cleanup_handlers]
+        )
         self._add_marked_methods()
         take_unknown(self, kwargs)
         open_environments.add(self)
 
     _needs_dataset = True
     _own_group: RubricGroup | None = None
+    _default_rubric: Rubric | None = None
+    """The empty rubric of an environment that was given none."""
+    _is_checked = False
+    """Whether `preflight.warn_once` has looked at this environment."""
+    _answer_needs: tuple[Any, list[str]] | None = None
+    """Reward functions that need an answer, as `preflight` found them for the bound functions beside them."""
+
+    @property
+    def _shown_name(self) -> str:
+        """What messages call this environment: its class, and its id where it has one."""
+        return f"{type(self).__name__} ({self.env_id})" if self.env_id else type(self).__name__
 
     def _hooks(self, kind: Any) -> list[Callable[..., Any]]:
         return [getattr(self, name) for name in hooks_of(type(self), kind)]
@@ -140,6 +155,11 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
             own.add_advantage_func(method)
         if own.funcs or own.has_advantages:
             self.add_rubric(own)
+
+    def _check_before_run(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Report mistakes that would make every reward meaningless. Raises DatasetError for a row without an answer."""
+        preflight.check_rows(self, rows)
+        preflight.warn_once(self)
 
     # ----------------------------------------------------------------------------------------- one rollout
 
@@ -169,7 +189,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
             state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
         for key, value in input.items():
             if isinstance(value, dict | list) and key != "prompt":
-                dict.__setitem__(state, key, _copied(value))
+                state["input"][key] = _copied(value)
         state["prompt"] = [
             deepcopy(message) if isinstance(message.get("content"), list) else message.copy()
             for message in normalize_messages(state["prompt"], field_name="prompt")
@@ -209,19 +229,24 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
             return self._normalize_tool_defs(own) or []
         return self.tool_defs or []
 
-    async def get_model_response(
-        self, state: Any, prompt: Any, client: Any = None, *args: Any, **kwargs: Any
-    ) -> Response:
-        """One model call: `(state, prompt, client=None, model=None, tool_defs=None, sampling_args=None)`.
+    async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
+        """One model call: `(state, prompt, client=None, model=None, tool_defs=None, sampling_args=None) -> Response`.
 
-        Generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…)` is understood too.
+        Without a state it is generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…, message_type=…)`.
+        An SDK client then returns the object of the SDK (`.choices[0].message.content`), another client a `Response`.
         """
-        if not isinstance(state, State):
-            return await generation.model_response_for_client(
-                self, state, prompt, client, *args, **kwargs
+        if not isinstance(args[0] if args else kwargs.get("state"), State):
+            return await generation.model_response_for_client(self, *args, **kwargs)
+        names = ("state", "prompt", "client", "model", "tool_defs", "sampling_args", "message_type")
+        given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        state: State = given["state"]
+        prompt: Any = given["prompt"]
+        client = given.get("client")
+        if not prompt and prompt != "":
+            raise DatasetError(
+                f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} asks the model. "
+                "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."
             )
-        names = ("model", "tool_defs", "sampling_args", "message_type")
-        given = dict(zip(names, args, strict=False)) | kwargs
         chosen = state.client if client is None else resolve_client(client)
         tools = given.get("tool_defs", given.get("oai_tools"))
         sampling_args = given.get("sampling_args")
@@ -248,7 +273,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
     async def _render_stop(
         self, state: State, condition: Callable[..., Any], **kwargs: Any
     ) -> bool:
-        if not await call_hook(condition, state, **kwargs):
+        if not await call_rollout_hook(condition, self, state, **kwargs):
             return False
         state.is_completed = True
         state.stop_condition = getattr(condition, "__name__", type(condition).__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from verifiers.clients import resolve_client
 from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
-from verifiers.envs.hooks import call_hook
+from verifiers.envs.hooks import call_rollout_hook
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.run_record import RunRecord, Task
 from verifiers.envs.serving import as_units, remote_schedule
@@ -133,13 +133,21 @@ async def _scored_or_recorded(env: Environment, states: list[State], *, alone: b
 
 
 async def clean_up(env: Environment, state: State) -> None:
-    """Run the cleanup handlers of one rollout and leave its scope; a handler that raises stops no other."""
+    """Run the cleanup handlers of one rollout and leave its scope; a handler that raises stops no other.
+
+    Raises ConfigError at the end when a handler could not be called.
+    """
+    uncallable: ConfigError | None = None
     for handler in env._cleanup_handlers:
         try:
-            await call_hook(handler, state)
+            await call_rollout_hook(handler, env, state)
+        except ConfigError as error:
+            uncallable = error
         except Exception:
             logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
     await close_scope(state)
+    if uncallable is not None:
+        raise uncallable
 
 
 # -------------------------------------------------------------------------------------------------- inputs
@@ -206,6 +214,8 @@ async def run_rows(
     sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
     if options.scoring_timeout_s is not None:
         env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
+    with run_limits(options.rollout_limits(model)):
+        env._check_before_run(rows)
     record = RunRecord.start(env, rows, client, model, sampling_args, options)
     try:
         groups = record.missing(_grouped(rows))

@@ -14,7 +14,8 @@ from verifiers.decorators import cleanup
 from verifiers.envs import stops
 from verifiers.envs.environment import Environment
 from verifiers.envs.generation import clean_up
-from verifiers.envs.hooks import call_hook
+from verifiers.envs.hooks import call_hook, call_rollout_hook
+from verifiers.envs.preflight import check_answer, warn_once
 from verifiers.envs.time_limit import ends_in_time
 from verifiers.envs.turns import completion_messages, step_tokens
 from verifiers.errors import EnvironmentCodeError, Error, OverlongPromptError
@@ -71,6 +72,11 @@ class MultiTurnEnv(Environment):
             answer, newer = answer
             if newer is not state:
                 state.update(newer)
+        if answer is None and state.final_env_response is None:
+            raise EnvironmentCodeError(
+                f"{type(self).__name__}.env_response returned None. Return text or a list of messages; [] adds no "
+                "message. Is a `return` missing?"
+            )
         return conversation + _as_answer(answer, self.message_type)
 
     async def render_completion(self, state: State) -> None:
@@ -144,6 +150,7 @@ class MultiTurnEnv(Environment):
         sampling_args: SamplingArgs | None = None,
     ) -> State:
         """Play one rollout. What goes wrong is in the state's `error`; only cancellation is raised."""
+        warn_once(self)
         state = await self.init_state(input, resolve_client(client), model, sampling_args)
         try:
             limit_s = self._time_limit_s()
@@ -187,14 +194,16 @@ class MultiTurnEnv(Environment):
 
     async def _set_up(self, state: State) -> State:
         for handler in self._setup_handlers:
-            await call_hook(handler, state)
+            await call_rollout_hook(handler, self, state)
         own = await call_hook(self.setup_state, state)
         if own is not None and own is not state:
             # The caller holds this state: what an author returned instead is taken over into it.
             dict.clear(state)
             if isinstance(own, State) and own.input_fields:
                 state.input_fields, state.hidden_fields = own.input_fields, own.hidden_fields
-            dict.update(state, own)
+            state.update(own)
+        if dict.get(state, "answer") is None:
+            check_answer(self, state)
         return state
 
     async def _is_completed(self, state: State) -> bool:
@@ -254,7 +263,7 @@ class MultiTurnEnv(Environment):
 
 
 def _as_answer(answer: Any, message_type: str) -> Messages:
-    if answer is None:
+    if answer is None:  # the rollout has its final response already
         return []
     if isinstance(answer, str) and message_type == "chat":
         return [UserMessage.of({"role": "user", "content": answer})]

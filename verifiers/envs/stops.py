@@ -41,6 +41,11 @@ def plan(
     ]
 
 
+def any_of_author(conditions: Sequence[Callable[..., Any]]) -> bool:
+    """Whether there is a stop condition besides those that every `MultiTurnEnv` has."""
+    return any(predicate not in _GENERAL for _, predicate in plan(conditions))
+
+
 def unmarked(env: Any) -> list[Callable[..., Any]]:
     """`check_done(state)` of the oldest environments, which was a stop condition by its name alone."""
     method = getattr(type(env), "check_done", None)
@@ -91,6 +96,18 @@ def max_cost_reached(env: Any, state: State) -> bool:
 def has_final_env_response(env: Any, state: State) -> bool:
     """The environment has said its last word."""
     return state.final_env_response is not None
+
+
+_GENERAL = (
+    has_error,
+    prompt_too_long,
+    max_turns_reached,
+    max_total_completion_tokens_reached,
+    max_total_tokens_reached,
+    max_cost_reached,
+    has_final_env_response,
+)
+"""The stop conditions of every `MultiTurnEnv`."""
 
 
 def no_tools_called(env: Any, state: State) -> bool:

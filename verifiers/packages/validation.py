@@ -461,6 +461,8 @@ def row_problem(row: Row) -> str | None:
             messages = normalize_messages(prompt, field_name="prompt")
         except (TypeError, ValueError) as error:
             return f"{name}: {error}"
+        if not messages:  # the environment may build the prompt; playing shows whether it does
+            return None
         if not any(message.get("content") for message in messages):
             return f"{name} has only empty messages"
         if messages[-1]["role"] == "assistant":

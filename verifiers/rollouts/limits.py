@@ -31,6 +31,11 @@ class RolloutLimits:
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be positive; got {value}.")
 
+    @property
+    def are_set(self) -> bool:
+        """Whether there is a limit."""
+        return (self.timeout_s, self.max_total_tokens, self.max_cost_usd) != (None, None, None)
+
     def tokens_reached(self, state: State) -> bool:
         """Whether the rollout has used all the tokens it may."""
         if self.max_total_tokens is None:

@@ -28,6 +28,8 @@ class RewardCall:
     required: frozenset[str]
     wants_all: bool
     """Whether it takes `**kwargs`, and so everything a rollout offers."""
+    receiver: str | None = None
+    """Name of the parameter that a method is bound to (`self`): a field of the row with this name is not passed."""
 
     def arguments(
         self, offered: Mapping[str, Any], lookup: Callable[[str], Any] | None = None
@@ -36,7 +38,9 @@ class RewardCall:
 
         Raises RewardError when a required one is not offered.
         """
-        found = dict(offered) if self.wants_all else {}
+        found = (
+            {key: offered[key] for key in offered if key != self.receiver} if self.wants_all else {}
+        )
         for name in self.wants:
             if name in offered:
                 found[name] = offered[name]
@@ -118,6 +122,7 @@ def bind(func: Callable[..., Any], weight: float, taken: Iterable[str] = ()) -> 
         wants=tuple(sorted((p.name for p in named), key=lambda n: n not in required)),
         required=required,
         wants_all=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        receiver=_receiver(func),
     )
 
 
@@ -125,6 +130,12 @@ def function_name(func: Callable[..., Any]) -> str:
     """The name under which a reward function's values are reported."""
     inner = getattr(func, "func", func)  # functools.partial
     return getattr(func, "__name__", None) or getattr(inner, "__name__", type(func).__name__)
+
+
+def _receiver(func: Callable[..., Any]) -> str | None:
+    method = func if inspect.ismethod(func) else getattr(func, "__call__", None)  # noqa: B004 - an object that is called
+    function = getattr(method, "__func__", None)
+    return next(iter(_signature(function).parameters), None) if function is not None else None
 
 
 def _signature(func: Callable[..., Any]) -> inspect.Signature:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import hooks_of
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, RewardError, error_info
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
 from verifiers.rubrics.scoring import (
@@ -17,6 +17,7 @@ from verifiers.rubrics.scoring import (
     call_for_group,
     call_individual,
     group_advantages,
+    offered_by,
     score_parts,
     score_states,
     write_advantages,
@@ -285,19 +286,43 @@ class Rubric:
     # ------------------------------------------------------------------------------------------- the end
 
     async def cleanup(self, state: State) -> None:
-        """Run the cleanup handlers for one rollout; one that raises is logged and stops no other."""
+        """Run the cleanup handlers for one rollout; a handler that raises is logged and stops no other.
+
+        A handler that asks for something that the rollout does not have is recorded among the errors of the rollout.
+        """
         for handler in self._cleanup_handlers:
             try:
-                await self._call_cleanup_handler(handler, state)
+                arguments = self._cleanup_arguments(handler, state)
+            except RewardError as error:
+                self.logger.error("%s", error)
+                recorded = {**error_info(error), "function": function_name(handler)}
+                recorded["message"] = str(error)
+                state.reward_errors = [*(state.reward_errors or []), recorded]
+                continue
+            try:
+                result = handler(**arguments)
+                if inspect.isawaitable(result):
+                    await result
             except Exception:
                 self.logger.exception("Cleanup handler %s failed", function_name(handler))
 
-    async def _call_cleanup_handler(self, handler: Callable[..., Any], state: State) -> None:
-        offered = {"state": state, **self.class_objects, **self.cleanup_objects(handler, state)}
-        arguments = bind(handler, 0.0).arguments(offered, state.__getitem__)
-        result = handler(**arguments)
-        if inspect.isawaitable(result):
-            await result
+    def _cleanup_arguments(self, handler: Callable[..., Any], state: State) -> dict[str, Any]:
+        offered = {
+            **offered_by(state, self.class_objects),
+            **self.cleanup_objects(handler, state),
+        }
+        call = bind(handler, 0.0)
+        unknown = [name for name in call.required if name not in offered and name not in state]
+        if len(unknown) == 1 and "state" not in call.wants:
+            offered[unknown[0]] = (
+                state  # `def handler(self, s)`: the only value that v0 passed by position
+            )
+        elif unknown:
+            raise RewardError(
+                f"The cleanup handler {call.name!r} asks for {', '.join(map(repr, sorted(unknown)))}. It may ask for "
+                f"{sorted(offered)} and the keys of the state."
+            )
+        return call.arguments(offered, state.__getitem__)
 
     def cleanup_objects(self, handler: Callable[..., Any], state: State) -> dict[str, Any]:
         """What a cleanup handler may ask for besides `state` and the class objects."""

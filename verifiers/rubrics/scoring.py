@@ -97,10 +97,11 @@ async def call_for_group(
 ) -> list[float]:
     """The values of a group reward function, one a rollout. Raises RewardError or ScoringTimeout."""
     each = [offered_by(state, {}) for state in states]
-    fields = {f for state in states for f in state.input_fields if all(f in s for s in states)}
-    for one, state in zip(each, states, strict=True):
+    rows = [state["input"] for state in states]
+    fields = {f for state in states for f in state.input_fields if all(f in row for row in rows)}
+    for one, row in zip(each, rows, strict=True):
         for field in fields:
-            one.setdefault(field, state["input"][field])
+            one.setdefault(field, row[field])
     offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
     # A function that is marked for groups may use the singular names for its lists.
     offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}

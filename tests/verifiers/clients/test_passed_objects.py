@@ -6,9 +6,10 @@ import types
 
 import openai
 import pytest
-from dialects import CHAT_FORMS, DIALECTS
+from dialects import CHAT_FORMS, DIALECTS, text
 from loopback import Answer
 
+import verifiers as vf
 from verifiers.clients import Client, OpenAIChatCompletionsClient, close_all_clients, resolve_client
 from verifiers.clients.connect import (
     CLIENT_CLASSES,
@@ -260,3 +261,17 @@ async def test_a_subclass_with_its_own_sdk_object_uses_it():
 
     response = await Mine(ClientConfig()).get_response(PROMPT, "m", {})
     assert (response.message.content, seen) == ("four", ["m"])
+
+
+async def test_an_environment_asked_for_a_response_without_a_state_gives_the_sdks_object(endpoint):
+    endpoint.script(ANSWER, Answer(body=text("upon")))
+    env = vf.SingleTurnEnv(dataset=[{"question": "q"}], rubric=vf.Rubric())
+    async with openai.AsyncOpenAI(base_url=endpoint.url, api_key="k") as client:
+        chat = await env.get_model_response(
+            client=client, model="m", prompt=PROMPT, message_type="chat", sampling_args={"n": 1}
+        )
+        completion = await env.get_model_response(client, "m", "Once", message_type="completion")
+    assert isinstance(chat, openai.types.chat.ChatCompletion)
+    assert chat.choices[0].message.content == "four"
+    assert (completion.choices[0].text, endpoint.requests[1].body["prompt"]) == ("upon", "Once")
+    await close_all_clients()

@@ -157,12 +157,50 @@ async def test_generate_gives_parallel_lists_as_attributes() -> None:
     assert len(results.state) == 3
 
 
-async def test_the_response_of_a_model_without_a_state() -> None:
-    env = environment()
-    response = await env.get_model_response(
-        Duck(), "m", [{"role": "user", "content": "q"}], sampling_args={"temperature": 0.1}
-    )
-    assert response.message.content == "4"
+PROMPT = [{"role": "user", "content": "q"}]
+
+
+@pytest.mark.parametrize("form", ["by position", "by keyword", "mixed"])
+async def test_the_response_of_a_model_without_a_state_is_that_of_the_callers_client(
+    form: str,
+) -> None:
+    env, client = environment(), Duck()
+    if form == "by position":
+        response = await env.get_model_response(client, "m", PROMPT, None, {"temperature": 0.1})
+    elif form == "mixed":
+        response = await env.get_model_response(
+            client, model="m", prompt=PROMPT, sampling_args={"temperature": 0.1}
+        )
+    else:
+        response = await env.get_model_response(
+            prompt=PROMPT,
+            client=client,
+            model="m",
+            message_type="chat",
+            sampling_args={"temperature": 0.1},
+        )
+    assert response.choices[0].message.content == "4"
+    [asked] = client.chat.completions.asked
+    assert (asked["model"], asked["temperature"], asked["messages"]) == ("m", 0.1, PROMPT)
+
+
+async def test_a_client_of_ours_and_a_call_with_a_state_give_a_response() -> None:
+    env, client = environment(), ScriptedClient(then="4")
+    state = await env.init_state({"question": "q"}, client, "m")
+    for response in (
+        await env.get_model_response(client, "m", PROMPT),
+        await env.get_model_response(state, state["prompt"]),
+        await env.get_model_response(state=state, prompt=state["prompt"]),
+        await env.get_model_response(state, state["prompt"], Duck(), "m"),
+    ):
+        assert isinstance(response, vf.Response)
+        assert response.message.content == "4"
+
+
+@pytest.mark.parametrize("given", [{}, {"client": Duck}, {"model": "m", "prompt": PROMPT}])
+async def test_a_model_call_without_what_it_needs_says_how_to_call(given: dict[str, Any]) -> None:
+    with pytest.raises(vf.ConfigError, match=r"takes \(state, prompt|Unsupported client type"):
+        await environment().get_model_response(**given)
 
 
 # ---------------------------------------------------------------------------------------------- generation b

@@ -134,7 +134,6 @@ def test_an_environment_without_any_dataset_is_refused() -> None:
     ("dataset", "message"),
     [
         ([{"text": "x"}], r"Row 0 has neither 'prompt' nor 'question'; its keys are \['text'\]"),
-        ([{"prompt": []}], "Row 0 has an empty prompt"),
         ([{"prompt": [{"role": "user"}]}], "needs a 'content'"),
         ([{"prompt": [{"role": "alien", "content": "x"}]}], "Unknown role 'alien'"),
         ([{"prompt": 5}], "prompt must be text or a list of messages; got int"),

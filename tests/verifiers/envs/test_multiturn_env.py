@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
 import verifiers as vf
 from verifiers.testing import Reply, ScriptedClient, call, run
@@ -75,7 +76,7 @@ async def test_a_step_holds_what_was_asked_answered_and_its_tokens() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    ["text", [], None, {"role": "user", "content": "text"}, [vf.UserMessage(content="text")]],
+    ["text", [], {"role": "user", "content": "text"}, [vf.UserMessage(content="text")]],
 )
 async def test_an_environment_may_answer_with_text_messages_or_nothing(answer: Any) -> None:
     class Env(Echo):
@@ -85,6 +86,28 @@ async def test_an_environment_may_answer_with_text_messages_or_nothing(answer: A
     state = await play(Env(max_turns=2), "a", "b")
     said = [("user", "text")] if answer else []
     assert spoken(state["completion"]) == [("assistant", "a"), *said, ("assistant", "b")]
+
+
+@pytest.mark.parametrize("answer", [None, "pair"])
+async def test_an_environment_that_forgets_its_return_is_an_error_that_says_so(answer: Any) -> None:
+    class Env(Echo):
+        def env_response(self, messages: Any, state: vf.State, **kwargs: Any) -> Any:
+            return None if answer is None else (None, state)
+
+    state = await play(Env(max_turns=2), "a", "b")
+    assert isinstance(state["error"], vf.EnvironmentCodeError)
+    assert "Env.env_response returned None. Return text or a list" in str(state["error"])
+    assert len(state["trajectory"]) == 1
+
+
+async def test_none_beside_a_final_response_ends_the_rollout() -> None:
+    class Env(Echo):
+        def env_response(self, messages: Any, state: vf.State, **kwargs: Any) -> Any:
+            state["final_env_response"] = "over"
+
+    state = await play(Env(), "a", "b")
+    assert (state["error"], state["stop_condition"]) == (None, "has_final_env_response")
+    assert [text for _, text in spoken(state["completion"])] == ["a", "over"]
 
 
 async def test_the_last_word_of_the_environment_ends_the_rollout_and_is_kept() -> None:
@@ -444,3 +467,147 @@ async def test_a_column_with_a_name_of_ours_stays_readable_as_part_of_the_row() 
     assert (seen["model"], seen["reward"]) == ("gpt-2", 0.25)
     assert seen["completion"][0]["content"] == "a"  # the rollout's own, as always
     assert {key: seen["row"][key] for key in row} == row
+
+
+NAMES_OF_OURS = sorted(
+    [name for name, value in vars(vf.State).items() if type(value).__name__ == "_Key"]
+    + [
+        "input",
+        "state",
+        "task",
+        "info",
+        "parser",
+        "answers",
+        "self",
+        "scope",
+        "client",
+        "turn",
+        "responses",
+        "oai_tools",
+        "usage_tracker",
+    ]
+    + ["prompt_too_long", "rollout_index", "tools"]
+)
+
+
+@pytest.mark.parametrize("value", ["text", {"a": "dict"}, ["list"], 1], ids=repr)
+@pytest.mark.parametrize("name", [name for name in NAMES_OF_OURS if name not in ("prompt", "info")])
+async def test_a_column_of_any_name_changes_no_reward(name: str, value: Any) -> None:
+    class Both(vf.Rubric):
+        def method(self, **kwargs: Any) -> float:
+            return float(kwargs["completion"][-1]["content"] == kwargs["answer"])
+
+    def takes_all(**kwargs: Any) -> float:
+        row = kwargs["state"]["input"]
+        return float((row[name], row["answer"]) == (value, "b"))
+
+    def for_group(states: list[vf.State], **kwargs: Any) -> list[float]:
+        return [float(state["input"][name] == value) for state in states]
+
+    rubric = Both(funcs=[takes_all, for_group])
+    rubric.add_reward_func(rubric.method)
+    row = {"question": "q", "answer": "b", name: value}
+    [output] = await run(
+        Echo(dataset=[row], max_turns=2, rubric=rubric), ScriptedClient(["a", "b"])
+    )
+    assert (output["errors"], output["error"], output["reward"]) == ([], None, 3.0)
+    assert output["stop_condition"] == "max_turns_reached"
+
+
+async def test_a_prompt_may_be_empty_until_the_model_is_asked() -> None:
+    class Builds(vf.SingleTurnEnv):
+        async def get_prompt_messages(self, state: vf.State) -> Any:
+            return [{"role": "user", "content": "built"}]
+
+    client = ScriptedClient(then="a")
+    await run(Builds(dataset=[{"prompt": []}], rubric=vf.Rubric()), client)
+    system = vf.SingleTurnEnv(dataset=[{"prompt": []}], system_prompt="s", rubric=vf.Rubric())
+    await run(system, client)
+    assert [spoken(prompt) for prompt in client.prompts] == [[("user", "built")], [("system", "s")]]
+
+
+async def test_an_empty_prompt_is_an_error_of_its_rollout_that_names_the_row() -> None:
+    rows = [{"prompt": []}, {"question": "q"}]
+    client = ScriptedClient(then="a")
+    env = vf.SingleTurnEnv(dataset=rows, env_id="mine", rubric=vf.Rubric())
+    bad, good = await run(env, client, n=2)
+    assert bad["error"]["error"] == "DatasetError"
+    assert "The prompt of example 0 is empty" in bad["error"]["error_chain_repr"]
+    assert "SingleTurnEnv (mine)" in bad["error"]["error_chain_repr"]
+    assert (good["error"], len(client.prompts)) == (None, 1)
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+@pytest.mark.parametrize("row", [{"question": "q"}, {"prompt": [{"role": "user", "content": "q"}]}])
+async def test_an_empty_system_prompt_adds_no_message(row: dict[str, Any], kind: Any) -> None:
+    client = ScriptedClient(["a"])
+    await run(vf.SingleTurnEnv(dataset=kind([row]), system_prompt="", rubric=vf.Rubric()), client)
+    assert spoken(client.prompts[0]) == [("user", "q")]
+
+
+async def test_hooks_of_a_rollout_receive_what_they_name() -> None:
+    seen: dict[str, Any] = {}
+
+    class Env(Echo):
+        @vf.setup
+        async def begins(self, env: Any, state: vf.State) -> None:
+            seen["setup"] = (env, state["question"])
+
+        @vf.stop
+        async def is_over(self, env: Any, state: vf.State) -> bool:
+            seen["stop"] = env
+            return len(state["trajectory"]) == 1
+
+        @vf.cleanup
+        async def by_name(self, resources: Any, env: Any, task: Any, *, state: vf.State) -> None:
+            seen["cleanup"] = (resources, env, task["question"], state["question"])
+
+        @vf.cleanup
+        async def with_all(self, **kwargs: Any) -> None:
+            seen["all"] = set(kwargs)
+
+        @vf.cleanup
+        def own_name(self, s: vf.State, note: str = "") -> None:
+            seen["own name"] = (s["question"], note)
+
+        @vf.cleanup
+        def own_name_and_env(self, s: vf.State, env: Any) -> None:
+            seen["both"] = (s["question"], env)
+
+        @vf.cleanup
+        def without(self) -> None:
+            seen["without"] = True
+
+    env = Env(dataset=[{"question": "q"}])
+    [output] = await run(env, ScriptedClient(["a"]))
+    assert (output["error"], output["stop_condition"]) == (None, "is_over")
+    assert seen == {
+        "setup": (env, "q"),
+        "stop": env,
+        "cleanup": (None, env, "q", "q"),
+        "all": {"state", "env", "task", "resources"},
+        "own name": ("q", ""),
+        "both": ("q", env),
+        "without": True,
+    }
+
+
+@pytest.mark.parametrize("mark", [vf.cleanup, vf.stop, vf.setup])
+def test_a_hook_that_needs_something_else_is_refused_when_the_environment_is_made(
+    mark: Any,
+) -> None:
+    class Env(Echo):
+        @mark
+        async def handler(self, state: vf.State, database: Any) -> bool:
+            return False
+
+    with pytest.raises(vf.ConfigError, match=r"Env\.handler asks for 'database'.*'state', 'env'"):
+        Env()
+
+
+async def test_a_handler_added_later_that_cannot_be_called_is_not_passed_over() -> None:
+    env, ran = Echo(max_turns=1), []
+    env._cleanup_handlers += [lambda state, database: None, lambda state: ran.append(1)]
+    with pytest.raises(vf.ConfigError, match="asks for 'database'"):
+        await run(env, ScriptedClient(["a"]))
+    assert ran == [1]

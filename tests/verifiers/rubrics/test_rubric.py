@@ -355,6 +355,52 @@ async def test_cleanup_handlers_run_after_scoring_and_a_failing_one_stops_no_oth
     assert (seen, output["reward"]) == (["4"], 1.0)
 
 
+async def test_cleanup_handlers_of_a_rubric_receive_what_they_name() -> None:
+    seen: dict[str, Any] = {}
+
+    class Tidy(vf.Rubric):
+        @vf.cleanup
+        async def all_of(
+            self, prompt: Any, completion: Any, answer: str, info: Any, task: Any
+        ) -> None:
+            seen["values"] = (prompt[-1]["content"], completion[-1]["content"], answer, info)
+            seen["task"] = task["question"]
+
+        @vf.cleanup
+        def own_name(self, s: vf.State) -> None:
+            seen["own name"] = s["answer"]
+
+        @vf.cleanup
+        def objects(self, parser: Any, database: str, state: vf.State) -> None:
+            seen["objects"] = (parser is self.parser, database)
+
+    rubric = Tidy(funcs=[returns(1.0)])
+    rubric.add_class_object("database", "db")
+    env = vf.SingleTurnEnv(dataset=[{"question": "q", "answer": "4"}], rubric=rubric)
+    [output] = await run(env, ScriptedClient(["5"]))
+    assert output["errors"] == []
+    assert seen == {
+        "values": ("q", "5", "4", {}),
+        "task": "q",
+        "own name": "4",
+        "objects": (True, "db"),
+    }
+
+
+async def test_a_cleanup_handler_that_cannot_be_called_is_recorded() -> None:
+    class Tidy(vf.Rubric):
+        @vf.cleanup
+        def wrong(self, state: vf.State, nothing_of_the_kind: Any) -> None:
+            raise AssertionError("never called")
+
+    env = vf.SingleTurnEnv(dataset=[{"question": "q"}], rubric=Tidy(funcs=[returns(1.0)]))
+    [output] = await run(env, ScriptedClient(["4"]))
+    assert output["reward"] == 1.0
+    [error] = output["errors"]
+    assert error["function"] == "wrong"
+    assert "'wrong' asks for 'nothing_of_the_kind'" in error["message"]
+
+
 async def test_a_rubric_of_ones_own_that_raises_is_recorded_and_spares_its_siblings() -> None:
     class Own(vf.Rubric):
         async def score_rollout(self, state: vf.State) -> None:
