@@ -21,7 +21,8 @@
     ├── RolloutTimeout             a rollout ran into its time limit
     ├── ScoringTimeout             a reward function ran into its time limit
     └── AuthorError                a mistake in an environment or its configuration; never retried, never hidden
-        ├── RewardError            (also TypeError) a reward function raised or asks for unknown arguments
+        ├── RewardError            (also TypeError) a reward function raised
+        │   └── RewardArgumentError  a reward function asks for an argument that the rollout does not offer
         ├── EnvironmentCodeError   a hook of an environment raised
         ├── ConfigError            (also ValueError) an option or a config key is wrong
         ├── DatasetError           (also ValueError) a row or a dataset cannot be used
@@ -125,6 +126,10 @@ class RewardError(AuthorError, TypeError):
     """A reward function raised, or cannot be called with what a rollout offers."""
 
 
+class RewardArgumentError(RewardError):
+    """A reward function asks for an argument that the rollout does not offer."""
+
+
 class EnvironmentCodeError(AuthorError):
     """A hook of an environment (`setup_state`, `env_response`, a stop condition …) raised."""
 
@@ -184,13 +189,3 @@ def error_chain(error: BaseException | None) -> list[BaseException]:
         chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return chain
-
-
-def error_info(error: BaseException) -> dict[str, str]:
-    """What is saved of an error: its type name, the `repr` chain, and the chain of type names."""
-    chain = error_chain(error)
-    return {
-        "error": type(error).__name__,
-        "error_chain_repr": " -> ".join(repr(link) for link in chain),
-        "error_chain_str": " -> ".join(type(link).__name__ for link in chain),
-    }

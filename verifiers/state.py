@@ -102,7 +102,7 @@ class State(dict[str, Any]):
     reward: _Key[float | None] = _Key()
     metrics: _Key[dict[str, float] | None] = _Key()
     advantage: _Key[float | None] = _Key()
-    reward_errors: _Key[list[dict[str, str]] | None] = _Key()
+    reward_errors: _Key[list[dict[str, Any]] | None] = _Key()
     """Reward functions that raised while scoring this rollout; `None` when none did."""
     error: _Key[BaseException | dict[str, str] | None] = _Key()
     is_completed: _Key[bool] = _Key()

@@ -293,6 +293,12 @@ class ErrorInfo(TypedDict):
     error: str
     error_chain_repr: str
     error_chain_str: str
+    where: NotRequired[str]
+    """File, line and function of the author's code that raised."""
+    traceback: NotRequired[str]
+    """At most 8,000 characters, without keys."""
+    voids_reward: NotRequired[bool]
+    """True when the rollout crashed or infrastructure failed: its reward is 0.0 and is not trained on."""
 
 
 class TokenUsage(TypedDict):
@@ -347,8 +353,8 @@ class Score(NamedTuple):
 
     reward: float
     metrics: dict[str, float]
-    errors: list[dict[str, str]]
-    """One entry for each reward function that raised or ran out of time; it counted 0.0."""
+    errors: list[dict[str, Any]]
+    """One entry for each reward function that raised or reached its time limit; the function counted 0.0."""
 
 
 class RolloutOutput(dict[str, Any]):
@@ -391,11 +397,13 @@ class GenerateMetadata(TypedDict, total=False):
     reward_stderr: float | None
     reward_ci95: list[float] | None
     num_errors: int
+    num_failed: int
     num_reward_errors: int
     num_truncated: int
     cost: Any
     provenance: dict[str, Any] | None
     interrupted: bool
+    failure: dict[str, Any]
 
 
 class GenerateOutputs(dict[str, Any]):

@@ -421,8 +421,5 @@ def exit_code(finished: Sequence[report.Finished], planned: int, fail_under: flo
         output.error(
             f"{one.name}: the mean reward {one.summary.reward.mean:.3f} is below --fail-under {fail_under}."
         )
-    failed = any(
-        one.summary.error_count or one.summary.reward_error_rollouts or one.summary.unscored
-        for one in finished
-    )
+    failed = any(one.summary.failed for one in finished)
     return EXIT_FAILED if failed or low else 0

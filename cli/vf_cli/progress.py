@@ -141,7 +141,10 @@ class Progress:
             return "–"
         now = self._clock()
         if now >= self._next_reward_s or self.done >= self.total:
-            self._reward = estimate_text(self.summary.summary().reward)
+            summary = self.summary.summary()
+            self._reward = estimate_text(summary.reward)
+            if summary.failed and summary.reward_error_free.observations:
+                self._reward += f" ({summary.reward_error_free.mean:.3f} error-free)"
             self._next_reward_s = now + max(1.0, 50 * (self._clock() - now))
         return self._reward
 

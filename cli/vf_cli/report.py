@@ -91,12 +91,61 @@ def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
             "resume",
             f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}",
         )
+    if finished.summary.failed and finished.summary.failed == finished.summary.rollouts:
+        return "next", what_to_do(finished.summary, is_saved=finished.saved_to is not None)
     if finished.saved_to is None:
         return "next", "add -s to keep the rollouts; they were not saved"
     if may_pass_again(finished.summary):
         again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
         return "next", f"{again}     # runs again what failed for infrastructure reasons"
     return "next", "every rollout is a line of results.jsonl there"
+
+
+def error_free_text(summary: Summary) -> str | None:
+    """The mean over the rollouts in which nothing failed; None when it is the mean over all."""
+    clean = summary.reward_error_free
+    if not summary.failed or not clean.observations:
+        return None
+    return f"{estimate_text(clean)} over the {clean.observations:,} without an error"
+
+
+def what_to_do(summary: Summary, *, is_saved: bool) -> str:
+    """What to do about a run in which every rollout failed, by its most frequent failure."""
+    name, failure = next(iter({**summary.errors, **summary.reward_errors}.items()))
+    kinds = _types_of(name) if name in summary.errors else {"RewardError"}
+    advice = next((text for kind, text in _ADVICE.items() if kind in kinds), _LOOK)
+    where = f" ({failure.where})" if failure.where else ""
+    details = (
+        "`error.traceback` or `errors[].traceback` in results.jsonl has the traceback"
+        if is_saved
+        else "-s saves the traceback of each failure, -v shows tracebacks"
+    )
+    return f"every rollout failed with {name}{where}: {advice}; {details}"
+
+
+_LOOK = "correct what the message above says, then run the command again"
+_ADVICE = {
+    "RewardError": "correct the reward function, then run the command again",
+    "EnvironmentCodeError": "correct the environment, then run the command again",
+    "AuthorError": "correct the environment, then run the command again",
+    "NoSuchRoute": "check -b and -m, then run the command again",
+    "BadRequestError": "check -m and the sampling arguments (-t, -T, -S), then run the command again",
+    "RateLimitError": "lower -c, then run the command again",
+    "EndpointUnavailable": "check that the server at -b runs, then run the command again",
+    "SandboxError": "check the sandbox back end (`vf-sandboxes --help`), then run the command again",
+    "MCPServerError": "check the command of the MCP server, then run the command again",
+}
+"""Type of error → what to do about it."""
+
+
+def _types_of(name: str) -> list[str]:
+    """The name of a type of error, then the names of its bases."""
+    from verifiers.runs.error_chain import vf_error_types
+
+    for kind in vf_error_types():
+        if kind.__name__ == name:
+            return [base.__name__ for base in kind.__mro__]
+    return [name]
 
 
 def may_pass_again(summary: Summary) -> bool:
@@ -140,10 +189,8 @@ def _facts(finished: Finished) -> Table:
         table.add_row(label, Text(output.safe(value), style=style))
 
     add("reward", _estimate_line(summary.reward), "bold")
-    if summary.error_count or summary.reward_error_rollouts or summary.unscored:
-        clean = summary.reward_error_free
-        if clean.observations:
-            add("", f"{estimate_text(clean)} over the {clean.observations} without an error")
+    if (clean := error_free_text(summary)) is not None:
+        add("", clean)
     for label, values in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_all_k)):
         if len(values) > 1:
             add(label, "   ".join(f"k={k} {estimate_text(v)}" for k, v in values.items()))
@@ -205,29 +252,25 @@ def _unquoted(text: str) -> str:
 
 
 def _add_errors(add: Any, summary: Summary, messages: Mapping[str, str]) -> None:
-    if not summary.error_count:
+    if not summary.failed:
         add("errors", "none")
-    else:
-        low, high = summary.error_interval
-        add(
-            "errors",
-            f"{summary.error_count} of {summary.rollouts}   95 % [{low:.1%}, {high:.1%}]",
-            "bold red",
-        )
+        return
+    low, high = summary.failed_interval
+    of_all = f"{summary.failed} of {_counted(summary.rollouts, 'rollout')}"
+    add("errors", f"{of_all}   95 % [{low:.1%}, {high:.1%}]", "bold red")
     for name, errors in summary.errors.items():
-        add(
-            "",
-            f"{name} {errors.count}: {_short(messages.get(name) or ''.join(errors.messages[:1]))}",
-            "red",
-        )
+        message = messages.get(name) or "".join(errors.messages[:1])
+        add("", f"{name} {errors.count}: {_short(message)}{_at(errors.where)}", "red")
     for name, errors in summary.reward_errors.items():
-        add(
-            "scoring",
-            f"{name} raised {errors.count} times: {_short(''.join(errors.messages[:1]))}",
-            "red",
-        )
+        message = "".join(errors.messages[:1])
+        times = "once" if errors.count == 1 else f"{errors.count} times"
+        add("scoring", f"{name} raised {times}: {_short(message)}{_at(errors.where)}", "red")
     if summary.unscored:
         add("unscored", f"{summary.unscored} rollouts have no finite reward; they count 0.0", "red")
+
+
+def _at(where: str | None) -> str:
+    return f"   at {where}" if where else ""
 
 
 def _short(text: str, width: int = 300) -> str:
@@ -320,8 +363,12 @@ def comparison(finished: Sequence[Finished]) -> Table:
         reward = one.summary.reward
         interval = "–" if math.isnan(reward.low) else f"[{reward.low:.3f}, {reward.high:.3f}]"
         setting = ", ".join(f"{name}={value}" for name, value in one.swept.items())
-        cells = (one.name, one.config.model, setting, estimate_text(reward), interval,
-                 str(one.summary.error_count), f"{one.summary.rollouts}")  # fmt: skip
+        shown = estimate_text(reward)
+        clean = one.summary.reward_error_free
+        if one.summary.failed and clean.observations:
+            shown += f"\n{clean.mean:.3f} error-free"
+        cells = (one.name, one.config.model, setting, shown, interval,
+                 str(one.summary.failed), f"{one.summary.rollouts}")  # fmt: skip
         table.add_row(*(output.safe(cell) for cell in cells))
     return table
 

@@ -116,7 +116,7 @@ def test_a_reward_function_that_raises_is_said_and_gives_exit_code_1(
     strict = run("eval", path, "-b", endpoint.url, "-n", 1, "-r", 1, "--strict")
 
     assert (done.code, strict.code) == (1, 1)
-    assert "broken raised 1 times" in done.out
+    assert "broken raised once" in done.out
     assert "division by zero" in strict.err
 
 

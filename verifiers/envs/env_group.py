@@ -69,6 +69,12 @@ class EnvGroupRubric(Rubric):
                 scores[index] = score
         return [score for score in scores if score is not None]
 
+    async def measure(self, state: State) -> dict[str, float]:
+        """The metrics by the rubric of the rollout's own environment, for a rollout whose reward is void."""
+        env = self.env_map[routed_name(state, self.env_map)]
+        async with _as_its_own(env, [state]) as [inner]:
+            return await env.rubric.measure(inner)
+
     async def advantages(self, states: list[State]) -> list[float]:
         """Reward minus mean, or what the rubric of the rollouts' own environment gives."""
         advantages = await super().advantages(states)
@@ -210,6 +216,11 @@ class EnvGroup(Environment):
         }
         own = merged_sampling_args(self.sampling_args, env.sampling_args)
         return merged_sampling_args(own, asked)
+
+    @property
+    def has_update_handlers(self) -> bool:
+        """Whether an environment of the group has `@vf.update` handlers."""
+        return any(env.has_update_handlers for env in self.envs)
 
     async def _update_before_scoring(self, states: list[State]) -> None:
         """Run the `@vf.update` handlers of the environment that each rollout belongs to."""

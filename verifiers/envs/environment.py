@@ -26,11 +26,18 @@ from verifiers.envs.options import merged_sampling_args
 from verifiers.envs.serving import HasServer
 from verifiers.envs.token_counts import HasTokenCounts
 from verifiers.envs.unknown_arguments import UnknownArgumentWarning, take_unknown
-from verifiers.errors import ConfigError, DatasetError
+from verifiers.errors import (
+    AuthenticationError,
+    ConfigError,
+    DatasetError,
+    EnvironmentCodeError,
+    Error,
+)
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
+from verifiers.saved_errors import text_of
 from verifiers.state import State
 from verifiers.timing import RolloutTiming, StateUsageTracker
 from verifiers.tools.schema import normalize_tool, to_oai_tool
@@ -313,13 +320,45 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
     _cleanup = cleanup
 
     async def _update_before_scoring(self, states: list[State]) -> None:
-        """Run the `@vf.update` handlers for rollouts of one example."""
+        """Run the `@vf.update` handlers for rollouts of one example.
+
+        What a handler raises is the error of the rollouts it was called for.
+        """
         for handler in self._update_handlers:
             if getattr(handler, "update_stage", "rollout") == "group":
-                await call_hook(handler, states)
+                await self._updated(handler, states, states)
             else:
                 for state in states:
-                    await call_hook(handler, state)
+                    await self._updated(handler, state, [state])
+
+    async def _updated(self, handler: Callable[..., Any], given: Any, states: list[State]) -> None:
+        try:
+            await call_hook(handler, given)
+        except (AuthenticationError, ConfigError):
+            raise  # would fail for every rollout
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of the rollout, as in any other hook
+            for state in states:
+                if state.error is None:
+                    self._note_error(state, error)
+
+    @property
+    def has_update_handlers(self) -> bool:
+        """Whether something runs between the rollouts of an example and their scoring."""
+        return bool(self._update_handlers)
+
+    def _note_error(self, state: State, error: BaseException) -> None:
+        """End a rollout with what its environment raised; what is not a `vf.Error` becomes EnvironmentCodeError."""
+        if not isinstance(error, Error):
+            wrapped = EnvironmentCodeError(
+                f"{type(self).__name__} raised {type(error).__name__}: {text_of(error)}"
+            )
+            wrapped.__cause__ = error
+            error = wrapped
+        self.logger.warning("Aborted rollout due to %r", error)
+        self.logger.debug("Rollout aborted", exc_info=error)
+        state.error = error
+        state.is_completed = True
+        state.stop_condition = "has_error"
 
     async def _run_rollout_state(
         self,

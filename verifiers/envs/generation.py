@@ -23,14 +23,15 @@ from verifiers.errors import (
     ConfigError,
     DatasetError,
     RewardError,
-    error_info,
 )
 from verifiers.rollouts.garbage import fewer_collections
 from verifiers.rollouts.limits import run_limits
 from verifiers.rollouts.retries import with_retries
 from verifiers.rollouts.schedule import Limits, Schedule, first_failure
 from verifiers.rollouts.scope import close_scope
+from verifiers.rubrics.scoring import write_void
 from verifiers.runs.output import output_from_state
+from verifiers.saved_errors import is_void, scoring_error_info, text_of, voids_reward
 from verifiers.state import State
 from verifiers.tasks import Row, TaskSource, is_arrow, is_rows
 from verifiers.types import GenerateOutputs, RolloutOutput, SamplingArgs
@@ -96,14 +97,16 @@ async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
 async def score(env: Environment, states: list[State], *, alone: bool) -> None:
     """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
 
-    What an author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
+    Reward functions do not see rollouts that crashed (`saved_errors.voids_reward`): their reward is void. What an
+    author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
     configuration ends the run: it would fail for every rollout.
     """
     start = time.time()
-    if alone and len(states) > 1:
-        await _together([_scored_or_recorded(env, [state], alone=True) for state in states])
-    else:
-        await _scored_or_recorded(env, states, alone=alone)
+    scored = await _scorable(env, states)
+    if alone and len(scored) > 1:
+        await _together([_scored_or_recorded(env, [state], alone=True) for state in scored])
+    elif scored:
+        await _scored_or_recorded(env, scored, alone=alone)
     end = time.time()
     for state in states:
         state.timing.scoring.start = start
@@ -111,9 +114,21 @@ async def score(env: Environment, states: list[State], *, alone: bool) -> None:
         await env.rubric.cleanup(state)
 
 
+async def _scorable(env: Environment, states: list[State]) -> list[State]:
+    """Run the `@vf.update` handlers, and leave out the rollouts whose reward is void."""
+    if env.has_update_handlers:
+        going = [state for state in states if state.error is None or not voids_reward(state.error)]
+        if going:
+            await env._update_before_scoring(going)
+    if all(state.error is None for state in states):
+        return states
+    if env.score_rollouts:
+        return await env.rubric.without_void(states)
+    return states
+
+
 async def _scored_or_recorded(env: Environment, states: list[State], *, alone: bool) -> None:
     try:
-        await env._update_before_scoring(states)
         if not env.score_rollouts:
             await env.rubric.dummy_score_group(states)
         elif alone:
@@ -123,19 +138,22 @@ async def _scored_or_recorded(env: Environment, states: list[State], *, alone: b
     except (AuthenticationError, ConfigError):
         raise
     except Exception as error:
-        message = f"Scoring failed: {type(error).__name__}: {error}"
+        message = f"Scoring failed: {type(error).__name__}: {text_of(error)}"
         logger.warning(message, exc_info=error)
-        entry = {**error_info(error), "function": type(env.rubric).__name__, "message": message}
+        entry = scoring_error_info(error, type(env.rubric), type(env.rubric).__name__)
         for state in states:
             state.reward = 0.0 if state.reward is None else state.reward
             state.metrics = state.metrics or {}
-            state.reward_errors = [*(state.reward_errors or []), entry]
+            state.reward_errors = [*(state.reward_errors or []), {**entry, "message": message}]
+            if is_void(state):
+                write_void(state, state.metrics)
 
 
 async def clean_up(env: Environment, state: State) -> None:
-    """Run the cleanup handlers of one rollout and leave its scope; a handler that raises stops no other.
+    """Run the cleanup handlers of one rollout and leave its scope.
 
-    Raises ConfigError at the end when a handler could not be called.
+    A handler that raises stops no other. What the first one raised is the error of a rollout that had none. Raises
+    ConfigError at the end when a handler could not be called.
     """
     uncallable: ConfigError | None = None
     for handler in env._cleanup_handlers:
@@ -143,8 +161,10 @@ async def clean_up(env: Environment, state: State) -> None:
             await call_rollout_hook(handler, env, state)
         except ConfigError as error:
             uncallable = error
-        except Exception:
+        except Exception as error:
             logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
+            if state.error is None:
+                env._note_error(state, error)
     await close_scope(state)
     if uncallable is not None:
         raise uncallable
@@ -240,6 +260,9 @@ async def run_rows(
             if watcher is not None:
                 watcher.cancel()
         outputs = record.finish(interrupted=schedule.stopped)
+    except Exception as error:
+        record.failed(error)
+        raise
     finally:
         record.close()
     if options.push_to_hf_hub:

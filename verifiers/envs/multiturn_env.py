@@ -18,7 +18,7 @@ from verifiers.envs.hooks import call_hook, call_rollout_hook
 from verifiers.envs.preflight import check_answer, warn_once
 from verifiers.envs.time_limit import ends_in_time
 from verifiers.envs.turns import completion_messages, step_tokens
-from verifiers.errors import EnvironmentCodeError, Error, OverlongPromptError
+from verifiers.errors import EnvironmentCodeError, OverlongPromptError
 from verifiers.messages import normalize_messages
 from verifiers.rollouts.limits import current_limits
 from verifiers.rollouts.scope import shielded
@@ -233,19 +233,6 @@ class MultiTurnEnv(Environment):
         finally:
             timing.model.spans.append(TimeSpan(asked, time.time()))
         await self.add_model_response(state, prompt, response)
-
-    def _note_error(self, state: State, error: BaseException) -> None:
-        if not isinstance(error, Error):
-            wrapped = EnvironmentCodeError(
-                f"{type(self).__name__} raised {type(error).__name__}: {error}"
-            )
-            wrapped.__cause__ = error
-            error = wrapped
-        self.logger.warning("Aborted rollout due to %r", error)
-        self.logger.debug("Rollout aborted", exc_info=error)
-        state.error = error
-        state.is_completed = True
-        state.stop_condition = "has_error"
 
     def _end_generation(self, state: State) -> None:
         state.timing.generation.end = time.time()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from verifiers.clients.chat_completions import native_messages
 from verifiers.errors import ConfigError
 from verifiers.messages import from_raw_message
+from verifiers.saved_errors import is_void
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ProcessedOutputs:
-    """One entry a rollout. A completion holds all that follows the prompt, the environment's words included."""
+    """One entry per rollout. A completion holds all that follows the prompt, the environment's words included."""
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     prompt_mask: list[list[int]] = field(default_factory=list)
@@ -82,12 +83,15 @@ def process_env_results_vllm(
     """Token ids, masks and logprobs of finished rollouts, in their order.
 
     `processing_class`: the tokenizer. `max_seq_len`: longest prompt and completion together, in tokens; no limit below
-    1. Truncated rollouts are masked, or get reward 0.0, when asked for. Raises ConfigError when a rollout without token
-    ids cannot be tokenised turn by turn because the chat template rewrites earlier turns.
+    1. Truncated rollouts are masked, or get reward 0.0, when asked for. A rollout that crashed is masked, and its
+    reward is the mean of the others of its example: the advantage is 0, and the baseline of the others does not move.
+    Raises ConfigError when a rollout without token ids cannot be tokenised turn by turn because the chat template
+    rewrites earlier turns.
     """
     processed = ProcessedOutputs()
+    neutral = _with_neutral_rewards(states, rewards)
     for prompt, completion, state, reward in zip(
-        prompts, completions, states, rewards, strict=True
+        prompts, completions, states, neutral, strict=True
     ):
         one = _from_trajectory(state)
         if one is None:
@@ -95,7 +99,7 @@ def process_env_results_vllm(
         one.is_truncated = one.is_truncated or bool(state.get("is_truncated"))
         one.cut(max_seq_len)
         mask = [int(own or not mask_env_responses) for own in one.sampled]
-        if one.is_truncated and mask_truncated_completions:
+        if (one.is_truncated and mask_truncated_completions) or is_void(state):
             mask = [0] * len(mask)
         processed.prompt_ids.append(one.prompt_ids)
         processed.prompt_mask.append([0] * len(one.prompt_ids))
@@ -108,6 +112,21 @@ def process_env_results_vllm(
         zeroed = one.is_truncated and zero_truncated_completions
         processed.rewards.append(0.0 if zeroed else reward)
     return processed
+
+
+def _with_neutral_rewards(
+    states: Sequence[Mapping[str, Any]], rewards: Sequence[float]
+) -> list[float]:
+    """The rewards, with the mean of the other rollouts of its example for each rollout that crashed."""
+    healthy: dict[Any, list[float]] = {}
+    for state, reward in zip(states, rewards, strict=True):
+        if not is_void(state):
+            healthy.setdefault(state.get("example_id"), []).append(reward)
+    means = {example: sum(own) / len(own) for example, own in healthy.items()}
+    return [
+        means.get(state.get("example_id"), 0.0) if is_void(state) else reward
+        for state, reward in zip(states, rewards, strict=True)
+    ]
 
 
 def _from_trajectory(state: Mapping[str, Any]) -> _Sequence | None:

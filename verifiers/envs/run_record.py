@@ -23,6 +23,7 @@ from verifiers.runs.state_columns import StateColumns
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
 from verifiers.runs.versions import get_version_info
+from verifiers.saved_errors import error_info
 from verifiers.state import State
 from verifiers.tasks import Row, input_key
 from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs
@@ -201,6 +202,17 @@ class RunRecord:
             )
         )
         return GenerateOutputs(outputs=self._outputs, metadata=metadata)
+
+    def failed(self, error: BaseException) -> None:
+        """Save why the run ended before its end; `metadata.json` keeps the error as `failure`."""
+        if self._store is None:
+            return
+        metadata = self.metadata()
+        metadata["failure"] = error_info(error)
+        try:
+            self._store.write_metadata(metadata)
+        except OSError:  # the disk may be what failed
+            logger.debug("The failure of the run could not be saved.", exc_info=True)
 
     def close(self) -> None:
         """Let go of the run folder."""

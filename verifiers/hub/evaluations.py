@@ -22,9 +22,12 @@ from verifiers.hub.installation import details_of
 from verifiers.hub.origin import known_hub_id
 from verifiers.hub.wire import EvaluationPatch, EvaluationRequest
 from verifiers.packages.install import is_hub_env, parse_hub_id
+from verifiers.runs.description import RunDescription
 from verifiers.runs.encoding import encode_line
 from verifiers.runs.folders import RESULTS_FILE, is_run_folder
 from verifiers.runs.saved import DamagedLine, iterate_outputs, load_metadata
+from verifiers.runs.summary import RunningSummary
+from verifiers.saved_errors import is_void, without_traceback
 
 logger = logging.getLogger(__name__)
 
@@ -120,15 +123,16 @@ async def push_run(
     evaluation_id = await _open(hub, metadata, environment, options)
     damaged: list[DamagedLine] = []
     counts = Counter[str]()
+    summary = RunningSummary(float(metadata.get("pass_threshold") or 0.5))
     try:
         async with asyncio.TaskGroup() as group:
             free = asyncio.Semaphore(CONCURRENT_BATCHES)
-            batches = _batches(folder, damaged, counts)
+            batches = _batches(folder, damaged, counts, summary, is_public=options.is_public)
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await free.acquire()
                 sending = _send(hub, evaluation_id, batch, free, counts, on_progress, _size(folder))
                 group.create_task(sending)
-        metrics = metrics_of(metadata)
+        metrics = metrics_of({**metadata, **_numbers_of(metadata, summary)})
         await hub.post(f"/evaluations/{evaluation_id}/finalize", {"metrics": metrics}, is_slow=True)
     except BaseExceptionGroup as failures:
         reason = failures.exceptions[0]
@@ -156,9 +160,42 @@ def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
             metrics.update({str(name): number for name, number in value.items()})
         elif key.startswith("avg_"):
             metrics[key.removeprefix("avg_")] = value
-        elif key in ("reward_stderr", "num_errors", "pass_at_k"):
+        elif key in ("reward_stderr", "num_errors", "num_failed", "pass_at_k"):
             metrics[key] = value
     return {key: value for key, value in metrics.items() if not _is_nan(value)}
+
+
+def _numbers_of(metadata: Mapping[str, Any], summary: RunningSummary) -> dict[str, Any]:
+    """The numbers of the saved rollouts under the names of `metadata.json`, which may be older than the rollouts (a
+    killed run) or count crashes as an older version did.
+    """
+    if not summary.rollouts:
+        return {}
+    description = RunDescription(
+        env_id=str(metadata.get("env_id")),
+        model=str(metadata["model"]),
+        num_examples=0,
+        rollouts_per_example=1,
+        pass_threshold=summary.pass_threshold,
+    )
+    found = description.metadata(summary.summary())
+    numbers = {name: value for name, value in found.items() if name in _NUMBERS}
+    numbers["avg_metrics"] = {**(metadata.get("avg_metrics") or {}), **found.get("avg_metrics", {})}
+    return numbers
+
+
+_NUMBERS = frozenset(
+    (
+        "avg_error",
+        "avg_reward",
+        "avg_reward_error_free",
+        "num_errors",
+        "num_failed",
+        "pass_at_k",
+        "reward_stderr",
+    )
+)
+"""Keys of `metadata.json` that follow from the rollouts."""
 
 
 async def _open(
@@ -230,11 +267,26 @@ class _Batch(NamedTuple):
     """Bytes of `results.jsonl` that it holds."""
 
 
-def _batches(folder: Path, damaged: list[DamagedLine], counts: Counter[str]) -> Iterator[_Batch]:
+def _batches(
+    folder: Path,
+    damaged: list[DamagedLine],
+    counts: Counter[str],
+    summary: RunningSummary,
+    *,
+    is_public: bool,
+) -> Iterator[_Batch]:
+    """The rollouts of a run in batches; `summary` counts each. Public rollouts have no tracebacks: a traceback names
+    folders of the author's machine.
+    """
     rows: list[bytes] = []
     size = 0
     seen: Counter[str] = Counter()
     for output in iterate_outputs(folder, damaged):
+        summary.add([output])
+        if is_void(output):
+            output["reward"] = 0.0
+        if is_public:
+            output = without_traceback(output)
         row = encode_line(_sample(dict(output), seen)).rstrip(b"\n")
         if len(row) > MAX_BATCH_BYTES:
             counts["too large"] += 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from verifiers.clients import resolve_client
 from verifiers.errors import ConfigError
 from verifiers.messages import content_text, normalize_messages
+from verifiers.saved_errors import is_void
 from verifiers.types import RolloutOutput, SamplingArgs, UserMessage
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class _Adapter(_InLoop):
             )
         )
         outputs = results["outputs"]
-        scores = [float(output["reward"] or 0.0) for output in outputs]
+        scores = [0.0 if is_void(output) else float(output["reward"] or 0.0) for output in outputs]
         return EvaluationBatch(outputs, scores, outputs if capture_traces else None)
 
     def make_reflective_dataset(
@@ -229,7 +230,7 @@ def _shown(output: RolloutOutput, state_columns: Sequence[str]) -> dict[str, Any
     if answer := output.get("answer"):
         feedback.append(f"Expected answer: {answer}")
     if error := output.get("error"):
-        feedback.append(f"The rollout failed: {error}")
+        feedback.append(f"The rollout failed: {error['error_chain_repr']}")
     feedback += [f"{name}: {output.get(name)}" for name in state_columns]
     return {
         "Inputs": _transcript([m for m in output["prompt"] if m["role"] != "system"]),

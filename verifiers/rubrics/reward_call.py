@@ -6,10 +6,11 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from verifiers.decorators import marks
-from verifiers.errors import RewardError
+from verifiers.errors import RewardArgumentError, RewardError
 
 GROUP_NAMES = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 """A function with one of these parameters receives all rollouts of an example at once."""
@@ -36,7 +37,7 @@ class RewardCall:
     ) -> dict[str, Any]:
         """The keyword arguments for one call, from `offered` and then from `lookup(name)` (KeyError: none).
 
-        Raises RewardError when a required one is not offered.
+        Raises RewardArgumentError when a required one is not offered.
         """
         found = (
             {key: offered[key] for key in offered if key != self.receiver} if self.wants_all else {}
@@ -52,9 +53,7 @@ class RewardCall:
                 except KeyError:
                     pass
             if name in self.required:
-                raise RewardError(
-                    f"Reward function {self.name!r} asks for {name!r}; it may ask for {sorted(offered)}."
-                )
+                raise argument_error(self.name, name, offered)
         return found
 
     def number(self, value: Any) -> float:
@@ -85,6 +84,16 @@ class RewardCall:
                 f"Group reward function {self.name!r} returned {len(listed)} numbers for {count} rollouts."
             )
         return [self.number(value) for value in listed]
+
+
+def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardArgumentError:
+    """The error of a reward function that asks for `name`, with the closest name that is offered."""
+    offered = sorted(offered)
+    near = get_close_matches(name, offered, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return RewardArgumentError(
+        f"Reward function {function!r} asks for {name!r}; it may ask for {offered}.{hint}"
+    )
 
 
 def is_group_function(func: Callable[..., Any]) -> bool:

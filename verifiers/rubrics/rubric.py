@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import hooks_of
-from verifiers.errors import ConfigError, RewardError, error_info
+from verifiers.errors import ConfigError, RewardError
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
 from verifiers.rubrics.scoring import (
@@ -17,12 +17,15 @@ from verifiers.rubrics.scoring import (
     call_for_group,
     call_individual,
     group_advantages,
+    measured,
     offered_by,
     score_parts,
     score_states,
     write_advantages,
     write_scores,
+    write_void,
 )
+from verifiers.saved_errors import is_void, scoring_error_info, voids_reward
 from verifiers.state import State
 from verifiers.types import RewardFunc, Score
 
@@ -237,15 +240,45 @@ class Rubric:
     async def score_rollout(self, state: State, score_sem: Any = None) -> None:
         """Score one rollout on its own and write reward and metrics into its state.
 
-        A group reward function sees a group of one. `score_sem` limits concurrency, as in generation (a).
+        A group reward function sees a group of one. `score_sem` limits concurrency, as in generation (a). A rollout
+        that crashed is not scored: its reward is 0.0 (see `without_void`).
         """
-        write_scores([state], await _limited(self.score([state]), score_sem))
+        if await self.without_void([state]):
+            write_scores([state], await _limited(self.score([state]), score_sem))
 
     async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
-        """Score the rollouts of one example and write rewards, metrics and advantages into their states."""
-        if states:
-            write_scores(states, await _limited(self.score(states), score_sem))
-            write_advantages(states, await self.advantages(states))
+        """Score the rollouts of one example and write rewards, metrics and advantages into their states.
+
+        Reward functions and baseline leave out rollouts that crashed (see `without_void`).
+        """
+        scored = await self.without_void(states)
+        if scored:
+            write_scores(scored, await _limited(self.score(scored), score_sem))
+            scored = [state for state in scored if not (state.reward_errors and is_void(state))]
+        if scored:
+            write_advantages(scored, await self.advantages(scored))
+
+    async def without_void(self, states: list[State]) -> list[State]:
+        """The states to score. The others crashed, or infrastructure failed: their reward, metrics and advantage are
+        written at once, as 0.0. Metrics of weight 0 are measured.
+        """
+        if all(state.error is None for state in states):
+            return states
+        scored: list[State] = []
+        for state in states:
+            if state.error is not None and voids_reward(state.error):
+                write_void(state, await self.measure(state))
+            else:
+                scored.append(state)
+        return scored
+
+    async def measure(self, state: State) -> dict[str, float]:
+        """The metrics of a rollout whose reward is void; see `scoring.measured`."""
+        kind = type(self)
+        if kind.score is not Rubric.score or kind.score_rollout is not Rubric.score_rollout:
+            return {}  # the functions of a rubric that scores in its own way cannot be called one by one
+        calls = self.reward_calls()
+        return await measured(calls, state, self.score_objects(state), self.scoring_timeout_s)
 
     async def advantages(self, states: list[State]) -> list[float]:
         """The advantages of scored rollouts of one example: those of `@vf.advantage`, else reward minus mean.
@@ -295,8 +328,7 @@ class Rubric:
                 arguments = self._cleanup_arguments(handler, state)
             except RewardError as error:
                 self.logger.error("%s", error)
-                recorded = {**error_info(error), "function": function_name(handler)}
-                recorded["message"] = str(error)
+                recorded = scoring_error_info(error, handler, function_name(handler))
                 state.reward_errors = [*(state.reward_errors or []), recorded]
                 continue
             try:

@@ -84,6 +84,14 @@ class RubricGroup(Rubric):
         by_rubric = [await scores_of(rubric, states) for rubric in self.rubrics]
         return [merge(scores) for scores in zip(*by_rubric, strict=True)]
 
+    async def measure(self, state: State) -> dict[str, float]:
+        """The metrics of all rubrics for a rollout whose reward is void."""
+        metrics: dict[str, float] = {}
+        for rubric in self.rubrics:
+            for name, value in (await rubric.measure(state)).items():
+                metrics[name] = metrics.get(name, 0.0) + value
+        return metrics
+
     def parts(self) -> list[Part] | None:
         """The functions of all rubrics in one row; None when a rubric scores in a way of its own."""
         parts: list[Part] = []

@@ -10,9 +10,10 @@ from math import isfinite
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from verifiers.errors import AuthenticationError, RewardError, ScoringTimeout, error_info
+from verifiers.errors import AuthenticationError, RewardError, ScoringTimeout
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.watchdog import WatchedSteps, watchdog
+from verifiers.saved_errors import is_void, scoring_error_info, text_of
 from verifiers.state import State
 from verifiers.types import Score
 
@@ -137,7 +138,7 @@ async def _awaited(value: Awaitable[Any], name: str, time_limit_s: float) -> Any
 
 
 def _raised(name: str, error: BaseException) -> RewardError:
-    return RewardError(f"Reward function {name!r} raised {type(error).__name__}: {error}")
+    return RewardError(f"Reward function {name!r} raised {type(error).__name__}: {text_of(error)}")
 
 
 class Part(NamedTuple):
@@ -169,7 +170,7 @@ async def score_states(
     function among them `score_parts` gives the same at less cost.
     """
     metrics: list[dict[str, float]] = [{} for _ in states]
-    errors: list[list[dict[str, str]]] = [[] for _ in states]
+    errors: list[list[dict[str, Any]]] = [[] for _ in states]
     for call in calls:
         if call.per_group:
             columns = await _group_values(call, states, group_objects, time_limit_s)
@@ -188,7 +189,7 @@ async def score_states(
 
 async def _score_one(state: State, parts: Sequence[Part]) -> Score:
     metrics: dict[str, float] = {}
-    errors: list[dict[str, str]] = []
+    errors: list[dict[str, Any]] = []
     reward = 0.0
     for call, objects, time_limit_s in parts:
         try:
@@ -223,7 +224,7 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
 
 async def _value(
     call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
-) -> tuple[float, dict[str, str] | None]:
+) -> tuple[float, dict[str, Any] | None]:
     try:
         return await call_individual(call, state, objects, time_limit_s), None
     except (RewardError, ScoringTimeout) as error:
@@ -232,7 +233,7 @@ async def _value(
 
 async def _group_values(
     call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
-) -> list[tuple[float, dict[str, str] | None]]:
+) -> list[tuple[float, dict[str, Any] | None]]:
     try:
         values = await call_for_group(call, states, objects, time_limit_s)
         return [(value, None) for value in values]
@@ -240,11 +241,11 @@ async def _group_values(
         return [(0.0, _recorded(call, error, states)) for _ in states]
 
 
-def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> dict[str, str]:
+def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> dict[str, Any]:
     # Of rollouts that had failed before, their own error says enough: there was no completion to score.
     level = logging.DEBUG if all(state.error is not None for state in states) else logging.WARNING
     logger.log(level, "%s", error)
-    return {**error_info(error), "function": call.name, "message": str(error)}
+    return scoring_error_info(error, call.func, call.name)
 
 
 def merge(scores: Sequence[Score]) -> Score:
@@ -273,14 +274,50 @@ def group_advantages(rewards_G: Sequence[float]) -> list[float]:
 
 
 def write_scores(states: Sequence[State], scores: Sequence[Score]) -> None:
-    """Put the scores into the states: the only place that does. Steps that have no own reward take the rollout's."""
+    """Put the scores into the states. Steps that have no own reward take the rollout's.
+
+    Where infrastructure failed a reward function, the sum of the others is not a reward: the reward is void.
+    """
     for state, score in zip(states, scores, strict=True):
         state.reward = score.reward
         state.metrics = score.metrics
         state.reward_errors = score.errors or None
+        if score.errors and is_void(state):
+            write_void(state, score.metrics)
+            continue
         for step in state.trajectory or ():
             if step["reward"] is None:
                 step["reward"] = score.reward
+
+
+def write_void(state: State, metrics: dict[str, float]) -> None:
+    """Make the reward of a rollout void: reward and advantage 0.0, in every step too."""
+    state.reward = 0.0
+    state.advantage = 0.0
+    state.metrics = metrics
+    for step in state.trajectory or ():
+        step["reward"] = step["advantage"] = 0.0
+
+
+async def measured(
+    calls: Sequence[RewardCall],
+    state: State,
+    objects: Mapping[str, Any],
+    time_limit_s: float,
+) -> dict[str, float]:
+    """The metrics of a rollout whose reward is void: functions with weight 0 are measured, one that raises is left
+    out; all others count 0.0 and are not called.
+    """
+    metrics: dict[str, float] = {}
+    for call in calls:
+        if call.weight:
+            metrics[call.name] = 0.0
+        elif not call.per_group:
+            try:
+                metrics[call.name] = await call_individual(call, state, objects, time_limit_s)
+            except (RewardError, ScoringTimeout) as error:
+                logger.debug("%s", error)
+    return metrics
 
 
 def write_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:

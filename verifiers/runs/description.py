@@ -48,7 +48,7 @@ class RunDescription:
     ) -> GenerateMetadata:
         """The metadata of 0.1.14 under its names, and ours beside it.
 
-        Ours: `format_version`, `avg_reward_error_free`, `reward_stderr`, `reward_ci95`, `num_errors`,
+        Ours: `format_version`, `avg_reward_error_free`, `reward_stderr`, `reward_ci95`, `num_errors`, `num_failed`,
         `num_reward_errors`, `num_truncated`, `cost` (when a price was given), `provenance`. What cannot be computed,
         e.g. an error of one example, is None. `tools`: those that every rollout had.
         """
@@ -72,6 +72,7 @@ class RunDescription:
             "avg_metrics": {name: metric.estimate.mean for name, metric in summary.metrics.items()},
             "avg_error": summary.error_rate,
             "num_errors": summary.error_count,
+            "num_failed": summary.failed,
             "num_reward_errors": summary.reward_error_rollouts,
             "num_truncated": summary.truncated,
             "pass_at_k": {str(k): estimate.mean for k, estimate in summary.pass_at_k.items()},

@@ -1,6 +1,6 @@
 """Errors as v0's names read them: chains of causes, and what is saved of an error turned back into one.
 
-The library itself uses `verifiers.errors.error_chain` and `error_info`.
+The library itself uses `verifiers.errors.error_chain` and `verifiers.saved_errors.error_info`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any, TypedDict
 
-from verifiers.errors import Error, error_chain, error_info
+from verifiers.errors import Error, error_chain
+from verifiers.saved_errors import error_info
 
 
 class ErrorData(TypedDict):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from verifiers.runs.statistics import pass_all_k, pass_at_k, powers_of_two
+from verifiers.saved_errors import is_void
 from verifiers.types import RolloutOutput
 
 
@@ -78,11 +79,11 @@ class MeanMetric(_Adding, ABC):
 
 
 class RewardMetric(MeanMetric):
-    """Mean reward; a missing reward counts 0.0."""
+    """Mean reward; a missing reward, and that of a rollout that crashed, counts 0.0."""
 
     def extract(self, output: RolloutOutput) -> float:
         """The reward."""
-        return output.get("reward") or 0.0
+        return 0.0 if is_void(output) else output.get("reward") or 0.0
 
 
 class ErrorRateMetric(MeanMetric):
@@ -164,7 +165,8 @@ class PassAtKMetric(_Adding):
         """Count one rollout."""
         example = output.get("example_id")
         self._counts[example] += 1
-        self._passes[example] += (output.get("reward") or 0.0) >= self.threshold
+        passes = (output.get("reward") or 0.0) >= self.threshold
+        self._passes[example] += passes and not is_void(output)
 
     def reset(self) -> None:
         """Forget everything."""

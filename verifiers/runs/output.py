@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from verifiers.errors import error_info
 from verifiers.messages import sanitize_tool_calls
+from verifiers.saved_errors import error_info
 from verifiers.state import LIVE_KEYS, State
 from verifiers.timing import RolloutTiming, TimeSpan, TimeSpans
 from verifiers.types import RolloutOutput, TokenUsage

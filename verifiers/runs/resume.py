@@ -7,7 +7,7 @@ word and numbered in the order they were saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,6 +16,7 @@ from verifiers.configs import OnChanged
 from verifiers.errors import RETRYABLE, ConfigError
 from verifiers.runs.encoding import jsonable
 from verifiers.runs.saved import load_metadata
+from verifiers.saved_errors import LATE_NAMES, saved_types, type_names
 from verifiers.tasks import input_key
 
 Row = Mapping[str, Any]
@@ -223,23 +224,21 @@ def _changed_message(changed: Sequence[ChangedRow], keys: Mapping[Any, str]) -> 
 
 
 def failed_by_infrastructure(output: Mapping[str, Any]) -> bool:
-    """Whether the rollout ended in an error that another try may not meet (`verifiers.errors.RETRYABLE`)."""
-    return _error_name(output) in _retryable_names()
+    """Whether infrastructure failed the rollout or its scoring, so that another attempt may succeed
+    (`verifiers.errors.RETRYABLE`, also as a cause).
+    """
+    error = output.get("error")
+    types = saved_types(error) if isinstance(error, Mapping) else [error]
+    retryable = type_names(RETRYABLE) | LATE_NAMES
+    return any(name in retryable for name in types) or any(
+        isinstance(entry, Mapping) and entry.get("voids_reward")
+        for entry in output.get("errors") or ()
+    )
 
 
 def _error_name(output: Mapping[str, Any]) -> str | None:
-    error = output.get("error")
+    error = output.get("error") or next(iter(output.get("errors") or ()), None)
     return error.get("error") if isinstance(error, Mapping) else error
-
-
-def _retryable_names() -> set[str]:
-    return {kind.__name__ for root in RETRYABLE for kind in _with_subclasses(root)}
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    for subclass in kind.__subclasses__():
-        yield from _with_subclasses(subclass)
 
 
 # ------------------------------------------------------------------------------------------------ settings

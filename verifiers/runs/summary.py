@@ -1,8 +1,8 @@
 """What a run says: rewards with their error, pass@k, metrics, errors, truncations, tokens, speed, cost.
 
-A failed rollout counts with its saved reward, 0.0: leaving failures out would flatter a model that fails on hard
-examples. The mean over the rollouts in which nothing failed stands beside it; when the two differ much, fix the
-failures before believing either.
+A rollout that crashed counts 0.0 and does not pass, whatever its line says: leaving failures out would flatter a model
+that fails on hard examples. The mean over the rollouts in which nothing failed stands beside it; when the two differ
+much, fix the failures before believing either.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from verifiers.runs.statistics import (
     powers_of_two,
     wilson_interval,
 )
+from verifiers.saved_errors import is_void
 from verifiers.types import TokenUsage
 
 MAX_EXAMPLES = 3
@@ -53,6 +54,8 @@ class ErrorCount:
     count: int
     messages: tuple[str, ...]
     """Up to three different messages."""
+    where: str | None = None
+    """File, line and function of the author's code, of the first that names one."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,12 @@ class Summary:
     """Reward functions that raised, by function; each counted 0.0 for that rollout."""
     reward_error_rollouts: int
     """Rollouts in which a reward function raised."""
+    failed: int
+    """Rollouts in which anything failed: an error, a reward function that raised, a reward that is missing."""
+    failed_interval: Interval
+    """95 % interval of their share (Wilson)."""
+    void: int
+    """Rollouts that crashed or that infrastructure failed; they count 0.0."""
     truncated: int
     stop_conditions: Mapping[str, int]
     tokens: Tokens
@@ -204,16 +213,20 @@ class _Failures:
 
     counts: Counter[str] = field(default_factory=Counter)
     messages: dict[str, list[str]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, message: str) -> None:
+    def add(self, name: str, message: str, where: str | None = None) -> None:
         self.counts[name] += 1
+        if where:
+            self.places.setdefault(name, where)
         kept = self.messages.setdefault(name, [])
         if len(kept) < MAX_EXAMPLES and message not in kept:
             kept.append(message)
 
     def summary(self) -> dict[str, ErrorCount]:
         return {
-            name: ErrorCount(n, tuple(self.messages[name])) for name, n in self.counts.most_common()
+            name: ErrorCount(n, tuple(self.messages[name]), self.places.get(name))
+            for name, n in self.counts.most_common()
         }
 
 
@@ -228,6 +241,8 @@ class RunningSummary:
         self.truncated = 0
         self.unscored = 0
         self.reward_error_rollouts = 0
+        self.failed = 0
+        self.void = 0
         self.tools: list[Any] | None = None
         """The tools that every rollout had; None when rollouts differ."""
         self._tools_differ = False
@@ -287,12 +302,17 @@ class RunningSummary:
         self.rollouts += 1
         reward = _finite(output.get("reward"))
         failed = self._add_failures(output, unscored=reward is None)
-        if reward is None:
+        is_crash = failed and is_void(output)
+        if reward is None or is_crash:
             reward = 0.0
         self._rewards.add(example, reward)
-        if not failed:
+        if failed:
+            self.failed += 1
+            self.void += is_crash
+        else:
             self._clean_rewards.add(example, reward)
-        self._passes[example] = self._passes.get(example, 0) + (reward >= self.pass_threshold)
+        passes = reward >= self.pass_threshold and not is_crash
+        self._passes[example] = self._passes.get(example, 0) + passes
         for name, value in (output.get("metrics") or {}).items():
             number = _finite(value)
             if number is not None:
@@ -314,14 +334,17 @@ class RunningSummary:
             self.error_count += 1
             name = error.get("error") if isinstance(error, Mapping) else error
             message = error.get("error_chain_repr") if isinstance(error, Mapping) else error
-            self._errors.add(str(name), str(message))
+            where = error.get("where") if isinstance(error, Mapping) else None
+            self._errors.add(str(name), str(message), where)
         reward_errors = output.get("errors") or ()
         for entry in reward_errors:
             name = (
                 entry.get("function") or entry.get("name") or entry.get("type") or "reward function"
             )
             self._reward_errors.add(
-                str(name), str(entry.get("message") or entry.get("error") or entry)
+                str(name),
+                str(entry.get("message") or entry.get("error") or entry),
+                entry.get("where"),
             )
         self.reward_error_rollouts += bool(reward_errors)
         self.unscored += unscored
@@ -368,6 +391,9 @@ class RunningSummary:
             errors=self._errors.summary(),
             reward_errors=self._reward_errors.summary(),
             reward_error_rollouts=self.reward_error_rollouts,
+            failed=self.failed,
+            failed_interval=wilson_interval(self.failed, self.rollouts),
+            void=self.void,
             truncated=self.truncated,
             stop_conditions=dict(self._stops.most_common()),
             tokens=Tokens(

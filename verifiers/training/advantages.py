@@ -25,6 +25,7 @@ from verifiers.training.samples import (
     OnDrift,
     TokenSample,
     failure_of,
+    reward_of,
     rollout_advantage,
     samples_of,
 )
@@ -157,15 +158,18 @@ def given_advantages(
 ) -> list[float] | None:
     """The advantages that an environment gave to the healthy rollouts (by index) of a group; None when it did not.
 
-    Scoring a group writes reward minus mean (of all rollouts, failed ones too) where the environment gives nothing:
-    that is no choice of the environment's, and does not replace an estimator.
+    Scoring a group writes reward minus mean where the environment gives nothing (the mean of all rollouts that did not
+    crash; older versions counted crashes as 0): the environment did not choose those, and the estimator replaces them.
     """
     given = [own for n in healthy if (own := advantages_G[n]) is not None and math.isfinite(own)]
     if not given or len(given) < len(healthy):
         return None
-    rewards = [reward if reward and math.isfinite(reward) else 0.0 for reward in rewards_G]
-    default = group_mean(rewards)[list(healthy)]
-    return None if np.allclose(given, default, rtol=1e-6, atol=1e-9) else given
+    # Healthy rollouts have a finite reward, so there is at least one; a crashed rollout has none.
+    finite = [reward for reward in rewards_G if reward is not None and math.isfinite(reward)]
+    own = np.array([rewards_G[n] or 0.0 for n in healthy])
+    defaults = (own - sum(finite) / count for count in (len(finite), len(rewards_G)))
+    is_default = any(np.allclose(given, default, rtol=1e-6, atol=1e-9) for default in defaults)
+    return None if is_default else given
 
 
 def group_samples(
@@ -185,7 +189,7 @@ def group_samples(
     failures = [reason for output in outputs if (reason := failure_of(output)) is not None]
     rewards = [float(outputs[index]["reward"]) for index in healthy]
     given = given_advantages(
-        [output.get("reward") for output in outputs],
+        [reward_of(output) for output in outputs],
         [rollout_advantage(output) for output in outputs],
         healthy,
     )

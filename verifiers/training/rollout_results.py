@@ -19,6 +19,7 @@ from verifiers.training.samples import (
     Span,
     TokenSample,
     failure_of,
+    reward_of,
     rollout_advantage,
     samples_of,
 )
@@ -43,6 +44,7 @@ class RolloutResult:
     """One finished, scored rollout."""
 
     reward: float
+    """NaN when the rollout crashed."""
     failure: str | None
     """Why it does not train, None when it does."""
     samples: list[TokenSample]
@@ -89,7 +91,7 @@ def result_of(
     """What is kept of a finished and scored rollout."""
     failure = failure_of(state)
     return RolloutResult(
-        reward=float(state.get("reward") or 0.0),
+        reward=reward_of(state),
         failure=failure,
         samples=samples_of(state, on_drift=on_drift, group_id=group_id, env_id=env_id),
         advantage=rollout_advantage(state),

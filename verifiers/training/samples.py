@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from verifiers.errors import Error
+from verifiers.saved_errors import is_void
 from verifiers.tokens import Chain, StepTokens, stored_steps
 
 if TYPE_CHECKING:
@@ -144,6 +145,12 @@ def failure_of(output: Mapping[str, Any]) -> str | None:
     if reward is None or not math.isfinite(reward):
         return f"its reward is {reward}"
     return None
+
+
+def reward_of(output: Mapping[str, Any]) -> float:
+    """The reward of a rollout; NaN when there is none: it is missing, or the rollout crashed."""
+    reward = output.get("reward")
+    return math.nan if reward is None or is_void(output) else float(reward)
 
 
 def rollout_advantage(output: Mapping[str, Any]) -> float | None:

@@ -10,6 +10,7 @@ import orjson
 
 from verifiers.runs.encoding import decode_line, encode_line, jsonable
 from verifiers.runs.output import output_from_state
+from verifiers.saved_errors import is_void
 from verifiers.state import State
 from verifiers.training.dispatch_events import EvaluationEnd
 from verifiers.types import RolloutOutput, SamplingArgs
@@ -21,7 +22,7 @@ class Evaluation(NamedTuple):
     outputs: list[RolloutOutput]
     """In the order of the examples."""
     mean_reward: float
-    """Failed rollouts count 0."""
+    """As in the headline of `vf-eval`: rollouts that crashed count 0."""
     versions: tuple[int, int]
     """Policy version when it began and when it ended."""
 
@@ -95,7 +96,7 @@ class RunningEvaluation:
     def result(self, version: int) -> Evaluation:
         """The outputs of all groups; `version`: of the policy now."""
         outputs = [one for example in range(len(self.rows)) for one in self._outputs[example]]
-        rewards = [output["reward"] if output["error"] is None else 0.0 for output in outputs]
+        rewards = [0.0 if is_void(output) else output["reward"] for output in outputs]
         return Evaluation(outputs, sum(rewards) / max(len(rewards), 1), (self.version, version))
 
     # ------------------------------------------------------------------------------------------ resuming

@@ -1,6 +1,5 @@
-"""v0 import path; see `verifiers.errors` and `verifiers.runs.error_chain`."""
+"""v0 import path; see `verifiers.saved_errors` and `verifiers.runs.error_chain`."""
 
-from verifiers.errors import error_info as error_info
 from verifiers.runs.error_chain import ErrorChain as ErrorChain
 from verifiers.runs.error_chain import ErrorData as ErrorData
 from verifiers.runs.error_chain import error_data as error_data
@@ -13,3 +12,4 @@ from verifiers.runs.error_chain import get_vf_error_chain as get_vf_error_chain
 from verifiers.runs.error_chain import is_error_data as is_error_data
 from verifiers.runs.error_chain import validate_error_data as validate_error_data
 from verifiers.runs.error_chain import vf_error_types as vf_error_types
+from verifiers.saved_errors import error_info as error_info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -204,7 +205,7 @@ def list_evaluations(
             _subjects(row) or "-",
             row.get("model_name"),
             row.get("status"),
-            _short((row.get("metrics") or {}).get("reward")),
+            _reward(row.get("metrics") or {}),
             row.get("total_samples"),
         ]
         for row in found
@@ -281,6 +282,14 @@ def _subjects(evaluation: dict[str, Any]) -> list[str]:
         f"{one['name']}@{one['version']}" if one.get("version") else str(one["name"])
         for one in known
     ]
+
+
+def _reward(metrics: Mapping[str, Any]) -> str:
+    """The mean reward, and beside it the mean without failed rollouts where the two differ."""
+    mean, clean = metrics.get("reward"), metrics.get("reward_error_free")
+    if clean is None or clean == mean:
+        return _short(mean)
+    return f"{_short(mean)} ({_short(clean)} error-free)"
 
 
 def _short(value: Any) -> Any:

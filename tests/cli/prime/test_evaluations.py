@@ -217,6 +217,24 @@ async def test_large_runs_go_in_batches_that_the_hub_takes(
         assert caught.value.evaluation_id
 
 
+def test_a_crash_that_an_older_version_had_scored_earns_nothing_on_the_hub(prime, published):
+    error = {"error": "EnvironmentCodeError", "error_chain_str": "EnvironmentCodeError -> KeyError"}
+    run = write_run(Path("run"), rows=2, avg_reward=1.0)
+    lines = [
+        {"example_id": 0, "reward": 1.0, "error": {**error, "traceback": "File /home/me"}},
+        {"example_id": 1, "reward": 1.0, "error": None},
+    ]
+    (run / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pushed = prime("eval", "push", run, "--env", published, "--public", "--json").json
+    listed = prime("eval", "list", "--json").json["evaluations"][0]
+    samples = prime("eval", "samples", pushed["evaluation_id"], "--json").json["samples"]
+
+    assert (listed["metrics"]["reward"], listed["metrics"]["reward_error_free"]) == (0.5, 1.0)
+    assert [sample["reward"] for sample in samples] == [0.0, 1.0]
+    assert "/home/me" not in json.dumps(samples)
+    assert "0.500 (1.000 error-free)" in prime("eval", "list").out
+
+
 def test_the_numbers_of_a_run_keep_their_names():
     metadata = {
         "avg_reward": 0.5,

@@ -248,7 +248,7 @@ async def test_what_a_hook_raises_is_the_rollouts_error(hook: str, error: Except
     own = "SandboxError" if isinstance(error, vf.SandboxError) else "EnvironmentCodeError"
     assert output["error"]["error"] == own
     assert "broken" in output["error"]["error_chain_repr"]
-    assert output["reward"] == 1.0  # still scored: partial work may count
+    assert output["reward"] == 0.0  # a crash earns nothing
 
 
 async def test_one_failed_rollout_leaves_its_siblings_alone() -> None:

@@ -159,7 +159,8 @@ async def test_an_unknown_argument_is_an_error_that_names_the_legal_ones() -> No
     [found] = await scored(vf.Rubric(funcs=[broken, returns(1.0)]))
     assert found["reward"] == 1.0
     [error] = found["reward_errors"]
-    assert error["error"] == "RewardError"
+    assert error["error"] == "RewardArgumentError"
+    assert "Did you mean 'answer'?" in error["message"]
     assert "asks for 'anwser'" in error["message"]
     for legal in ("answer", "completion", "info", "parser", "prompt", "state", "task", "topic"):
         assert legal in error["message"]

@@ -38,6 +38,7 @@ OURS = {
     "reward_stderr",
     "reward_ci95",
     "num_errors",
+    "num_failed",
     "num_reward_errors",
     "num_truncated",
     "provenance",

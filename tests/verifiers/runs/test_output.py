@@ -146,7 +146,9 @@ def test_an_error_is_saved_with_its_causes(make_state):
         "error": "ToolCallError",
         "error_chain_repr": "ToolCallError('outer') -> ValueError('inner')",
         "error_chain_str": "ToolCallError -> ValueError",
+        "traceback": output["error"]["traceback"],
     }
+    assert "ValueError: inner" in output["error"]["traceback"]
     assert output["error_chain"] == "ToolCallError('outer') -> ValueError('inner')"
     assert output["long_error_chain"] == "ToolCallError -> ValueError"
 

@@ -156,7 +156,9 @@ def test_one_example_has_a_mean_but_no_error():
 def test_the_summary_is_json_with_names():
     as_json = summarize([out(0, 1.0), out(1, 0.0, error=ERROR)]).as_json()
     assert as_json["reward"]["mean"] == 0.5
-    assert as_json["errors"] == {"ModelError": {"count": 1, "messages": ["ModelError('503')"]}}
+    assert as_json["errors"] == {
+        "ModelError": {"count": 1, "messages": ["ModelError('503')"], "where": None}
+    }
     assert as_json["pass_at_k"]["1"]["clusters"] == 2
     assert as_json["error_rate"] == 0.5
     json.dumps(as_json, allow_nan=False)
