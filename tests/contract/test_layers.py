@@ -8,10 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = {
-    0: "types errors decorators records packed_tokens timing state configs keys concurrency per_loop"
+    0: "types errors decorators records timing state configs keys concurrency per_loop"
     " saved_errors",
-    1: "messages packages.archive",
-    2: "parsers tasks clients tools sandboxes tokens packages.manifest",
+    1: "messages tokens packages.archive",
+    2: "parsers tasks clients tools sandboxes packages.manifest",
     3: "rubrics rollouts runs interception",
     4: "envs",
     5: "loading packages serve training viewer hub testing evaluation evaluations prompt_search endpoint logs"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from verifiers.clients.http_client import HttpClient
-from verifiers.clients.sampling import Sampling
+from verifiers.clients.payloads import Sampling
 from verifiers.configs import ClientConfig
 from verifiers.errors import BadRequestError, InvalidModelResponseError
 from verifiers.messages import from_raw_tool_call
@@ -43,7 +43,7 @@ class AnthropicMessagesClient(HttpClient):
 
     def setup_client(self, config: ClientConfig) -> Any:
         """An `AsyncAnthropic` for the configuration; needs the `anthropic` extra, which requests do not."""
-        from verifiers.clients.sdk_setup import setup_anthropic_client
+        from verifiers.clients.connect import setup_anthropic_client
 
         return setup_anthropic_client(config)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from verifiers.clients.sdk_errors import as_model_error
+from verifiers.clients.sdk import as_model_error
 from verifiers.configs import ClientConfig
 from verifiers.errors import ConfigError, Error
 

@@ -19,15 +19,15 @@ import orjson
 from pydantic import ValidationError
 from yarl import URL
 
-from verifiers.clients.adaptive import AdaptiveLimit
-from verifiers.clients.endpoints import Channel, Endpoint
-from verifiers.clients.sdk_objects import endpoint_of, speaks_anthropic
+from verifiers.clients.endpoints import AdaptiveLimit, Channel, Endpoint
+from verifiers.clients.sdk import endpoint_of, speaks_anthropic
 from verifiers.clients.transport import Transport, address
 from verifiers.configs import CLIENT_TYPES, ClientConfig, ClientType, EndpointClientConfig
 from verifiers.errors import AuthenticationError, ConfigError
 
 if TYPE_CHECKING:
     from verifiers.clients.client import Client
+    from verifiers.configs import ClientConfig
 
 
 class Provider(NamedTuple):
@@ -352,14 +352,59 @@ async def close_all_clients() -> None:
 
     Not needed for correctness: connections end with their event loop. It ends them earlier.
     """
-    from verifiers.clients.http_client import HttpClient
-
     for client in [*_by_config.values(), *(client for _, client in _by_object.values())]:
-        if isinstance(client, HttpClient):
-            await client.aclose()
+        if (aclose := getattr(client, "aclose", None)) is not None:  # clients over our transport
+            await aclose()
 
 
 def forget_clients() -> None:
     """Drop the shared clients, so that the next `resolve_client` makes new ones (after a change of proxies, say)."""
     _by_config.clear()
     _by_object.clear()
+
+
+def setup_http_client(config: ClientConfig) -> Any:
+    """An `httpx.AsyncClient` with the configuration's limits, time limits and headers."""
+    import httpx
+
+    config = resolve_client_config(config)
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(config.timeout, connect=config.connect_timeout),
+        limits=httpx.Limits(
+            max_connections=config.max_connections,
+            max_keepalive_connections=config.max_keepalive_connections,
+        ),
+        headers={**team_headers(config), **config.extra_headers},
+    )
+
+
+def setup_openai_client(config: ClientConfig) -> Any:
+    """An `AsyncOpenAI` for the configuration; raises AuthenticationError when its key is missing."""
+    import openai
+
+    return openai.AsyncOpenAI(**_options(config, openai.Timeout))
+
+
+def setup_anthropic_client(config: ClientConfig) -> Any:
+    """An `AsyncAnthropic` for the configuration; needs the `anthropic` extra."""
+    try:
+        import anthropic
+    except ImportError as error:
+        raise ImportError(
+            "The Anthropic SDK is not installed: `pip install 'verifiers[anthropic]'`. "
+            "The anthropic_messages client itself does not need it."
+        ) from error
+    options = _options(config, anthropic.Timeout)
+    options["base_url"] = options["base_url"].rstrip("/").removesuffix("/v1")
+    return anthropic.AsyncAnthropic(**options)
+
+
+def _options(config: ClientConfig, timeout_type: Any) -> dict[str, Any]:
+    config = resolve_client_config(config)
+    return {
+        "base_url": config.api_base_url,
+        "api_key": api_key_of(config),
+        "max_retries": config.max_retries,
+        "timeout": timeout_type(config.timeout, connect=config.connect_timeout),
+        "default_headers": {**team_headers(config), **config.extra_headers},
+    }

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
-from verifiers.clients.answers import native_of, payload_of, with_plain_ids
 from verifiers.clients.client import Client
 from verifiers.clients.connect import channel_of_config, channel_of_sdk_object
 from verifiers.clients.endpoints import Channel
-from verifiers.clients.request_body import encoded
-from verifiers.clients.sampling import Sampling, split
-from verifiers.clients.sdk_errors import as_model_error
-from verifiers.clients.sdk_objects import is_synchronous, split_arguments
+from verifiers.clients.payloads import (
+    Sampling,
+    encoded,
+    native_of,
+    payload_of,
+    split,
+    with_plain_ids,
+)
+from verifiers.clients.sdk import as_model_error, is_synchronous, split_arguments
 from verifiers.configs import ClientConfig
 from verifiers.errors import Error, InvalidModelResponseError
 

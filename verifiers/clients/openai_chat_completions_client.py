@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from verifiers.clients import chat_completions
 from verifiers.clients.chat_completions import content_to_text as content_to_text
 from verifiers.clients.http_client import HttpClient
-from verifiers.clients.sampling import Sampling
+from verifiers.clients.payloads import Sampling
 from verifiers.configs import ClientConfig
 from verifiers.types import Response
 
@@ -23,7 +23,7 @@ class OpenAIChatCompletionsClient(HttpClient):
 
     def setup_client(self, config: ClientConfig) -> Any:
         """An `AsyncOpenAI` for the configuration."""
-        from verifiers.clients.sdk_setup import setup_openai_client
+        from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 
@@ -66,7 +66,7 @@ class OpenAIChatCompletionsClient(HttpClient):
 
 def parse_reasoning_content(message: Any) -> str | None:
     """The reasoning in a chat message, whatever the endpoint calls it."""
-    from verifiers.clients.answers import payload_of
+    from verifiers.clients.payloads import payload_of
 
     return chat_completions.parse_reasoning(payload_of(message))
 

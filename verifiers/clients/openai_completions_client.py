@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from verifiers.clients.chat_completions import FINISH_REASONS, only_choice, parse_usage
+from verifiers.clients.chat_completions import (
+    FINISH_REASONS,
+    only_choice,
+    parse_tokens,
+    parse_usage,
+)
 from verifiers.clients.http_client import HttpClient
-from verifiers.clients.response_tokens import parse_tokens
-from verifiers.clients.sampling import Sampling
+from verifiers.clients.payloads import Sampling
 from verifiers.configs import ClientConfig
 from verifiers.errors import BadRequestError, EmptyModelResponseError
 from verifiers.types import Response, ResponseMessage
@@ -22,7 +26,7 @@ class OpenAICompletionsClient(HttpClient):
 
     def setup_client(self, config: ClientConfig) -> Any:
         """An `AsyncOpenAI` for the configuration."""
-        from verifiers.clients.sdk_setup import setup_openai_client
+        from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from verifiers.clients.http_client import HttpClient
-from verifiers.clients.sampling import Sampling
+from verifiers.clients.payloads import Sampling
 from verifiers.configs import ClientConfig
 from verifiers.errors import BadRequestError, EmptyModelResponseError, InvalidModelResponseError
 from verifiers.messages import from_raw_tool_call
@@ -26,7 +26,7 @@ class OpenAIResponsesClient(HttpClient):
 
     def setup_client(self, config: ClientConfig) -> Any:
         """An `AsyncOpenAI` for the configuration."""
-        from verifiers.clients.sdk_setup import setup_openai_client
+        from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 

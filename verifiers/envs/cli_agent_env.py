@@ -31,10 +31,10 @@ from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.errors import InfraError, TunnelError
 from verifiers.interception.answers import empty_response
 from verifiers.interception.doorway import Doorway
-from verifiers.interception.per_loop import LoopServers
 from verifiers.interception.server import (
     Intercept,
     InterceptionServer,
+    LoopServers,
     deliver_response,
     synthesize_stream,
 )

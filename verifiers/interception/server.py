@@ -34,6 +34,7 @@ from verifiers.interception.requests import (
     protocol_from_path,
     read_request,
 )
+from verifiers.per_loop import PerLoop
 from verifiers.types import Response
 
 logger = logging.getLogger(__name__)
@@ -342,3 +343,14 @@ async def synthesize_stream(
 def _fail_stream(intercept: Intercept, error: BaseException) -> None:
     deliver_response(intercept, None, error)
     intercept["chunk_queue"].put_nowait(error)
+
+
+class LoopServers(PerLoop[InterceptionServer]):
+    """Opens a server in each event loop on first use, and closes it with that loop or by `aclose()`."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        """The same for all of them."""
+        super().__init__(
+            lambda: InterceptionServer(port, self.secret), lambda server: server.stop()
+        )

@@ -7,7 +7,13 @@
 Nothing here imports numpy or pyarrow until arrays or files are asked for: the rollout loop imports this package.
 """
 
-from verifiers.tokens.graph import Chain, TokenGraph, TokensInvalid, graph_of
-from verifiers.tokens.step_tokens import StepTokens, stored_steps
+from verifiers.tokens.graph import (
+    Chain,
+    StepTokens,
+    TokenGraph,
+    TokensInvalid,
+    graph_of,
+    stored_steps,
+)
 
 __all__ = ["Chain", "StepTokens", "TokenGraph", "TokensInvalid", "graph_of", "stored_steps"]

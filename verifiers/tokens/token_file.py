@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from verifiers.errors import Error
-from verifiers.tokens.graph import Chain, TokenGraph
-from verifiers.tokens.step_tokens import StepTokens, stored_steps
+from verifiers.tokens.graph import Chain, StepTokens, TokenGraph, stored_steps
 
 TOKENS_FILE = "tokens.arrow"
 INDEX_FILE = "tokens.index"

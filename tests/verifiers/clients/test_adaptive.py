@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from verifiers.clients.adaptive import COOLDOWN_S, FIRST_LIMIT, LEAST_LIMIT, AdaptiveLimit
-from verifiers.clients.endpoints import Gate
+from verifiers.clients.endpoints import COOLDOWN_S, FIRST_LIMIT, LEAST_LIMIT, AdaptiveLimit, Gate
 
 
 def run_round(limit: AdaptiveLimit, now_s: float) -> None:

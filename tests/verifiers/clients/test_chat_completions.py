@@ -16,7 +16,7 @@ from verifiers.clients.chat_completions import (
     native_tool,
     response_of,
 )
-from verifiers.clients.sampling import split
+from verifiers.clients.payloads import split
 from verifiers.errors import (
     BadRequestError,
     EmptyModelResponseError,

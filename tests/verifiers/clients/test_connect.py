@@ -14,8 +14,9 @@ from verifiers.clients.connect import (
     client_class,
     resolve_client_config,
     resolve_client_configs,
+    setup_http_client,
+    setup_openai_client,
 )
-from verifiers.clients.sdk_setup import setup_http_client, setup_openai_client
 from verifiers.configs import ClientConfig
 from verifiers.errors import AuthenticationError, ModelError
 from verifiers.types import UserMessage

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.response_tokens import parse_routed_experts, parse_tokens
+from verifiers.clients.chat_completions import parse_routed_experts, parse_tokens
 from verifiers.errors import InvalidModelResponseError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.retries import LONGEST_WAIT_S, backoff_s, retry_after_s, wait_s
+from verifiers.clients.endpoints import LONGEST_WAIT_S, backoff_s, retry_after_s, wait_s
 
 
 @given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))

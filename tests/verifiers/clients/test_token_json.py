@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.answers import with_plain_ids
-from verifiers.clients.token_json import KnownPrompt
+from verifiers.clients.openai_chat_completions_token_client import KnownPrompt
+from verifiers.clients.payloads import with_plain_ids
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 TEXTS = st.text() | st.sampled_from(['"prompt_token_ids":[1,2]', '\\"prompt_token_ids": [', "]"])

@@ -18,9 +18,7 @@ from loopback import Answer, loopback_endpoint
 from yarl import URL
 
 from verifiers.clients import transport as transport_module
-from verifiers.clients.adaptive import FIRST_LIMIT
-from verifiers.clients.endpoints import Channel, Endpoint
-from verifiers.clients.retries import LONGEST_RETRY_AFTER_S
+from verifiers.clients.endpoints import FIRST_LIMIT, LONGEST_RETRY_AFTER_S, Channel, Endpoint
 from verifiers.clients.transport import (
     SPARE_FILES,
     ConnectFailed,
@@ -218,7 +216,7 @@ async def test_an_endpoint_that_asks_for_hours_fails_at_once_and_says_why(
 
 
 async def test_the_waits_grow(endpoint, make_client, waits, monkeypatch):
-    monkeypatch.setattr("verifiers.clients.retries.random.random", lambda: 0.5)
+    monkeypatch.setattr("verifiers.clients.endpoints.random.random", lambda: 0.5)
     endpoint.script(BUSY)
     with pytest.raises(RateLimitError):
         await make_client(max_retries=8).get_response(PROMPT, "m", {})

@@ -267,6 +267,6 @@ async def test_a_server_that_says_no_versions_gets_those_of_the_requests_and_a_s
 
 
 def _sampling():
-    from verifiers.clients.sampling import split
+    from verifiers.clients.payloads import split
 
     return split({}, length_key="max_tokens")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.packed_tokens import PackedTokens, packed_ids
 from verifiers.tokens import TokenGraph
+from verifiers.tokens.packed import PackedTokens, packed_ids
 from verifiers.types import ResponseTokens
 
 PROMPT, COMPLETION, LOGPROBS = [5, 6, 7], [8, 9], [-0.5, -0.25]

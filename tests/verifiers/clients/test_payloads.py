@@ -2,7 +2,7 @@
 
 import pytest
 
-from verifiers.clients.request_body import encoded
+from verifiers.clients.payloads import encoded
 from verifiers.errors import ModelError
 from verifiers.types import UserMessage
 
