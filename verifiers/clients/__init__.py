@@ -1,16 +1,14 @@
-"""Model clients: how environments and judges talk to a model.
+"""Model clients: how environments and judges call a model. Read `client` first, then `http_client`.
 
 client               the `Client` protocol and its hooks
-http_client          a Client over our transport; the classes below describe one API each
-chat_completions     pure: messages and tools → JSON → Response
-response_tokens      pure: token ids and log-probabilities of an answer
-sampling             pure: sampling arguments → request
-connect              providers, keys, proxies, `resolve_client`
-endpoints            endpoints, round robin, retries
-retries · adaptive   pure: when to try again, how many at once
-failures             pure: what a refusal means
+http_client          a `Client` over the library's transport; each class below describes one API
+*_client             one module per API; `chat_completions` holds the pure functions of the most common one
+payloads             pure: request bodies, response bodies, sampling arguments
+connect              providers, keys, proxies, `resolve_client`; a new API is registered in `CLIENT_CLASSES`
+endpoints            endpoints of one model: round robin, retries, adaptive concurrency
+failures             pure: the error for each refusal
 transport            HTTP on aiohttp
-sdk_*                objects and errors of the OpenAI and Anthropic SDKs
+sdk                  objects and errors of the OpenAI and Anthropic SDKs
 """
 
 from __future__ import annotations

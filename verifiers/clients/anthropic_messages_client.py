@@ -16,7 +16,7 @@ from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 API_VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 4096
-"""The API wants a limit with every request; this is sent when the sampling arguments have none."""
+"""Sent when the sampling arguments have no limit: the API requires one with every request."""
 
 FINISH_REASONS = {
     "end_turn": "stop",
@@ -30,10 +30,10 @@ _DATA_URL = re.compile(r"data:(?P<media_type>[^;,]+);base64,(?P<data>.*)", re.DO
 
 
 class AnthropicMessagesClient(HttpClient):
-    """Messages: thinking blocks that go back with their signatures, tool use, images.
+    """Messages API: thinking blocks are returned with their signatures; tool use; images.
 
-    An answer without any content is not an error here: it is how these models end a turn when a tool's result says
-    it all.
+    A response without any content is not an error here: these models end a turn that way when a tool's result needs
+    no comment.
     """
 
     path: ClassVar[str] = "v1/messages"
@@ -42,13 +42,13 @@ class AnthropicMessagesClient(HttpClient):
     api_headers: ClassVar[dict[str, str]] = {"anthropic-version": API_VERSION}
 
     def setup_client(self, config: ClientConfig) -> Any:
-        """An `AsyncAnthropic` for the configuration; needs the `anthropic` extra, which requests do not."""
+        """Return an `AsyncAnthropic` for the configuration. Needs the extra `anthropic`; requests do not."""
         from verifiers.clients.connect import setup_anthropic_client
 
         return setup_anthropic_client(config)
 
     def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
-        """User and assistant turns; the system messages become one `system` text."""
+        """Return user and assistant turns; the system messages become one `system` text."""
         if isinstance(messages, str):
             return [{"role": "user", "content": messages}], {}
         system: list[str] = []
@@ -70,7 +70,7 @@ class AnthropicMessagesClient(HttpClient):
         return turns, {"system": "\n\n".join(system)} if system else {}
 
     def native_tool(self, tool: Any) -> dict[str, Any]:
-        """A tool definition."""
+        """Return a tool definition."""
         return {
             "name": tool["name"],
             "description": tool["description"],
@@ -85,7 +85,7 @@ class AnthropicMessagesClient(HttpClient):
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        """The JSON body of a request; chat completions' sampling arguments are translated."""
+        """Return the JSON body of a request, with chat completions' sampling arguments translated."""
         body = {"model": model, "max_tokens": DEFAULT_MAX_TOKENS, "messages": prompt, **extra}
         if tools:
             body["tools"] = tools
@@ -93,12 +93,12 @@ class AnthropicMessagesClient(HttpClient):
         return body
 
     def check_payload(self, payload: Any) -> None:
-        """Raise when the answer is no message."""
+        """Raise InvalidModelResponseError for a response that is not a message."""
         if not isinstance(payload, Mapping) or not isinstance(payload.get("content"), list):
-            raise InvalidModelResponseError(f"The answer has no content: {payload!r:.200}")
+            raise InvalidModelResponseError(f"The response has no content: {payload!r:.200}")
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape."""
+        """Return a response in the library's format."""
         texts: list[str] = []
         thoughts: list[str] = []
         thinking_blocks: list[Any] = []
@@ -137,7 +137,7 @@ class AnthropicMessagesClient(HttpClient):
         return Response.of(
             {
                 "id": payload.get("id") or "",
-                "created": 0,  # the API does not say
+                "created": 0,  # the API does not report it
                 "model": payload.get("model") or "",
                 "usage": _usage(payload.get("usage")),
                 "message": ResponseMessage.of(said),
@@ -174,7 +174,7 @@ def _block(part: Mapping[str, Any]) -> Mapping[str, Any]:
             return {"type": "image", "source": source}
         case "input_audio":
             raise BadRequestError(
-                "The messages API takes no audio. Use client_type='openai_chat_completions'."
+                "The messages API does not support audio. Use client_type='openai_chat_completions'."
             )
         case _:
             return part
@@ -204,7 +204,7 @@ def _assistant_content(message: Mapping[str, Any]) -> Any:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """A call's arguments as the API wants them: an object; what the model botched becomes an empty one."""
+    """Return a call's arguments as the object that the API requires; malformed arguments become an empty object."""
     try:
         arguments = json.loads(text)
     except ValueError:
@@ -219,7 +219,7 @@ def _append_tool_result(turns: list[dict[str, Any]], message: Mapping[str, Any])
         "content": _user_content(message["content"]),
     }
     last = turns[-1] if turns else None
-    # The results of parallel calls belong into one message.
+    # The results of parallel calls belong in one message.
     if last is not None and last["role"] == "user" and _is_tool_results(last["content"]):
         last["content"].append(result)
     else:
@@ -231,10 +231,10 @@ def _is_tool_results(content: Any) -> bool:
 
 
 def _translated(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Sampling arguments under the names of this API; raises BadRequestError for what it cannot do."""
+    """Translate sampling arguments to this API. Raise BadRequestError for unsupported arguments."""
     body = dict(sampling)
     if body.pop("n", 1) != 1:
-        raise BadRequestError("The messages API gives one answer a request: n must be 1.")
+        raise BadRequestError("The messages API returns one response per request: n must be 1.")
     if (stop := body.pop("stop", None)) is not None:
         body["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
     choice = body.get("tool_choice")
@@ -252,7 +252,7 @@ def _translated(sampling: dict[str, Any]) -> dict[str, Any]:
 def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, Mapping) or not isinstance(usage.get("input_tokens"), int):
         return None
-    # `input_tokens` counts only what was not read from or written to the prompt cache.
+    # `input_tokens` excludes tokens read from or written to the prompt cache.
     cached = (usage.get("cache_read_input_tokens") or 0) + (
         usage.get("cache_creation_input_tokens") or 0
     )

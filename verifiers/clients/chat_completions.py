@@ -1,4 +1,14 @@
-"""The OpenAI chat completions API as pure functions: messages and tools to JSON, JSON to a `Response`."""
+"""The OpenAI chat completions API as pure functions: messages and tools to JSON, JSON to a `Response`.
+
+Token ids, log-probabilities and expert routing in a response, as vLLM and compatible servers send them (P prompt
+tokens, C completion tokens, T = P + C):
+
+prompt_token_ids                 [P]   of the response, or of the choice
+choices[0].token_ids             [C]
+choices[0].logprobs.content[i].logprob, or choices[0].logprobs.token_logprobs[i]
+choices[0].routed_experts        {"data": base85, "shape": [T, layers, experts]}, optional
+choices[0].token_versions        [C]   policy version that sampled each token, optional (the embedded endpoint)
+"""
 
 from __future__ import annotations
 
@@ -14,11 +24,11 @@ from verifiers.tokens.packed import PackedTokens, packed_ids
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details")
-"""Where endpoints put the model's reasoning, in order of preference (OpenRouter and vLLM; DeepSeek and SGLang)."""
+"""Fields that hold the model's reasoning, in order of preference (OpenRouter and vLLM; DeepSeek and SGLang)."""
 
 FINISH_REASONS = frozenset({"stop", "length", "tool_calls"})
 
-# What a saved assistant message knows beyond what the API accepts.
+# Fields of a saved assistant message that the API does not accept.
 _NOT_SENT = frozenset(
     {"tokens", "finish_reason", "is_truncated", "thinking_blocks", "openai_responses_output"}
 )
@@ -28,14 +38,14 @@ _NOT_SENT = frozenset(
 
 
 def native_messages(messages: Any) -> list[Any]:
-    """Messages as the API wants them. Those that already are in its shape are not copied."""
+    """Return messages in the API's format. Messages that already are in it are not copied."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     return [native_message(message) for message in messages]
 
 
 def native_message(message: Any) -> Mapping[str, Any]:
-    """One message in the API's shape."""
+    """Return one message in the API's format."""
     if not isinstance(message, Mapping):
         message = message.model_dump(exclude_none=True)
     role = message["role"]
@@ -59,7 +69,7 @@ def _native_assistant_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if not native.get("tool_calls"):
         native.pop("tool_calls", None)
         if native["content"] is None:
-            native["content"] = ""  # only a message with tool calls may have none
+            native["content"] = ""  # only a message with tool calls may have no content
     return native
 
 
@@ -73,7 +83,7 @@ def _native_tool_call(call: Any) -> Mapping[str, Any]:
 
 
 def native_tool(tool: Any) -> dict[str, Any]:
-    """A tool definition in the API's shape; one that already is passes."""
+    """Return a tool definition in the API's format; one in that format passes unchanged."""
     if isinstance(tool, Mapping) and tool.get("function") is not None:
         return dict(tool)
     definition = tool if isinstance(tool, Mapping) else tool.model_dump(exclude_none=True)
@@ -84,7 +94,7 @@ def native_tool(tool: Any) -> dict[str, Any]:
 
 
 def has_audio(messages: Iterable[Any]) -> bool:
-    """Whether a message carries audio, for which the API wants to know that we expect text back."""
+    """Whether a message contains audio. The API then needs to know that a text response is expected."""
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, list) and any(
@@ -98,28 +108,28 @@ def has_audio(messages: Iterable[Any]) -> bool:
 
 
 def only_choice(payload: Any) -> dict[str, Any]:
-    """The answer's one choice.
+    """Return the single choice of a response.
 
-    Raises EmptyModelResponseError when there are no choices, InvalidModelResponseError when there is not exactly one.
+    Raise EmptyModelResponseError for no choices, InvalidModelResponseError for any other number than one.
     """
     if not isinstance(payload, Mapping):
         raise InvalidModelResponseError(
-            f"The answer is no completion but {type(payload).__name__}: {payload!r:.200}"
+            f"The response is not a completion but {type(payload).__name__}: {payload!r:.200}"
         )
     choices = payload.get("choices")
     if choices is None:
         said = f": {payload['error']!r:.200}" if payload.get("error") else ""
-        raise EmptyModelResponseError(f"The model's answer has no choices{said}")
+        raise EmptyModelResponseError(f"The model's response has no choices{said}")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         count = len(choices) if isinstance(choices, list) else repr(choices)
         raise InvalidModelResponseError(
-            f"The model's answer has {count} choices where 1 is expected (n must be 1)."
+            f"The model's response has {count} choices where 1 is expected (n must be 1)."
         )
     return choices[0]
 
 
 def check_payload(payload: Any) -> None:
-    """Raise EmptyModelResponseError when the model said, reasoned and called nothing."""
+    """Raise EmptyModelResponseError for a response without content, reasoning and tool calls."""
     choice = only_choice(payload)
     message = choice.get("message") or {}
     if not (
@@ -135,7 +145,7 @@ def check_payload(payload: Any) -> None:
 
 
 def response_of(payload: dict[str, Any]) -> Response:
-    """The answer in the library's shape; says nothing about whether it is empty."""
+    """Return the response in the library's format, without checking whether it is empty."""
     choice = only_choice(payload)
     message = choice.get("message") or {}
     finish_reason = choice.get("finish_reason")
@@ -169,13 +179,13 @@ def response_of(payload: dict[str, Any]) -> Response:
 
 def _content(message: Mapping[str, Any]) -> str | None:
     content = message.get("content")
-    if isinstance(content, list):  # Mistral answers in parts
+    if isinstance(content, list):  # Mistral sends content in parts
         content = content_to_text(content)
     return content or message.get("refusal") or content
 
 
 def content_to_text(content: Any) -> str:
-    """The text of content that may be in parts, joined without a separator."""
+    """Return the text of content that may be in parts, joined without a separator."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -184,7 +194,7 @@ def content_to_text(content: Any) -> str:
 
 
 def parse_reasoning(message: Mapping[str, Any]) -> str | None:
-    """The model's reasoning from the first field that has any."""
+    """Return the model's reasoning from the first field that has any."""
     for name in REASONING_FIELDS:
         value = message.get(name)
         if isinstance(value, list):
@@ -199,7 +209,7 @@ def parse_reasoning(message: Mapping[str, Any]) -> str | None:
 
 
 def parse_tool_call(call: Mapping[str, Any], index: int) -> ToolCall:
-    """One tool call; a missing id becomes `call_<index>`, and arguments sent as an object become JSON text."""
+    """Return one tool call. A missing id becomes `call_<index>`; arguments sent as an object become JSON text."""
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
@@ -214,7 +224,7 @@ def parse_tool_call(call: Mapping[str, Any], index: int) -> ToolCall:
 
 
 def parse_usage(usage: Any) -> Usage | None:
-    """Token counts; None unless the endpoint sent both."""
+    """Return token counts; None unless the endpoint sent both."""
     if not isinstance(usage, Mapping):
         return None
     prompt_tokens = usage.get("prompt_tokens")
@@ -239,9 +249,9 @@ _LOGPROB = itemgetter("logprob")
 
 
 def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> PackedTokens | None:
-    """The tokens of one choice; None when the answer lacks any of the three lists.
+    """Return the tokens of one choice; None when the response lacks any of the three lists.
 
-    Raises InvalidModelResponseError when they contradict each other: training on such a sample would teach nonsense.
+    Raise InvalidModelResponseError when the lists contradict each other: such a sample must not be trained on.
     """
     completion_ids = choice.get("token_ids")
     if not completion_ids:
@@ -252,13 +262,13 @@ def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> PackedToken
         return None
     if len(logprobs) != len(completion_ids):
         raise InvalidModelResponseError(
-            f"The answer has {len(completion_ids)} token ids but {len(logprobs)} log-probabilities."
+            f"The response has {len(completion_ids)} token ids but {len(logprobs)} log-probabilities."
         )
     try:
-        sum(logprobs)  # the fastest way to see that all of them are numbers
+        sum(logprobs)  # the fastest check that all of them are numbers
     except TypeError as error:
         raise InvalidModelResponseError(
-            f"The answer has a token whose log-probability is no number: {error}"
+            f"The response has a token whose log-probability is not a number: {error}"
         ) from error
     others: dict[str, Any] = {}
     if (routed_experts := choice.get("routed_experts")) is not None:
@@ -269,7 +279,7 @@ def parse_tokens(payload: dict[str, Any], choice: dict[str, Any]) -> PackedToken
         return PackedTokens.make(packed_ids(prompt_ids), completion_ids, logprobs, **others)
     except ValueError as error:
         raise InvalidModelResponseError(
-            f"The answer's prompt is not made of token ids. {error}"
+            f"The response's prompt does not consist of token ids. {error}"
         ) from error
 
 
@@ -283,7 +293,7 @@ def _logprobs(logprobs: Any) -> list[float] | None:
 
 
 def parse_routed_experts(value: Any) -> list[list[list[int]]]:
-    """Expert indices `[T, layers, experts per token]` from base85 of little-endian integers, or as they are.
+    """Return expert indices `[T, layers, experts per token]` from base85 of little-endian integers, or unchanged.
 
     The width (1, 2 or 4 bytes) follows from the size and the shape.
     """

@@ -1,11 +1,11 @@
-"""`Client`: how an environment talks to a model, and the hooks by which a subclass adapts an API.
+"""`Client`: how an environment calls a model, and the hooks by which a subclass adapts an API.
 
     prompt ── to_native_prompt ─►┐
     tools ─── to_native_tools ──►├► get_native_response → raise_from_native_response → from_native_response → Response
     sampling_args ──────────────►┘
 
-`get_response` runs the hooks in this order, and is the one place where what they raise becomes an error of
-`verifiers.errors`. The library's own clients give the same results by a shorter way while no hook is overridden.
+`get_response` runs the hooks in this order. It is the only place that turns their exceptions into errors of
+`verifiers.errors`. While no hook is overridden, the library's own clients take a shorter path with the same results.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _no_such_key(header: str, key: str, state: Mapping[str, Any]) -> ConfigError
     near = get_close_matches(key, [str(known) for known in state], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ConfigError(
-        f"The header {header!r} is to carry the rollout's state[{key!r}] (--header-from-state, "
-        f"extra_headers_from_state), and there is no such key when the model is asked.{hint} "
-        "A column of the dataset will do, or a key that setup_state sets."
+        f"The header {header!r} takes its value from the rollout's state[{key!r}] (--header-from-state, "
+        f"extra_headers_from_state), but the state has no such key at the time of the model call.{hint} "
+        "Use a column of the dataset, or a key that setup_state sets."
     )
 
 
 class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
-    """A model's API. Made from a `ClientConfig`, or around an object that already speaks the API."""
+    """A client for one model API, made from a `ClientConfig` or around an object that implements the API."""
 
     def __init__(self, client_or_config: ClientT | ClientConfig) -> None:
         self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
@@ -53,25 +53,25 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
 
     @property
     def client(self) -> ClientT:
-        """The object that speaks the API."""
+        """The object that implements the API."""
         return self._client
 
     @property
     def config(self) -> ClientConfig | None:
-        """The configuration this client was made from, if it was."""
+        """The configuration this client was made from; None for a client made around an object."""
         return self._config
 
     @abstractmethod
     def setup_client(self, config: ClientConfig) -> ClientT:
-        """Make the object that speaks the API."""
+        """Create the object that implements the API."""
 
     @abstractmethod
     async def to_native_tool(self, tool: Tool) -> ToolT:
-        """A tool definition in the API's shape."""
+        """Return a tool definition in the API's format."""
 
     @abstractmethod
     async def to_native_prompt(self, messages: Messages) -> tuple[MessagesT, dict[str, Any]]:
-        """Messages in the API's shape, and keyword arguments to pass on to `get_native_response`."""
+        """Return messages in the API's format, and keyword arguments for `get_native_response`."""
 
     @abstractmethod
     async def get_native_response(
@@ -82,28 +82,30 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         tools: list[ToolT] | None = None,
         **kwargs: Any,
     ) -> ResponseT:
-        """Call the model. `kwargs`: what `to_native_prompt` added, `state`, `extra_headers`."""
+        """Call the model. `kwargs`: the arguments from `to_native_prompt`, `state`, `extra_headers`."""
 
     @abstractmethod
     async def raise_from_native_response(self, response: ResponseT) -> None:
-        """Raise when the answer is unusable: InvalidModelResponseError, EmptyModelResponseError."""
+        """Raise InvalidModelResponseError or EmptyModelResponseError if the response is unusable."""
 
     @abstractmethod
     async def from_native_response(self, response: ResponseT) -> Response:
-        """The answer in the library's shape."""
+        """Return the response in the library's format."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Release connections of the running event loop."""
+        """Release the connections of the running event loop."""
 
     async def to_native_tools(self, tools: list[Tool] | None) -> list[ToolT] | None:
-        """Every tool in the API's shape."""
+        """Return all tools in the API's format."""
         if tools is None:
             return None
         return [await self.to_native_tool(tool) for tool in tools]
 
     def _build_state_headers(self, state: Mapping[str, Any] | None) -> dict[str, str] | None:
-        """Headers whose values come from the rollout's state (`extra_headers_from_state`); None when there are none."""
+        """Return headers whose values come from the rollout's state (`extra_headers_from_state`); None if there are
+        none.
+        """
         config = self._config
         if config is None or state is None or not config.extra_headers_from_state:
             return None
@@ -124,9 +126,9 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         tools: list[Tool] | None = None,
         **kwargs: Any,
     ) -> Response:
-        """One answer of the model. `kwargs` may hold `state`, the rollout's state.
+        """Call the model once. `kwargs` may hold `state`, the rollout's state.
 
-        Raises ModelError and its kin, OverlongPromptError. Cancellation passes.
+        Raise ModelError or a subclass, or OverlongPromptError. Cancellation passes through.
         """
         native = await self.get_checked_native_response(
             prompt, model, sampling_args, tools, **kwargs
@@ -144,7 +146,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         tools: list[Tool] | None = None,
         **kwargs: Any,
     ) -> ResponseT:
-        """`get_response`, with the answer in the API's own shape. Raises the same errors."""
+        """Call the model like `get_response` and return the response in the API's own format. Raise the same errors."""
         try:
             native_prompt, extra_kwargs = await self.to_native_prompt(prompt)
             native_tools = await self.to_native_tools(tools)
@@ -165,7 +167,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
 
     def _told(self, error: Exception) -> Error:
-        """The error to raise for whatever a hook raised: ours as it is, without keys."""
+        """Return the error to raise for an exception from a hook: the library's errors unchanged, without keys."""
         if isinstance(error, Error):
             self._hide_keys(error)
             return error
@@ -175,9 +177,9 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         return found
 
     def _hide_keys(self, error: Error) -> None:
-        """Take keys, which some endpoints repeat in what they answer, out of an error's text.
+        """Remove keys, which some endpoints repeat in their responses, from the text of an error.
 
-        What it came from repeats them too, and is left out then.
+        The original exception repeats the key as well, so it is dropped in that case.
         """
         said = str(error)
         if (text := self._without_keys(said)) != said:

@@ -1,7 +1,7 @@
-"""Where models are and which key opens them: providers, keys, proxies, and one shared client per configuration.
+"""Locations of models and their keys: providers, keys, proxies, and one shared client per configuration.
 
-This is the only module of the clients that reads the environment, and it reads keys when a request is made: a key
-set after the client was built is used, and no key is ever stored in a configuration.
+This is the only module of the clients that reads environment variables. Keys are read at the time of a request: a key
+that is set after the client was built is used, and a configuration never stores a key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Provider(NamedTuple):
-    """A service by its short name."""
+    """A model API with a short name."""
 
     base_url: str
     key_var: str
@@ -64,7 +64,7 @@ CLIENT_CLASSES: dict[str, tuple[str, str]] = {
 }
 
 KEYLESS = "EMPTY"
-"""Sent to an endpoint of this machine or its network when the key variable is not set; vLLM's own convention."""
+"""Key for an endpoint on this machine or its network when the key variable is not set; vLLM's convention."""
 
 MOST_REMEMBERED_CLIENTS = 256
 
@@ -75,7 +75,7 @@ _PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".home.arpa", 
 
 
 def load_prime_config() -> dict[str, Any]:
-    """What the `prime` command saved in `~/.prime/config.json`; {} when there is nothing readable."""
+    """Return the content of `~/.prime/config.json`, written by the `prime` command; {} if it cannot be read."""
     try:
         config = orjson.loads((Path.home() / ".prime" / "config.json").read_bytes())
     except (OSError, RuntimeError, orjson.JSONDecodeError):
@@ -84,9 +84,9 @@ def load_prime_config() -> dict[str, Any]:
 
 
 def api_key_of(config: EndpointClientConfig) -> str:
-    """The key for an endpoint, from the environment, as it is now.
+    """Return the current key for an endpoint from the environment.
 
-    Without one, private addresses get "EMPTY". Raises AuthenticationError naming the variable for any other.
+    Without a key, private addresses get "EMPTY"; any other address raises AuthenticationError naming the variable.
     """
     key = os.environ.get(config.api_key_var, "")
     if not key and config.api_key_var == "PRIME_API_KEY":
@@ -103,7 +103,7 @@ def api_key_of(config: EndpointClientConfig) -> str:
 
 
 def base_url_of(text: str) -> URL:
-    """The base URL of an endpoint; raises ConfigError for what is none, `localhost:8000/v1` among them."""
+    """Return the base URL of an endpoint. Raise ConfigError for an invalid URL, `localhost:8000/v1` included."""
     try:
         url = URL(text)
         is_usable = url.scheme in ("http", "https") and bool(url.host)
@@ -111,25 +111,25 @@ def base_url_of(text: str) -> URL:
         is_usable = False
         url = URL()
     if not is_usable:
-        shown = text.rpartition("@")[2]  # what stands before may hold a password
+        shown = text.rpartition("@")[2]  # the part before the host may hold a password
         near = "" if "://" in text or not text else f" Did you mean 'http://{shown}'?"
         raise ConfigError(
             f"{shown!r} is not the URL of an endpoint; write it like http://localhost:8000/v1.{near}"
         )
     if url.user or url.password:
         raise ConfigError(
-            f"The URL of {address(url)} holds a user name or password. Leave them out: the key comes from the "
-            f"variable api_key_var (`vf-eval -k`), anything else from headers (`--header`)."
+            f"The URL of {address(url)} holds a user name or password. Remove them: the key comes from the "
+            f"variable api_key_var (`vf-eval -k`), other credentials from headers (`--header`)."
         )
     return url
 
 
 def is_private(host: str) -> bool:
-    """Whether a host is this machine or its private network, by address or by name."""
+    """Whether a host is this machine or in its private network, by address or by name."""
     try:
         found = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        # A name without a dot is resolved by the local network only (`localhost`, a Docker service).
+        # Only the local network resolves a name without a dot (`localhost`, a Docker service).
         return bool(host) and (
             "." not in host or host.lower().rstrip(".").endswith(_PRIVATE_SUFFIXES)
         )
@@ -137,7 +137,7 @@ def is_private(host: str) -> bool:
 
 
 def team_headers(config: EndpointClientConfig) -> dict[str, str]:
-    """Headers that say for which team a Prime key is used."""
+    """Return headers that name the team for which a Prime key is used."""
     if config.api_key_var != "PRIME_API_KEY":
         return {}
     team = os.environ.get("PRIME_TEAM_ID") or load_prime_config().get("team_id")
@@ -145,9 +145,9 @@ def team_headers(config: EndpointClientConfig) -> dict[str, str]:
 
 
 def proxy_of(base_url: str) -> str | None:
-    """The proxy the environment wants for a URL (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+    """Return the proxy for a URL from `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`; None for no proxy.
 
-    Raises ConfigError for a kind of proxy we cannot use, and for a base URL that is none.
+    Raise ConfigError for an unsupported kind of proxy and for an invalid base URL.
     """
     url = base_url_of(base_url)
     proxies = urllib.request.getproxies()
@@ -158,7 +158,7 @@ def proxy_of(base_url: str) -> str | None:
         proxy = f"http://{proxy}"
     if URL(proxy).scheme not in ("http", "https"):
         raise ConfigError(
-            f"The environment asks for the proxy {address(URL(proxy))}; only http and https proxies work. "
+            f"The environment selects the proxy {address(URL(proxy))}; only http and https proxies are supported. "
             f"Unset it, or list {url.host} in NO_PROXY."
         )
     return proxy
@@ -176,7 +176,7 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve_client_configs(config: ClientConfig) -> list[ClientConfig]:
-    """One configuration an endpoint; an endpoint's own values win over the shared ones."""
+    """Return one configuration per endpoint; an endpoint's own values override the shared ones."""
     if not config.endpoint_configs:
         return [config]
     shared = {name: getattr(config, name) for name in ClientConfig.model_fields}
@@ -193,7 +193,7 @@ def resolve_client_configs(config: ClientConfig) -> list[ClientConfig]:
 
 
 def resolve_client_config(config: ClientConfig) -> ClientConfig:
-    """The configuration of the endpoint that `client_idx` points at, round robin."""
+    """Return the configuration of the endpoint at index `client_idx`, modulo the number of endpoints."""
     configs = resolve_client_configs(config)
     if len(configs) == 1 and not config.endpoint_configs:
         return config
@@ -206,7 +206,7 @@ def channel_of_config(
     key_header: str = "Authorization",
     headers: Mapping[str, str] | None = None,
 ) -> Channel:
-    """The endpoints of a configuration, ready for requests; reads no key yet."""
+    """Return the endpoints of a configuration, ready for requests. Does not read keys."""
     shared = transport_of(config)
     endpoints = [
         Endpoint(
@@ -227,7 +227,7 @@ def channel_of_config(
 
 
 def transport_of(config: EndpointClientConfig) -> Transport:
-    """Connections with the time limits and sizes of a configuration."""
+    """Return a transport with the time limits and sizes of a configuration."""
     timeout_s, connect_timeout_s, max_connections, keeps_connections = _limits_of(config)
     return Transport(
         timeout_s=timeout_s,
@@ -249,7 +249,9 @@ def _key_reader(config: EndpointClientConfig) -> Callable[[], str]:
 def channel_of_sdk_object(
     client: Any, *, headers: Mapping[str, str] | None = None
 ) -> Channel | None:
-    """The endpoint of an uncustomised SDK object over our transport; None for an object that must be called itself."""
+    """Return the endpoint of an unmodified SDK object over our transport; None for an object that must be called
+    itself.
+    """
     found = endpoint_of(client)
     if found is None:
         return None
@@ -275,13 +277,13 @@ _by_object: OrderedDict[tuple[int, str], tuple[Any, AnyClient]] = OrderedDict()
 
 
 def client_class(client_type: str) -> type[AnyClient]:
-    """The class that speaks an API; raises ConfigError for an unknown one."""
+    """Return the class that implements an API. Raise ConfigError for an unknown type."""
     if client_type not in CLIENT_CLASSES:
         hint = ""
         if (
             client_type in CLIENT_TYPES
-        ):  # v0's renderer: it made token ids on this side, from a package of its own
-            hint = " Use 'openai_chat_completions_token' instead: the server gives the token ids."
+        ):  # v0's renderer made token ids in this process, with a separate package
+            hint = " Use 'openai_chat_completions_token' instead: the server returns the token ids."
         raise ConfigError(
             f"No client speaks {client_type!r}.{hint} Known: {', '.join(CLIENT_CLASSES)}."
         )
@@ -290,11 +292,10 @@ def client_class(client_type: str) -> type[AnyClient]:
 
 
 def resolve_client(client_or_config: Any, *, client_type: ClientType | None = None) -> AnyClient:
-    """The client for whatever a caller gave: a `Client`, a `ClientConfig` or a dict of one, or an SDK-like object.
+    """Return the client for a `Client`, a `ClientConfig`, a dict of one, or an SDK-like object.
 
-    Equal configurations share one client, and so one pool of connections. `client_type` says which API a bare SDK
-    object is meant for; without it, chat completions, or messages for an Anthropic one.
-    Raises ConfigError for anything else.
+    Equal configurations share one client and therefore one connection pool. `client_type` names the API of a bare SDK
+    object; the default is chat completions, or messages for an Anthropic object. Raise ConfigError for other values.
     """
     from verifiers.clients.client import Client
 
@@ -304,7 +305,7 @@ def resolve_client(client_or_config: Any, *, client_type: ClientType | None = No
         try:
             client_or_config = ClientConfig(**client_or_config)
         except ValidationError as error:
-            raise ConfigError(f"The client's configuration is wrong: {error}") from error
+            raise ConfigError(f"The client's configuration is not valid: {error}") from error
     if isinstance(client_or_config, ClientConfig):
         return _client_of_config(client_or_config)
     if client_or_config is None or isinstance(client_or_config, str | bytes | int | float | type):
@@ -340,7 +341,7 @@ def _client_of_object(client: Any, client_type: ClientType | None) -> AnyClient:
     key = (id(client), chosen)
     known = _by_object.get(key)
     if known is None or known[0] is not client:
-        # The object is kept alive beside its client, so its id cannot come to mean another one.
+        # The object is kept alive beside its client, so that its id cannot be reused.
         known = _by_object[key] = (client, client_class(chosen)(client))
         if len(_by_object) > MOST_REMEMBERED_CLIENTS:
             _by_object.popitem(last=False)
@@ -348,9 +349,9 @@ def _client_of_object(client: Any, client_type: ClientType | None) -> AnyClient:
 
 
 async def close_all_clients() -> None:
-    """Close the connections that all shared clients hold in the running event loop; they work on in later ones.
+    """Close the connections of all shared clients in the running event loop. The clients work on in later loops.
 
-    Not needed for correctness: connections end with their event loop. It ends them earlier.
+    Not needed for correctness: connections close with their event loop. This closes them earlier.
     """
     for client in [*_by_config.values(), *(client for _, client in _by_object.values())]:
         if (aclose := getattr(client, "aclose", None)) is not None:  # clients over our transport
@@ -358,13 +359,15 @@ async def close_all_clients() -> None:
 
 
 def forget_clients() -> None:
-    """Drop the shared clients, so that the next `resolve_client` makes new ones (after a change of proxies, say)."""
+    """Drop the shared clients, so that the next `resolve_client` creates new ones, for example after a change of
+    proxies.
+    """
     _by_config.clear()
     _by_object.clear()
 
 
 def setup_http_client(config: ClientConfig) -> Any:
-    """An `httpx.AsyncClient` with the configuration's limits, time limits and headers."""
+    """Return an `httpx.AsyncClient` with the configuration's limits, time limits and headers."""
     import httpx
 
     config = resolve_client_config(config)
@@ -379,20 +382,20 @@ def setup_http_client(config: ClientConfig) -> Any:
 
 
 def setup_openai_client(config: ClientConfig) -> Any:
-    """An `AsyncOpenAI` for the configuration; raises AuthenticationError when its key is missing."""
+    """Return an `AsyncOpenAI` for the configuration. Raise AuthenticationError when its key is missing."""
     import openai
 
     return openai.AsyncOpenAI(**_options(config, openai.Timeout))
 
 
 def setup_anthropic_client(config: ClientConfig) -> Any:
-    """An `AsyncAnthropic` for the configuration; needs the `anthropic` extra."""
+    """Return an `AsyncAnthropic` for the configuration. Needs the extra `anthropic`."""
     try:
         import anthropic
     except ImportError as error:
         raise ImportError(
             "The Anthropic SDK is not installed: `pip install 'verifiers[anthropic]'`. "
-            "The anthropic_messages client itself does not need it."
+            "The anthropic_messages client works without the SDK."
         ) from error
     options = _options(config, anthropic.Timeout)
     options["base_url"] = options["base_url"].rstrip("/").removesuffix("/v1")

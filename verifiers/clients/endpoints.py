@@ -1,11 +1,18 @@
-"""From a request body to an answer's JSON: which endpoint, when to try again, and what a refusal means.
+"""Send a request body and return the response's JSON: choose the endpoint, retry, limit concurrency, classify refusals.
 
-    Channel     several endpoints that serve the same model, round robin among the healthy ones, retries
-    Endpoint    one base URL with its key, headers, health and (if wanted) adaptive limit
+    Channel          several endpoints that serve the same model: round robin among the healthy ones, retries
+    Endpoint         one base URL with its key, headers, health and (optionally) adaptive limit
+    AdaptiveLimit    number of requests in flight that an endpoint accepts
+    retry_after_s, backoff_s …    when to repeat a request: pure functions
 
-What may be repeated, and how often: a request that never left (`ConnectFailed`) or that the endpoint refused (408,
-409, 429, 5xx) up to `max_retries` times; one that the endpoint may have worked on (`AnswerLost`) once, under the same
-`Idempotency-Key`.
+Repetitions: a request that was never sent (`ConnectFailed`) or that the endpoint refused (408, 409, 429, 5xx) is
+repeated up to `max_retries` times. A request that the endpoint may have processed (`AnswerLost`) is repeated once,
+with the same `Idempotency-Key`.
+
+The adaptive limit is additive increase, multiplicative decrease (AIMD) without a clock or I/O. Slow start doubles the
+limit after every round without a refusal; the first 429 ends slow start and cuts the limit to 80 %; from then on it
+grows by 5 % per round. A round is `max(limit, 4)` successes. After a cut nothing changes until the cooldown has
+passed. The constants are those of Inspect's controller. Times are seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -42,16 +49,16 @@ LEAST_LIMIT = 1
 CUT_FACTOR = 0.8
 GROWTH_FACTOR = 0.05
 GROWTH_STEP = 5
-"""Above this the limit stays a multiple of it: a limit that people read should not jitter."""
+"""Above this, the limit is always a multiple of this number, which keeps displayed limits steady."""
 LEAST_ROUND = 4
 COOLDOWN_S = 15.0
 BUSY_SHARE = 0.8
-"""The limit grows only if the peak of requests in flight came this close to it: an idle limit says nothing."""
+"""The limit grows only if the peak of requests in flight came this close to it: an unused limit is not evidence."""
 
 
 @dataclass(slots=True)
 class AdaptiveLimit:
-    """The number of requests that may be in flight, and why it last changed."""
+    """Number of requests that may be in flight, and the history of its changes."""
 
     most: int = 28000
     limit: int = FIRST_LIMIT
@@ -72,12 +79,12 @@ class AdaptiveLimit:
         return self.in_flight < self.limit
 
     def started(self) -> None:
-        """A request has started."""
+        """Record the start of a request."""
         self.in_flight += 1
         self._peak = max(self._peak, self.in_flight)
 
     def succeeded(self, now_s: float) -> None:
-        """A request was answered."""
+        """Record a successful response."""
         self.in_flight -= 1
         if now_s < self._quiet_until_s:
             return
@@ -91,10 +98,10 @@ class AdaptiveLimit:
     def rate_limited(
         self, now_s: float, *, started_s: float, retry_after_s: float | None = None
     ) -> bool:
-        """A request was refused with 429; gives whether this controller is to blame.
+        """Record a 429 and return whether this controller caused it.
 
-        It is when the request started before the last cut took effect, or when the limit can still go down: then the
-        refusal says "too many at once", not "you are out of quota", and it should not count as a failed attempt.
+        It did if the request started before the last cut took effect, or if the limit can still decrease. The refusal
+        then means "too many at once" rather than "out of quota", and does not count as a failed attempt.
         """
         self.in_flight -= 1
         self._is_slow_start = False
@@ -109,7 +116,7 @@ class AdaptiveLimit:
         return to_blame or started_s < self._cut_s
 
     def troubled(self) -> None:
-        """A request failed for another reason (5xx, time limit): no cut, but the round starts again."""
+        """Record another failure (5xx, time limit): the limit stays, but the round starts again."""
         self.in_flight -= 1
         self._start_round()
 
@@ -142,17 +149,18 @@ def _rounded_down(limit: int) -> int:
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_RETRY_AFTER_S = 300.0
-"""An endpoint that asks for more is not limiting a rate but out of quota: the request fails and says so."""
+"""Longest acceptable `Retry-After`, in seconds. An endpoint that asks for more is out of quota: the request fails."""
 
 MOST_UNCERTAIN_RETRIES = 1
-"""Repeats of a request the endpoint may have worked on (time limit, connection lost after sending): a model call is
-costly and not idempotent, so it is repeated once, under the same `Idempotency-Key`."""
+"""Maximum number of repetitions of a request that the endpoint may have processed (time limit, connection lost after
+sending). A model call is costly and not idempotent, so it is repeated once, with the same `Idempotency-Key`.
+"""
 
 
 def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:
-    """Seconds the endpoint asks us to wait: `retry-after-ms`, or `Retry-After` in seconds or as an HTTP date.
+    """Return the seconds that the endpoint asks to wait: `retry-after-ms`, or `Retry-After` as seconds or an HTTP date.
 
-    `now_s`: seconds since the epoch. None when it does not say, or says nonsense.
+    `now_s`: seconds since the epoch. Return None for a missing or invalid header.
     """
     milliseconds = headers.get("retry-after-ms")
     if milliseconds is not None and (wait := _number(milliseconds)) is not None:
@@ -177,7 +185,7 @@ def _number(text: str) -> float | None:
 
 
 def backoff_s(attempt: int, draw: float | None = None) -> float:
-    """Wait before attempt `attempt + 1`: exponential with full jitter.
+    """Return the wait before attempt `attempt + 1`: exponential backoff with full jitter.
 
     `draw` in [0, 1) replaces the random draw. Source: "full jitter" of Amazon's architecture blog,
     https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
@@ -187,7 +195,9 @@ def backoff_s(attempt: int, draw: float | None = None) -> float:
 
 
 def wait_s(attempt: int, asked_s: float | None, draw: float | None = None) -> float:
-    """Wait before the next attempt: what the endpoint asks, spread a little so that not all come back at once."""
+    """Return the wait before the next attempt: the endpoint's own value, spread so that requests do not return
+    together.
+    """
     if asked_s is None:
         return backoff_s(attempt, draw)
     return asked_s + min(1.0, 0.1 * asked_s) * (random.random() if draw is None else draw)
@@ -196,18 +206,19 @@ def wait_s(attempt: int, asked_s: float | None, draw: float | None = None) -> fl
 logger = logging.getLogger(__name__)
 
 REPORTED_ATTEMPT = 3
-"""The failed attempt after which a request that is tried again is reported, once."""
+"""Number of failed attempts after which a retried request is reported, once."""
 
 FIRST_COOLING_S = 1.0
 LONGEST_COOLING_S = 60.0
-"""An endpoint that fails is skipped for 1 s, then 2 s, 4 s … up to this."""
+"""A failing endpoint is skipped for 1 s, then 2 s, 4 s …, up to this many seconds."""
 
 MOST_REMEMBERED_ROLLOUTS = 65_536
-"""Rollouts whose endpoint is remembered; each keeps to one, where its earlier turns are in the prefix cache."""
+"""Number of rollouts whose endpoint is remembered. A rollout stays on one endpoint, whose prefix cache holds its turns.
+"""
 
 
 _SECRET_HEADER_WORDS = ("authorization", "key", "token", "secret", "cookie", "password")
-"""A header with one of these in its name holds a secret."""
+"""A header whose name contains one of these words holds a secret."""
 
 
 class Endpoint:
@@ -226,7 +237,7 @@ class Endpoint:
         adaptive: AdaptiveLimit | None = None,
         transport: Transport | None = None,
     ) -> None:
-        """`transport`: its own, with other time limits than the channel's."""
+        """`transport`: a separate transport, with other time limits than the channel's."""
         self.transport = transport
         self.base_url = URL(base_url.rstrip("/") + "/")
         self.key_var = key_var
@@ -238,7 +249,7 @@ class Endpoint:
         self._fixed_headers = {
             "Content-Type": "application/json",
             "Accept": "application/json",
-            "User-Agent": "verifiers",  # some gateways refuse requests without one
+            "User-Agent": "verifiers",  # some gateways refuse requests without a user agent
             **(headers or {}),
         }
         self._secret_headers = [
@@ -253,8 +264,9 @@ class Endpoint:
         self._cooling_until_s = float("-inf")
 
     def url(self, path: str) -> URL:
-        """The URL of a path below the base. Where the base already ends as the path begins (`…/v1` and
-        `v1/messages`), that part is not doubled; `../` goes above the base."""
+        """Return the URL of a path below the base. A base that ends as the path begins (`…/v1` and `v1/messages`) is
+        not doubled; `../` goes above the base.
+        """
         url = self._urls.get(path)
         if url is None:
             first, _, rest = path.partition("/")
@@ -264,11 +276,11 @@ class Endpoint:
         return url
 
     def headers(self) -> dict[str, str]:
-        """Headers of every request, the key among them; raises AuthenticationError when the key is missing."""
+        """Return the headers of every request, including the key. Raise AuthenticationError when the key is missing."""
         key = self._key()
         if key != self._seen_key:
             value = f"Bearer {key}" if self._key_header == "Authorization" else key
-            # Given headers win: a proxy in front of the model may want its own `Authorization`.
+            # Configured headers win: a proxy in front of the model may need a different `Authorization`.
             self._headers = (
                 {self._key_header: value, **self._fixed_headers} if key else self._fixed_headers
             )
@@ -276,50 +288,50 @@ class Endpoint:
         return self._headers
 
     def without_key(self, text: str) -> str:
-        """A text of the endpoint's without our key and secret headers, which some endpoints repeat in their errors."""
+        """Remove the key and secret headers, which some endpoints repeat in their errors, from a text."""
         for secret in (self._seen_key, *self._secret_headers):
             if secret and len(secret) > 4:
                 text = text.replace(secret, "[key]")
         return text
 
     def is_cooling(self, now_s: float) -> bool:
-        """Whether it failed a moment ago and should be spared."""
+        """Whether the endpoint failed recently and should be skipped."""
         return now_s < self._cooling_until_s
 
     def has_failed(self, now_s: float) -> None:
-        """Spare it for a while, longer each time in a row."""
+        """Skip the endpoint for a while, longer after each consecutive failure."""
         cooling_s = min(LONGEST_COOLING_S, FIRST_COOLING_S * 2.0 ** min(self._failures, 16))
         self._failures += 1
         self._cooling_until_s = now_s + cooling_s
 
     def has_answered(self) -> None:
-        """It is well."""
+        """Record a success and end the skipping."""
         if self._failures:
             self._failures = 0
             self._cooling_until_s = float("-inf")
 
 
 class Gate:
-    """Lets requests through as an `AdaptiveLimit` allows; waiting ones go in order."""
+    """Admits requests as an `AdaptiveLimit` allows, in order of arrival."""
 
     def __init__(self, limit: AdaptiveLimit) -> None:
         self.limit = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Wait for room, then count as in flight."""
+        """Wait for a free slot, then count as in flight."""
         while not self.limit.has_room:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
                 await turn
             except BaseException:
-                self.let_in()  # our turn may have come: hand it on
+                self.let_in()  # the slot may have been assigned already: pass it on
                 raise
         self.limit.started()
 
     def let_in(self) -> None:
-        """Wake as many waiting requests as there is room for."""
+        """Wake as many waiting requests as there are free slots."""
         room = self.limit.limit - self.limit.in_flight
         while room > 0 and self._waiting:
             turn = self._waiting.popleft()
@@ -368,11 +380,11 @@ class Channel:
         timeout_s: float | None = None,
         decode: Callable[[bytes], Any] = orjson.loads,
     ) -> dict[str, Any]:
-        """Send a JSON body, give the answer's JSON object.
+        """Send a JSON body and return the JSON object of the response.
 
-        `rollout_id`: requests that share one keep to one endpoint while it is healthy.
-        `timeout_s`: of one attempt, instead of the transport's own. `decode` is used instead of `orjson.loads`.
-        Raises the errors of `failures.error_of`, EndpointUnavailable, InvalidModelResponseError.
+        `rollout_id`: requests with the same id stay on one endpoint while it is healthy. `timeout_s`: limit per
+        attempt, instead of the transport's. `decode` replaces `orjson.loads`. Raise the errors of
+        `failures.error_of`, EndpointUnavailable or InvalidModelResponseError.
         """
         idempotency_key = f"{self._key_prefix}{next(self._requests)}"
         attempts = counted = uncertain = 0
@@ -429,10 +441,10 @@ class Channel:
                 )
             if counted_before < counted == REPORTED_ATTEMPT:
                 logger.warning(
-                    "%s. Trying again, up to %d times in all.", problem, self.max_retries + 1
+                    "%s. Retrying, up to %d times in all.", problem, self.max_retries + 1
                 )
             if self._has_a_healthy_endpoint():
-                continue  # another endpoint is well: no reason to wait
+                continue  # another endpoint is healthy: retry immediately
             await self._sleep(wait_s(attempts - 1, asked_s))
 
     async def _post_through_gate(
@@ -444,8 +456,9 @@ class Channel:
         headers: Mapping[str, str],
         timeout_s: float | None,
     ) -> tuple[Reply, bool]:
-        """The reply, and whether its 429 is forgiven: brought on by the adaptive limit itself, it does not count as
-        a failed attempt."""
+        """Send the request and return the reply, and whether its 429 is excused: a 429 caused by the adaptive limit
+        is not a failed attempt.
+        """
         await gate.enter()
         started_s = self._clock()
         status: int | None = None
@@ -484,7 +497,7 @@ class Channel:
         count = len(self.endpoints)
         start = next(self._turns)
         chosen = self.endpoints[start % count]
-        for step in range(count):  # all of them cooling: the one whose turn it is, rather than none
+        for step in range(count):  # all endpoints are cooling down: use the next in turn
             candidate = self.endpoints[(start + step) % count]
             if not candidate.is_cooling(now_s):
                 chosen = candidate
@@ -496,7 +509,7 @@ class Channel:
         return chosen
 
     def without_keys(self, text: str) -> str:
-        """A text without the keys and secret headers of any endpoint."""
+        """Remove the keys and secret headers of all endpoints from a text."""
         for endpoint in self.endpoints:
             text = endpoint.without_key(text)
         return text
@@ -532,7 +545,7 @@ def _read_reply(
         and not payload.get("choices")
         and isinstance(error.get("code"), int)
     ):
-        # OpenRouter reports a provider's failure as 200 with the real status inside.
+        # OpenRouter reports a provider's failure with status 200 and the real status in the body.
         return refusal_of_payload(error["code"], payload)
     return payload
 

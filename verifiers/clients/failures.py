@@ -1,7 +1,7 @@
-"""What an endpoint's refusal means: a pure table from status and text to one of our errors.
+"""Map an endpoint's refusal to an error: a pure table from status and text to the errors of `verifiers.errors`.
 
-Endpoints agree on status codes but not on words, and "the prompt does not fit the context" comes as a plain 400
-almost everywhere. Only the text tells it apart, hence the phrases; each has a real message in the tests.
+Endpoints agree on status codes but not on wording, and "the prompt does not fit the context" is a plain 400 almost
+everywhere. Only the text identifies it, hence the phrases. The tests hold a real message for each phrase.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OVERLONG_PHRASES: tuple[str, ...] = (
 )
 
 _OVERLONG_STATUSES = frozenset({400, 413, 422, 500})
-"""llama.cpp and some proxies answer 500 for a prompt that does not fit."""
+"""llama.cpp and some proxies answer 500 for a prompt that is too long."""
 
 _COMPLETION_AND_CONTEXT = (
     # vLLM: 'max_tokens' … is too large: 8192. This model's maximum context length is 8192 tokens
@@ -79,10 +79,10 @@ _COMPLETION_AND_CONTEXT = (
     # Anthropic: exceed context limit: 178959 + 64000 > 200000
     re.compile(r"context limit: \d+ \+ (?P<completion>\d+) > (?P<context>\d+)"),
 )
-"""How large a completion was asked for, and the context."""
+"""The requested length of the completion, and the context length."""
 
 NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "credit balance")
-"""A 429 that waiting does not cure: no money, or one request larger than a whole minute's allowance."""
+"""Codes of a 429 that waiting does not cure: no credit, or one request above the allowance of a whole minute."""
 
 SHOWN_CHARACTERS = 200
 
@@ -95,18 +95,19 @@ class NoSuchRoute(BadRequestError):
 
 
 class Refusal(NamedTuple):
-    """What is known of an answer that is not a 2xx."""
+    """Content of a response that is not a 2xx."""
 
     status: int
     text: str
-    """The endpoint's own words."""
+    """The endpoint's message."""
     code: str
-    """The endpoint's own code, or ''."""
+    """The endpoint's error code, or ''."""
 
 
 def refusal_of(status: int, body: bytes) -> Refusal:
-    """Read the error out of the shapes in use: `{"error": {"message", "code", "type"}}`, `{"message"}`, `{"detail"}`,
-    or plain text."""
+    """Read the error from the formats in use: `{"error": {"message", "code", "type"}}`, `{"message"}`, `{"detail"}`,
+    or plain text.
+    """
     try:
         payload = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -115,7 +116,7 @@ def refusal_of(status: int, body: bytes) -> Refusal:
 
 
 def refusal_of_payload(status: int, payload: Any) -> Refusal:
-    """`refusal_of` for JSON that is already decoded."""
+    """Read the error from JSON that is already decoded."""
     if isinstance(payload, list) and payload:  # Gemini wraps its error in a list
         payload = payload[0]
     error = payload.get("error", payload) if isinstance(payload, dict) else payload
@@ -129,10 +130,10 @@ def refusal_of_payload(status: int, payload: Any) -> Refusal:
 
 
 def is_overlong(refusal: Refusal) -> bool:
-    """Whether the endpoint says that the prompt does not fit the model's context.
+    """Whether the endpoint reports that the prompt does not fit the model's context.
 
-    A `max_tokens` that alone is larger than the whole context is not: no prompt would fit, which is the caller's
-    mistake and must not look like a long conversation.
+    False for a `max_tokens` that alone exceeds the context: no prompt would fit. That is a mistake of the caller and
+    must not look like a long conversation.
     """
     if refusal.status not in _OVERLONG_STATUSES:
         return False
@@ -154,11 +155,11 @@ def is_retryable(refusal: Refusal) -> bool:
 
 
 def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> Error:
-    """The error to raise for a refusal after the last attempt; `url` must hold no secret."""
+    """Return the error for a refusal after the last attempt; `url` must not contain a secret."""
     said = shown(refusal.text).removesuffix(".")
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     if is_overlong(refusal):
-        return OverlongPromptError(f"{url} says the prompt is too long: {said}")
+        return OverlongPromptError(f"{url} reports that the prompt is too long: {said}")
     match refusal.status:
         case 401 | 403:
             return AuthenticationError(
@@ -175,12 +176,12 @@ def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> 
         case status if status >= 500 or status == 408:
             return EndpointUnavailable(f"{url} answered {status}{tries}: {said}")
         case status if status < 400:
-            return ModelError(f"{url} answered {status}, which is no model's answer: {said}")
+            return ModelError(f"{url} answered {status}, which is not a model response: {said}")
         case status:
             return BadRequestError(f"{url} refused the request ({status}): {said}")
 
 
 def shown(text: str) -> str:
-    """The first characters of a text on one line, for a message."""
+    """Return the first characters of a text on one line, for a message."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[:SHOWN_CHARACTERS]}…"

@@ -1,8 +1,8 @@
-"""`HttpClient`: a `Client` over our own transport, described by a path and a few pure functions.
+"""`HttpClient`: a `Client` over the library's transport, described by a path and a few pure functions.
 
-While none of the hooks of `Client` is overridden, a call is: pure functions → `Channel.post` → pure functions. The
-hooks say the same in the SDK's objects, for subclasses that use or replace them, and for SDK-like objects that must
-be called themselves.
+While no hook of `Client` is overridden, a call is: pure functions → `Channel.post` → pure functions. The hooks
+express the same in the SDK's objects, for subclasses that use or replace them, and for SDK-like objects that must be
+called themselves.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ HOOKS = (
 
 
 class HttpClient(Client[Any, Any, Any, Any]):
-    """A client of one HTTP API; subclasses say the path and how requests and answers look."""
+    """A client of one HTTP API. Subclasses define the path and the format of requests and responses."""
 
     path: ClassVar[str]
-    """Below the base URL."""
+    """Path below the base URL."""
     length_key: ClassVar[str] = "max_tokens"
-    """What the API calls the limit of the completion, in tokens."""
+    """The API's name for the maximum number of tokens in the completion."""
     native_type: ClassVar[tuple[str, str]]
-    """Module and name of the SDK's class for an answer, which `get_native_response` gives."""
+    """Module and name of the SDK's response class, which `get_native_response` returns."""
     key_header: ClassVar[str] = "Authorization"
     api_headers: ClassVar[dict[str, str]] = {}
-    """Headers that the API wants with every request."""
+    """Headers that the API requires with every request."""
 
     _is_adapted: ClassVar[bool] = False
     """Whether a class outside the library overrides a hook."""
@@ -83,19 +83,19 @@ class HttpClient(Client[Any, Any, Any, Any]):
 
     @property
     def client(self) -> Any:
-        """The SDK's object: the one given, or one made on first use (requests do not go through it)."""
+        """The SDK's object: the given one, or one made on first use. Requests do not go through it."""
         if self._client is None and self._config is not None:
             self._client = self.setup_client(self._config)
         return self._client
 
-    # --- what a subclass describes; all of it pure ---
+    # --- described by a subclass; all of it pure ---
 
     def native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
-        """Messages in the API's shape, and keys to add to the body."""
+        """Return messages in the API's format, and keys to add to the body."""
         raise NotImplementedError
 
     def native_tool(self, tool: Any) -> Any:
-        """A tool definition in the API's shape."""
+        """Return a tool definition in the API's format."""
         raise NotImplementedError
 
     def request_body(
@@ -106,19 +106,19 @@ class HttpClient(Client[Any, Any, Any, Any]):
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
         raise NotImplementedError
 
     def check_payload(self, payload: Any) -> None:
-        """Raise when an answer is unusable."""
+        """Raise if a response is unusable."""
         raise NotImplementedError
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape."""
+        """Return a response in the library's format."""
         raise NotImplementedError
 
     def sdk_method(self, client: Any) -> Any:
-        """The method of an SDK-like object that calls this API."""
+        """Return the method of an SDK-like object that calls this API."""
         raise NotImplementedError
 
     # --- a request ---
@@ -131,9 +131,9 @@ class HttpClient(Client[Any, Any, Any, Any]):
         tools: list[Tool] | None = None,
         **kwargs: Any,
     ) -> Response:
-        """One answer of the model. `kwargs` may hold `state`, the rollout's state.
+        """Call the model once. `kwargs` may hold `state`, the rollout's state.
 
-        Raises ModelError and its kin, OverlongPromptError. Cancellation passes.
+        Raise ModelError or a subclass, or OverlongPromptError. Cancellation passes through.
         """
         if self._channel is None or self._is_adapted or not self.__dict__.keys().isdisjoint(HOOKS):
             return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
@@ -160,7 +160,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         except Exception as error:
             text = self._channel.without_keys(repr(payload))
             raise InvalidModelResponseError(
-                f"The model's answer has an unexpected shape ({type(error).__name__}: {error}): {text:.200}"
+                f"The model's response has an unexpected format ({type(error).__name__}: {error}): {text:.200}"
             ) from error
 
     def _without_keys(self, text: str) -> str:
@@ -177,9 +177,9 @@ class HttpClient(Client[Any, Any, Any, Any]):
         state: Any,
         headers: Mapping[str, str] | None,
     ) -> Awaitable[dict[str, Any]]:
-        """Send one request over our transport and give the answer's JSON.
+        """Send one request over our transport and return the JSON of the response.
 
-        Not `async` itself: one frame less for every request in flight.
+        Not `async` itself, which saves a frame for every request in flight.
         """
         sampling = split(sampling_args, length_key=self.length_key)
         body = encoded(self.request_body(prompt, model, sampling, tools, extra))
@@ -195,7 +195,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         decode: Callable[[bytes], Any] = orjson.loads,
     ) -> Awaitable[dict[str, Any]]:
         channel = self._channel
-        assert channel is not None  # both ways to here have asked
+        assert channel is not None  # both callers have added the headers already
         timeout_s: float | None = None
         if sampling is not None:
             timeout_s = sampling.timeout_s
@@ -219,7 +219,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         sampling_args: Mapping[str, Any] | None,
         headers: Any,
     ) -> Any:
-        """Call an SDK-like object's own method: keyword arguments as the SDK takes them."""
+        """Call an SDK-like object's own method with keyword arguments in the SDK's format."""
         sampling = split(
             {k: v for k, v in (sampling_args or {}).items() if k != "extra_body"},
             length_key=self.length_key,
@@ -234,18 +234,18 @@ class HttpClient(Client[Any, Any, Any, Any]):
         create = self.sdk_method(self._client)
         arguments = split_arguments(create, arguments)
         if is_synchronous(self._client):
-            return await asyncio.to_thread(create, **arguments)  # it blocks on the network
+            return await asyncio.to_thread(create, **arguments)  # the method blocks on the network
         answer = create(**arguments)
         return await answer if inspect.isawaitable(answer) else answer
 
     # --- the hooks ---
 
     async def to_native_prompt(self, messages: Messages) -> tuple[Any, dict[str, Any]]:
-        """Messages in the API's shape, and keys to add to the body."""
+        """Return messages in the API's format, and keys to add to the body."""
         return self.native_prompt(messages)
 
     async def to_native_tool(self, tool: Tool) -> Any:
-        """A tool definition in the API's shape."""
+        """Return a tool definition in the API's format."""
         return self.native_tool(tool)
 
     async def get_native_response(
@@ -256,7 +256,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         tools: list[Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Call the model; gives the SDK's object for the answer."""
+        """Call the model and return the SDK's response object."""
         state = kwargs.pop("state", None)
         headers = kwargs.pop("extra_headers", None)
         if self._channel is None:
@@ -268,11 +268,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
         return native_of(with_plain_ids(payload), *self.native_type)
 
     async def raise_from_native_response(self, response: Any) -> None:
-        """Raise InvalidModelResponseError or EmptyModelResponseError for an unusable answer."""
+        """Raise InvalidModelResponseError or EmptyModelResponseError for an unusable response."""
         self.check_payload(payload_of(response))
 
     async def from_native_response(self, response: Any) -> Response:
-        """The answer in the library's shape."""
+        """Return the response in the library's format."""
         return self.response_of(payload_of(response))
 
     async def close(self) -> None:
@@ -284,11 +284,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
                 await closing
 
     async def aclose(self) -> None:
-        """Close the connections that this client opened in the running event loop; it works on in a later one."""
+        """Close this client's connections in the running event loop. The client works on in later loops."""
         if self._channel is not None:
             await self._channel.aclose()
 
 
 def _owner(cls: type, name: str) -> type:
-    """The class along the MRO that defines a method."""
+    """Return the class along the MRO that defines a method."""
     return next(kind for kind in cls.__mro__ if name in vars(kind))

@@ -1,4 +1,4 @@
-"""Chat completions of NeMo RL: earlier answers go back with the token ids they were sampled as."""
+"""Chat completions of NeMo RL: earlier responses are sent back with the token ids that were sampled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from verifiers.types import Messages, Response, SamplingArgs, Tool
 class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
     """Adds `prompt_token_ids`, `generation_token_ids` and `generation_log_probs` to each assistant message.
 
-    The server then continues from exactly these ids instead of tokenising the text anew. Such an endpoint tells token
-    ids in the message itself, under the same names; `prompt_token_ids` of the answer are read too.
+    The server then continues from exactly these ids instead of tokenising the text again. Such an endpoint returns
+    token ids in the message itself, under the same names; `prompt_token_ids` of the response are read as well.
     """
 
     async def get_response(
@@ -24,7 +24,7 @@ class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
         tools: list[Tool] | None = None,
         **kwargs: Any,
     ) -> Response:
-        """One answer of the model; `kwargs` may hold `state`, whose trajectory has the token ids."""
+        """Call the model once; `kwargs` may hold `state`, whose trajectory has the token ids."""
         state = kwargs.get("state")
         trajectory = (state.get("trajectory") if state is not None else None) or []
         if trajectory and not isinstance(prompt, str):
@@ -32,12 +32,12 @@ class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
         return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape; its token ids may be in the message."""
+        """Return a response in the library's format; its token ids may be in the message."""
         return super().response_of(_with_generation_tokens(payload))
 
 
 def with_trajectory_tokens(prompt: Messages, trajectory: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The prompt with each step's token ids on the assistant message that the step produced.
+    """Return the prompt with each step's token ids on the assistant message that the step produced.
 
     Steps and assistant messages are matched from the last backwards, so that assistant messages of the original
     prompt (few-shot examples) get none.

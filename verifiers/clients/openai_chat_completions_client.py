@@ -1,4 +1,4 @@
-"""The OpenAI chat completions API (`POST /chat/completions`): what nearly every endpoint speaks."""
+"""The OpenAI chat completions API (`POST /chat/completions`), which nearly every endpoint supports."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class OpenAIChatCompletionsClient(HttpClient):
     native_type: ClassVar[tuple[str, str]] = ("openai.types.chat", "ChatCompletion")
 
     def setup_client(self, config: ClientConfig) -> Any:
-        """An `AsyncOpenAI` for the configuration."""
+        """Return an `AsyncOpenAI` for the configuration."""
         from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 
     def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Messages in the API's shape; with audio in them, `modalities` says that text is wanted back."""
+        """Return messages in the API's format; with audio in them, `modalities` requests a text response."""
         native = chat_completions.native_messages(messages)
         return native, {"modalities": ["text"]} if chat_completions.has_audio(native) else {}
 
     def native_tool(self, tool: Any) -> dict[str, Any]:
-        """A function definition."""
+        """Return a function definition."""
         return chat_completions.native_tool(tool)
 
     def request_body(
@@ -44,7 +44,7 @@ class OpenAIChatCompletionsClient(HttpClient):
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
         body = {"model": model, "messages": prompt, **extra}
         if tools:
             body["tools"] = tools
@@ -52,11 +52,11 @@ class OpenAIChatCompletionsClient(HttpClient):
         return body
 
     def check_payload(self, payload: Any) -> None:
-        """Raise when there is not one choice, or nothing in it."""
+        """Raise for any number of choices but one, and for an empty choice."""
         chat_completions.check_payload(payload)
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape."""
+        """Return a response in the library's format."""
         return chat_completions.response_of(payload)
 
     def sdk_method(self, client: Any) -> Any:
@@ -65,12 +65,12 @@ class OpenAIChatCompletionsClient(HttpClient):
 
 
 def parse_reasoning_content(message: Any) -> str | None:
-    """The reasoning in a chat message, whatever the endpoint calls it."""
+    """Return the reasoning in a chat message from any of the field names in use."""
     from verifiers.clients.payloads import payload_of
 
     return chat_completions.parse_reasoning(payload_of(message))
 
 
 def get_usage_field(usage: Any, key: str) -> Any:
-    """A field of a usage object or dict."""
+    """Return a field of a usage object or dict."""
     return usage.get(key) if isinstance(usage, dict) else getattr(usage, key, None)

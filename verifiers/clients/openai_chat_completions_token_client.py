@@ -1,14 +1,18 @@
-"""Chat completions for training: token ids come back, and from the second turn on they go in again.
+"""Chat completions for training: responses contain token ids, and later turns send those ids back.
 
-Tokenising a conversation anew does not always give the ids that were sampled, and a trainer needs each turn's prompt
-to begin with exactly the ids of the turns before. So, when the conversation extends the last step of the trajectory,
-the request carries ids instead of text:
+Tokenising a conversation again does not always give the sampled ids, but a trainer needs each turn's prompt to begin
+with exactly the ids of the earlier turns. So, when the conversation extends the last step of the trajectory, the
+request carries ids instead of text:
 
-    ids of the last step (prompt + completion)  +  ids of what the environment added since
+    ids of the last step (prompt + completion)  +  ids of the messages that the environment added since
 
-The second part comes from the server's `/tokenize`: it renders a stand-in answer with and without the new messages,
-and the difference is theirs. Whatever does not fit this picture (an edited history, images, a truncated answer, a
-server without these routes) is sent as an ordinary chat request.
+The second part comes from the server's `/tokenize`: it renders a placeholder response with and without the new
+messages, and the difference belongs to them. All other cases (an edited history, images, a truncated response, a
+server without these routes) are sent as an ordinary chat request.
+
+A response repeats the whole prompt as `prompt_token_ids`, which grows with every turn. Decoding twenty thousand ids
+takes a millisecond; comparing their text with the expected text takes a microsecond. So the ids are cut out of the
+response's text, and only unexpected ids are decoded.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ _KEY = b'"prompt_token_ids":'
 
 
 class KnownPrompt:
-    """Ids that an answer's prompt consists of, or begins with."""
+    """The ids that a response's prompt consists of, or begins with."""
 
     __slots__ = ("ids", "text")
 
@@ -43,16 +47,16 @@ class KnownPrompt:
         self.text = orjson.dumps(np.frombuffer(ids, np.int32), option=orjson.OPT_SERIALIZE_NUMPY)[
             1:-1
         ]
-        """In JSON, without the brackets."""
+        """As JSON, without the brackets."""
 
     def body(self, others: Mapping[str, Any]) -> bytes:
-        """A request body of these keys and `tokens`, the ids."""
+        """Return a request body of these keys and `tokens`, the ids."""
         return b'%b,"tokens":[%b]}' % (encoded(others)[:-1], self.text)
 
     def decode(self, body: bytes) -> Any:
-        """The JSON of an answer, its `prompt_token_ids` an int32 `array`.
+        """Decode the JSON of a response, with its `prompt_token_ids` as an int32 `array`.
 
-        Raises `orjson.JSONDecodeError`.
+        Raise `orjson.JSONDecodeError` for invalid JSON.
         """
         begin = body.rfind(_KEY)
         start = body.find(b"[", begin) if begin >= 0 else -1
@@ -70,7 +74,7 @@ class KnownPrompt:
         return orjson.loads(body)
 
     def _ids(self, text: bytes) -> array[int] | None:
-        """The ids of a list's inside; None when it is no list of int32."""
+        """Return the ids inside a list's text; None unless it is a list of int32."""
         if b" " in text:
             text = text.replace(b" ", b"")
         if text == self.text:
@@ -92,7 +96,7 @@ MOST_REMEMBERED_STAND_INS = 256
 
 
 class TokenizeResponse(BaseModel):
-    """What `/tokenize` answers."""
+    """The result of `/tokenize`."""
 
     count: int
     max_model_len: int
@@ -101,7 +105,7 @@ class TokenizeResponse(BaseModel):
 
 
 class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
-    """Chat completions with token ids out, and in from the second turn on."""
+    """Chat completions that return token ids, and send them back from the second turn on."""
 
     tokens_path: ClassVar[str] = "chat/completions/tokens"
     tokenize_path: ClassVar[str] = "../tokenize"
@@ -110,11 +114,11 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         super().__init__(client_or_config)
         self._has_token_routes = True
         self._alone_ids: dict[bytes, list[int]] = {}
-        """Ids of the stand-in answer by itself; the same in every turn of every rollout with the same tools."""
+        """Ids of the placeholder response by itself: equal in every turn of all rollouts with the same tools."""
 
     @property
     def token_client(self) -> Any:
-        """An `AsyncOpenAI` whose base URL is the server's root, where `/tokenize` is."""
+        """Return an `AsyncOpenAI` whose base URL is the server's root, where `/tokenize` is."""
         root = str(self.client.base_url).rstrip("/").removesuffix("/v1")
         return self.client.with_options(base_url=root)
 
@@ -149,7 +153,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
                 )
             except NoSuchRoute as error:
                 self._stop_using_token_routes(error)
-        # The prompt may still begin with the same ids, though the server tokenises it anew.
+        # The prompt may still begin with the same ids, although the server tokenises it again.
         decode = KnownPrompt(_sampled_ids(found[0])).decode if found is not None else orjson.loads
         return await self._post(self.path, encoded(body), sampling, state, headers, decode)
 
@@ -164,7 +168,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
     async def get_prompt_ids(
         self, state: State, prompt_messages: Sequence[Any], oai_tools: list[Any] | None
     ) -> list[int] | None:
-        """The ids of the prompt as a continuation of the trajectory's last step; None when it is not one."""
+        """Return the ids of the prompt as a continuation of the trajectory's last step; None if it is not one."""
         found = continued_step(state.get("trajectory") or [], prompt_messages)
         if found is None:
             return None
@@ -178,7 +182,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         tools: list[Any] | None,
         model: str,
     ) -> array[int] | None:
-        """The ids of a step and of the messages added since; None when the server cannot say."""
+        """Return the ids of a step and of the messages added since; None when the server cannot provide them."""
         stand_in = _stand_in(step, added)
         try:
             with_added = await self.tokenize([stand_in, *added], tools, model)
@@ -217,7 +221,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
         extra_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> list[int]:
-        """The server's ids for a text, or for messages in its chat template."""
+        """Return the server's ids for a text, or for messages in its chat template."""
         what: dict[str, Any] = (
             {"prompt": messages}
             if isinstance(messages, str)
@@ -233,13 +237,13 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
     def _stop_using_token_routes(self, error: Exception) -> None:
         self._has_token_routes = False
         self.logger.warning(
-            "The endpoint does not take tokens, so turns are sent as text and may not continue token by token: %s",
+            "The endpoint does not accept tokens. Turns are sent as text and may not continue token by token: %s",
             error,
         )
 
 
 def with_token_ids(sampling_args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Sampling arguments that ask for token ids and log-probabilities."""
+    """Return sampling arguments that request token ids and log-probabilities."""
     given = dict(sampling_args or {})
     extra_body = {**(given.get("extra_body") or {}), "return_token_ids": True}
     return {**given, "logprobs": True, "extra_body": extra_body}
@@ -248,10 +252,10 @@ def with_token_ids(sampling_args: Mapping[str, Any] | None) -> dict[str, Any]:
 def continued_step(
     trajectory: Sequence[Mapping[str, Any]], prompt: Sequence[Any]
 ) -> tuple[Mapping[str, Any], list[Any]] | None:
-    """The latest step that the prompt continues, and the messages added since.
+    """Return the latest step that the prompt continues, and the messages added since.
 
-    None when there is none, or when ids would not be exact: no token ids, a truncated answer (its end-of-turn token
-    is missing), images or audio, or something other than user and tool messages added.
+    Return None if there is none, or if ids would not be exact: no token ids, a truncated response (its end-of-turn
+    token is missing), images or audio, or added messages that are not user or tool messages.
     """
     for step in reversed(trajectory):
         tokens = step.get("tokens")
@@ -274,17 +278,17 @@ def continued_step(
 def continued_ids(
     sampled_ids: list[int], alone: list[int], with_added: list[int]
 ) -> list[int] | None:
-    """Sampled ids, then what the template puts after an answer, then the new messages; see `continuation`."""
+    """Return sampled ids, then the template's text after a response, then the new messages; see `continuation`."""
     more = continuation(sampled_ids[-1:], alone, with_added)
     return None if more is None else [*sampled_ids, *more]
 
 
 def continuation(last_ids: list[int], alone: list[int], with_added: list[int]) -> list[int] | None:
-    """What comes after sampled ids that end with `last_ids` (one id).
+    """Return the ids that follow sampled ids ending with `last_ids` (one id).
 
-    `alone`: ids of a stand-in answer; `with_added`: of the same answer and the new messages. After the last sampled
-    id (the end-of-turn token) the template may add more (a line break), which the model never sampled: it is what
-    `alone` has after that id. None when `alone` does not begin `with_added`.
+    `alone`: ids of a placeholder response; `with_added`: of the same response and the new messages. After the last
+    sampled id (the end-of-turn token) the template may add more (a line break) that the model never sampled: the part
+    of `alone` after that id. Return None when `with_added` does not begin with `alone`.
     """
     if not last_ids or with_added[: len(alone)] != alone:
         return None
@@ -297,7 +301,7 @@ def continuation(last_ids: list[int], alone: list[int], with_added: list[int]) -
 
 
 def _sampled_ids(step: Mapping[str, Any]) -> array[int]:
-    """Prompt and completion of a step; the array is the caller's own."""
+    """Return prompt and completion of a step; the array belongs to the caller."""
     tokens = step["tokens"]
     if (packed := getattr(tokens, "packed_ids", None)) is not None:
         return array("i", packed)
@@ -307,7 +311,7 @@ def _sampled_ids(step: Mapping[str, Any]) -> array[int]:
 
 
 def _stand_in(step: Mapping[str, Any], added: Sequence[Any]) -> dict[str, Any]:
-    """A short assistant message; before tool results it must hold the calls they answer, or the template refuses."""
+    """Return a short assistant message. Before tool results it must hold their calls, or the template refuses it."""
     if added[0]["role"] == "tool":
         answer = native_messages(step["completion"])[-1]
         return {"role": "assistant", "tool_calls": answer.get("tool_calls") or []}

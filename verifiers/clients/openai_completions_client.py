@@ -19,27 +19,27 @@ from verifiers.types import Response, ResponseMessage
 
 
 class OpenAICompletionsClient(HttpClient):
-    """Text completions. Messages are joined by a blank line, as base models have no roles."""
+    """Text completions. Messages are joined by a blank line, because base models have no roles."""
 
     path: ClassVar[str] = "completions"
     native_type: ClassVar[tuple[str, str]] = ("openai.types", "Completion")
 
     def setup_client(self, config: ClientConfig) -> Any:
-        """An `AsyncOpenAI` for the configuration."""
+        """Return an `AsyncOpenAI` for the configuration."""
         from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 
     def native_prompt(self, messages: Any) -> tuple[str, dict[str, Any]]:
-        """The texts of the messages; raises BadRequestError for anything but text."""
+        """Return the texts of the messages. Raise BadRequestError for anything but text."""
         if isinstance(messages, str):
             return messages, {}
         return "\n\n".join(_text(message) for message in messages), {}
 
     def native_tool(self, tool: Any) -> Any:
-        """Text completions know no tools: raises BadRequestError."""
+        """Raise BadRequestError: text completions do not support tools."""
         raise BadRequestError(
-            "The text completions API has no tools. Use client_type='openai_chat_completions'."
+            "The text completions API does not support tools. Use client_type='openai_chat_completions'."
         )
 
     def request_body(
@@ -50,11 +50,11 @@ class OpenAICompletionsClient(HttpClient):
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        """The JSON body of a request."""
+        """Return the JSON body of a request."""
         return {"model": model, "prompt": prompt, **extra, **sampling.body}
 
     def check_payload(self, payload: Any) -> None:
-        """Raise when there is not one choice, or no text in it."""
+        """Raise for any number of choices but one, and for a choice without text."""
         choice = only_choice(payload)
         if not choice.get("text"):
             raise EmptyModelResponseError(
@@ -62,7 +62,7 @@ class OpenAICompletionsClient(HttpClient):
             )
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape."""
+        """Return a response in the library's format."""
         choice = only_choice(payload)
         finish_reason = choice.get("finish_reason")
         said: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _text(message: Any) -> str:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
             raise BadRequestError(
-                f"The text completions API takes text only, and the prompt holds a part of type {kind!r}. "
+                f"The text completions API accepts text only, and the prompt holds a part of type {kind!r}. "
                 f"Use client_type='openai_chat_completions'."
             )
         texts.append(part["text"])

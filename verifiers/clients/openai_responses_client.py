@@ -13,31 +13,32 @@ from verifiers.messages import from_raw_tool_call
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 OPENAI_RESPONSES_OUTPUT_FIELD = "openai_responses_output"
-"""Field of an assistant message with the items it came as; they go back unchanged in the next turn, because
-reasoning items can only be continued whole."""
+"""Field of an assistant message with the items of the response. They are sent back unchanged in the next turn,
+because reasoning items can only be continued whole.
+"""
 
 
 class OpenAIResponsesClient(HttpClient):
-    """Responses: reasoning that survives between turns, tool calls, images."""
+    """Responses API: reasoning that is kept between turns, tool calls, images."""
 
     path: ClassVar[str] = "responses"
     length_key: ClassVar[str] = "max_output_tokens"
     native_type: ClassVar[tuple[str, str]] = ("openai.types.responses", "Response")
 
     def setup_client(self, config: ClientConfig) -> Any:
-        """An `AsyncOpenAI` for the configuration."""
+        """Return an `AsyncOpenAI` for the configuration."""
         from verifiers.clients.connect import setup_openai_client
 
         return setup_openai_client(config)
 
     def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Input items; raises BadRequestError for audio, which the API does not take."""
+        """Return input items. Raise BadRequestError for audio, which the API does not support."""
         if isinstance(messages, str):
             return [{"type": "message", "role": "user", "content": messages}], {}
         return [item for message in messages for item in input_items(message)], {}
 
     def native_tool(self, tool: Any) -> dict[str, Any]:
-        """A function definition."""
+        """Return a function definition."""
         definition = {"type": "function"}
         for name in ("name", "description", "parameters", "strict"):
             if tool.get(name) is not None:
@@ -52,23 +53,25 @@ class OpenAIResponsesClient(HttpClient):
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
-        """The JSON body of a request; chat completions' sampling arguments are translated."""
+        """Return the JSON body of a request, with chat completions' sampling arguments translated."""
         body = {"model": model, "input": prompt, **extra, **_translated(sampling.body)}
         if tools:
             body["tools"] = tools
         return body
 
     def check_payload(self, payload: Any) -> None:
-        """Raise when the response failed, or has nothing in it."""
+        """Raise when the response failed or has no content."""
         if not isinstance(payload, Mapping):
-            raise InvalidModelResponseError(f"The answer is no response: {payload!r:.200}")
+            raise InvalidModelResponseError(
+                f"The response does not have the expected format: {payload!r:.200}"
+            )
         if payload.get("status") == "failed":
             error = payload.get("error") or {}
             raise InvalidModelResponseError(
                 f"The model's response failed: {error.get('message') or error!r}"
             )
         if payload.get("output") is None:
-            raise EmptyModelResponseError("The model's answer has no output.")
+            raise EmptyModelResponseError("The model's response has no output.")
         said = self.response_of(payload).message
         if not (said.content or said.reasoning_content or said.tool_calls):
             raise EmptyModelResponseError(
@@ -77,7 +80,7 @@ class OpenAIResponsesClient(HttpClient):
             )
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape; the message keeps its items under `OPENAI_RESPONSES_OUTPUT_FIELD`."""
+        """Return a response in the library's format. The message keeps its items in `OPENAI_RESPONSES_OUTPUT_FIELD`."""
         items = [item for item in payload.get("output") or [] if isinstance(item, Mapping)]
         said: dict[str, Any] = {"role": "assistant", "content": _texts(items) or None}
         calls = [
@@ -116,7 +119,7 @@ class OpenAIResponsesClient(HttpClient):
 
 
 def input_items(message: Any) -> list[Any]:
-    """The items of one message."""
+    """Return the items of one message."""
     if not isinstance(message, Mapping):
         message = message.model_dump(exclude_none=True)
     content = message.get("content")
@@ -178,7 +181,7 @@ def _input_parts(content: Any) -> list[Any]:
                 )
             case "input_audio":
                 raise BadRequestError(
-                    "The responses API takes no audio. Use client_type='openai_chat_completions'."
+                    "The responses API does not support audio. Use client_type='openai_chat_completions'."
                 )
             case _:
                 parts.append(dict(part))
@@ -186,12 +189,12 @@ def _input_parts(content: Any) -> list[Any]:
 
 
 def _translated(sampling: dict[str, Any]) -> dict[str, Any]:
-    """Sampling arguments under the names of this API; raises BadRequestError for what it cannot do."""
+    """Translate sampling arguments to this API. Raise BadRequestError for unsupported arguments."""
     body = dict(sampling)
     if body.pop("n", 1) != 1:
-        raise BadRequestError("The responses API gives one answer a request: n must be 1.")
+        raise BadRequestError("The responses API returns one response per request: n must be 1.")
     if body.pop("stop", None):
-        raise BadRequestError("The responses API knows no stop sequences.")
+        raise BadRequestError("The responses API does not support stop sequences.")
     if (effort := body.pop("reasoning_effort", None)) is not None:
         body["reasoning"] = {"effort": effort, **(body.get("reasoning") or {})}
     if (shape := body.pop("response_format", None)) is not None:

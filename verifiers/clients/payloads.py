@@ -1,4 +1,9 @@
-"""A request as the bytes that are sent, and what is wrong with one that cannot be."""
+"""Request and response bodies: encode requests as JSON bytes, read responses of any client, sort sampling arguments.
+
+All parsing works on plain dicts. `payload_of` makes one from the result of a client (JSON, or an object of the OpenAI
+or Anthropic SDK of any version, or a stand-in), and `native_of` makes the SDK's object from one, for hooks that
+expect it.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,15 @@ from verifiers.errors import BadRequestError, ModelError
 
 
 def encoded(payload: Mapping[str, Any]) -> bytes:
-    """A request body; raises ModelError naming what cannot be written as JSON."""
+    """Return a request body as bytes. Raise ModelError naming the value that cannot be written as JSON."""
     try:
         body = orjson.dumps(
             payload, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
         )
-        # orjson gives even a short text in a block of 4 KiB, which every request in flight would keep. A copy fits.
+        # orjson allocates 4 KiB even for a short text, and every request in flight would keep them. A copy is smaller.
         return bytes(memoryview(body))
     except TypeError as error:
-        # orjson's word for it; a payload that contains itself, say, is not walked through.
+        # Use orjson's message; a payload that contains itself, for example, must not be searched.
         if "surrogates" in str(error) and (broken := lone_surrogate(payload)) is not None:
             raise ModelError(f"The request is not valid Unicode: {broken}") from error
         raise ModelError(
@@ -29,7 +34,7 @@ def encoded(payload: Mapping[str, Any]) -> bytes:
 
 
 def lone_surrogate(payload: Mapping[str, Any]) -> str | None:
-    """Where a request has half of a surrogate pair, which no UTF-8 can hold; None when it has none."""
+    """Return the place of half a surrogate pair, which UTF-8 cannot represent; None if there is none."""
     for place, text in _texts(payload, ""):
         for position, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":
@@ -42,7 +47,7 @@ def lone_surrogate(payload: Mapping[str, Any]) -> str | None:
 
 
 def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every text in a JSON-like value, keys included, with where it is: `messages[0].content`."""
+    """Yield every text in a JSON-like value, keys included, with its place: `messages[0].content`."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):
@@ -58,7 +63,7 @@ def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what is not plain: pydantic objects, tuples inside, sets."""
+    """Return JSON values for pydantic objects, tuples and sets."""
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True)
     if isinstance(value, set | frozenset):
@@ -68,8 +73,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON serializable: {value!r:.100}")
 
 
-# Fields that a parser reads, by the object that has them. An SDK object says all its fields itself; a stand-in with
-# bare attributes (types.SimpleNamespace, a class of a trainer) is read by these names.
+# Fields that a parser reads, by the object that has them. An SDK object lists its own fields; a stand-in with bare
+# attributes (types.SimpleNamespace, a class of a trainer) is read by these names.
 _FIELDS = (
     "id",
     "created",
@@ -124,7 +129,7 @@ _FIELDS = (
 
 
 def payload_of(response: Any) -> Any:
-    """Plain dicts and lists with the fields of an answer; text, numbers and None as they are."""
+    """Return plain dicts and lists with the fields of a response; text, numbers and None pass unchanged."""
     if response is None or isinstance(response, str | bytes | int | float):
         return response
     if isinstance(response, Mapping):
@@ -132,7 +137,7 @@ def payload_of(response: Any) -> Any:
     if isinstance(response, list | tuple):
         return [payload_of(item) for item in response]
     if hasattr(response, "model_dump"):
-        # warnings=False: endpoints send values the SDK's types do not allow, which is for the parser to judge.
+        # warnings=False: endpoints send values that the SDK's types do not allow. The parser judges them.
         return response.model_dump(mode="python", warnings=False)
     found: dict[str, Any] = {}
     for name in _FIELDS:
@@ -143,7 +148,7 @@ def payload_of(response: Any) -> Any:
 
 
 def native_of(payload: dict[str, Any], module: str, name: str) -> Any:
-    """The SDK's object for a payload, made without validation; the payload itself when the SDK is not installed."""
+    """Return the SDK's object for a payload, made without validation; the payload itself without the SDK."""
     import importlib
 
     try:
@@ -154,7 +159,7 @@ def native_of(payload: dict[str, Any], module: str, name: str) -> Any:
 
 
 def prompt_places(payload: Any) -> list[dict[str, Any]]:
-    """Where an answer may have its prompt: beside the choices, or in the first of them."""
+    """Places where a response may hold its prompt: beside the choices, or in the first choice."""
     if not isinstance(payload, dict):
         return []
     choices = payload.get("choices")
@@ -163,7 +168,7 @@ def prompt_places(payload: Any) -> list[dict[str, Any]]:
 
 
 def with_plain_ids(payload: dict[str, Any]) -> dict[str, Any]:
-    """The answer with its prompt as a list, for code that expects what JSON gives."""
+    """Return the response with its prompt as a list, for code that expects decoded JSON."""
     for place in prompt_places(payload):
         if type(ids := place.get("prompt_token_ids")) is array:
             place["prompt_token_ids"] = ids.tolist()
@@ -171,7 +176,7 @@ def with_plain_ids(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 class Sampling(NamedTuple):
-    """One request's arguments beside prompt, model and tools."""
+    """Arguments of one request beside prompt, model and tools."""
 
     body: dict[str, Any]
     """Keys of the JSON body; `extra_body` is merged in and wins."""
@@ -180,10 +185,10 @@ class Sampling(NamedTuple):
 
 
 def split(sampling_args: Mapping[str, Any] | None, *, length_key: str) -> Sampling:
-    """Drop what is None, name the length limit as the API wants it, and take out what is not for the body.
+    """Drop None values, rename the length limit for the API, and separate arguments that are not part of the body.
 
     `length_key`: the API's name for the limit of the completion, which authors write as `max_tokens` or
-    `max_completion_tokens`. Unknown keys pass: endpoints know more options than any list here.
+    `max_completion_tokens`. Unknown keys pass: endpoints support more options than any list here.
     """
     body: dict[str, Any] = {}
     headers: dict[str, str] | None = None
@@ -204,7 +209,7 @@ def split(sampling_args: Mapping[str, Any] | None, *, length_key: str) -> Sampli
         elif key == "stream" or key == "stream_options":
             if value is True:
                 raise BadRequestError(
-                    "stream=True has no use here: a rollout waits for the whole answer."
+                    "stream=True is not supported: a rollout waits for the whole response."
                 )
         else:
             body[key] = value

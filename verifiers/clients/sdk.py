@@ -1,8 +1,11 @@
-"""SDK objects that callers pass: which kind they are, and what our transport may take over from them.
+"""SDK objects and their exceptions: recognise the kind of an object, and turn exceptions into the library's errors.
 
-An `AsyncOpenAI` that nobody customised is only an address with a key, and our transport does its work at a fraction
-of the cost. Anything else (a subclass, a fake, an own `http_client`, a replaced method) is called through its own
-method: whoever made it wanted that method to run.
+An unmodified `AsyncOpenAI` is only an address with a key, and our transport does its work at a fraction of the cost.
+Any other object (a subclass, a fake, a custom `http_client`, a replaced method) is called through its own method,
+because its author expects that method to run.
+
+Exceptions of the OpenAI and Anthropic SDKs and of httpx are recognised by attributes that all their versions share
+(`status_code`, `body`), so neither SDK is imported.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _SDK_HEADERS = (
 
 
 class SdkEndpoint(NamedTuple):
-    """What an uncustomised SDK object says about its endpoint."""
+    """The endpoint settings of an unmodified SDK object."""
 
     base_url: str
     key: str
@@ -65,7 +68,7 @@ def is_synchronous(client: Any) -> bool:
 
 
 def endpoint_of(client: Any) -> SdkEndpoint | None:
-    """The endpoint of an uncustomised SDK object; None for everything else."""
+    """Return the endpoint of an unmodified SDK object; None for any other object."""
     kind = type(client)
     sdk = _GENUINE.get(kind.__name__)
     if sdk is None or kind.__module__.partition(".")[0] != sdk:
@@ -75,7 +78,9 @@ def endpoint_of(client: Any) -> SdkEndpoint | None:
         return None
     key = getattr(client, "api_key", None)
     if not isinstance(key, str) or getattr(client, "_api_key_provider", None) is not None:
-        return None  # a key that is fetched anew for each request, or a token: the SDK knows how
+        return (
+            None  # the key is computed for each request, or is a token: only the SDK can supply it
+        )
     timeout_s, connect_timeout_s = _timeouts(client.timeout)
     return SdkEndpoint(
         base_url=str(client.base_url),
@@ -93,7 +98,7 @@ def endpoint_of(client: Any) -> SdkEndpoint | None:
 
 
 def _is_patched(client: Any, sdk: str) -> bool:
-    """Whether somebody put an own object or method on the path to the API call."""
+    """Whether an object or method on the path to the API call was replaced."""
     for path in (
         ("chat", "completions", "create"),
         ("completions", "create"),
@@ -122,20 +127,20 @@ def _own_headers(client: Any) -> dict[str, str]:
 
 
 def _timeouts(timeout: Any) -> tuple[float | None, float | None]:
-    """(whole request, connection) in seconds from a number or an `httpx.Timeout`."""
+    """Return (whole request, connection) in seconds from a number or an `httpx.Timeout`."""
     if timeout is None:
         return None, None
     if isinstance(timeout, int | float):
         return float(timeout), min(float(timeout), OUR_CONNECT_S)
     connect_s = getattr(timeout, "connect", None)
     if connect_s == _SDK_DEFAULT_CONNECT_S:
-        # The SDK's default, not a person's choice; thousands of connections at once take longer.
+        # The SDK's default rather than a deliberate choice; thousands of connections at once take longer.
         connect_s = OUR_CONNECT_S
     return getattr(timeout, "read", None), connect_s
 
 
 def split_arguments(create: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments an SDK method accepts; those it does not know move to `extra_body`, where it lets them through."""
+    """Return the arguments that an SDK method accepts, with unknown ones moved to `extra_body`."""
     try:
         parameters = inspect.signature(create).parameters
     except (TypeError, ValueError):
@@ -165,7 +170,7 @@ _UNREACHABLE = frozenset(
 
 
 def as_model_error(error: Exception, who: str) -> Error:
-    """Our error for whatever a client raised; `who` names the client."""
+    """Return the library's error for an exception of a client; `who` names the client."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return error_of(_refusal(error, status), url=_url(error), key_var="the client you passed")

@@ -1,8 +1,8 @@
 """HTTP for model calls: one aiohttp session per event loop, POST in, status and bytes out.
 
-Nothing here knows about models, retries or keys. It promises three things: thousands of requests can start at once
-(connections are opened at most `MOST_DIALS` at a time), a failure says whether the endpoint may have worked on the
-request (`AnswerLost`) or not (`ConnectFailed`), and sessions end with their event loop, whoever ends it.
+This module does not depend on models, retries or keys. It guarantees three things: thousands of requests can start at
+once (at most `MOST_DIALS` connections are being opened at a time); a failure shows whether the endpoint may have
+processed the request (`AnswerLost`) or not (`ConnectFailed`); sessions end with their event loop.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from verifiers.errors import EndpointUnavailable, InvalidModelResponseError
 from verifiers.per_loop import PerLoop
 
 MOST_DIALS = 512
-"""Connections being opened at the same time. A listening socket's backlog is finite (uvicorn 2048, nginx 511), and a
-SYN that it drops costs a second."""
+"""Maximum number of connections being opened at the same time. A listening socket's backlog is finite (uvicorn 2048,
+nginx 511), and a SYN that it drops costs a second.
+"""
 
 KEEPALIVE_S = 4.0
-"""Idle connections are dropped after this: below the 5 s after which uvicorn closes its side, so that a request is
-not sent into a closing connection."""
+"""Seconds after which an idle connection is closed: below the 5 s after which uvicorn closes its side, so that a
+request is not sent into a closing connection.
+"""
 
 MOST_RESPONSE_BYTES = 256 * 1024 * 1024
-"""A larger answer is refused: no completion is that long, whatever it is would fill the memory."""
+"""Maximum size of a response. No completion is that long, and an endless response would fill the memory."""
 
 SPARE_FILES = 256
-"""File descriptors left to the rest of the process when connections are limited by `ulimit -n`."""
+"""File descriptors reserved for the rest of the process when `ulimit -n` limits the connections."""
 
 _SKIPPED_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 
 
 class ConnectFailed(EndpointUnavailable):
-    """No connection was made, so the endpoint cannot have seen the request."""
+    """No connection was made, so the endpoint cannot have received the request."""
 
 
 class AnswerLost(EndpointUnavailable):
-    """The request was sent, and no complete answer came: the endpoint may have worked on it."""
+    """The request was sent, but no complete response arrived: the endpoint may have processed it."""
 
 
 class Reply(NamedTuple):
-    """One HTTP answer, read to its end."""
+    """One complete HTTP response."""
 
     status: int
     body: bytes
@@ -56,8 +58,9 @@ class Reply(NamedTuple):
 
 
 class Slots:
-    """A semaphore of one event loop whose release costs the same however many wait; asyncio's looks at every waiter
-    already woken, which with thousands of them is a tenth of a request's cost."""
+    """A semaphore of one event loop whose release has constant cost. asyncio's semaphore examines every waiter that
+    is already woken, which with thousands of waiters takes a tenth of a request's cost.
+    """
 
     def __init__(self, count: int) -> None:
         self.free = count
@@ -73,7 +76,7 @@ class Slots:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._release()  # the slot had been handed to us
+                self._release()  # the slot was assigned to this waiter already
             raise
 
     async def __aexit__(self, *_: object) -> None:
@@ -89,19 +92,19 @@ class Slots:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Opens at most `MOST_DIALS` connections at a time, however many requests start at once."""
+    """Opens at most `MOST_DIALS` connections at a time, regardless of the number of requests that start at once."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._dials = Slots(MOST_DIALS)
 
     async def _create_connection(self, *args: Any, **options: Any) -> Any:
-        async with self._dials:  # waiting here is not yet part of the connection's own time limit
+        async with self._dials:  # waiting here is not part of the connection's own time limit
             return await super()._create_connection(*args, **options)
 
 
 class Transport:
-    """POST requests over keep-alive connections, in whatever event loop the caller runs."""
+    """POST requests over keep-alive connections, in the caller's event loop."""
 
     def __init__(
         self,
@@ -132,9 +135,9 @@ class Transport:
         proxy: URL | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Send one request and read its answer, of any status; `timeout_s` replaces the transport's own.
+        """Send one request and read its response, of any status. `timeout_s` replaces the transport's own limit.
 
-        Raises ConnectFailed, AnswerLost, or InvalidModelResponseError for an answer above `MOST_RESPONSE_BYTES`.
+        Raise ConnectFailed, AnswerLost, or InvalidModelResponseError for a response above `MOST_RESPONSE_BYTES`.
         """
         loop, session = self._latest
         if session is None or session.closed or loop is not asyncio.get_running_loop():
@@ -164,14 +167,14 @@ class Transport:
         except (aiohttp.ClientError, OSError) as error:
             what = shown(str(error)) or type(error).__name__
             raise AnswerLost(
-                f"{address(url)} closed the connection before its answer was complete: {what}"
+                f"{address(url)} closed the connection before its response was complete: {what}"
             ) from error
 
     def _timeout_of(self, timeout_s: float) -> aiohttp.ClientTimeout:
         return aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._timeout.sock_connect)
 
     async def aclose(self) -> None:
-        """Close the connections that belong to the running event loop; the next request opens new ones."""
+        """Close the connections of the running event loop; the next request opens new ones."""
         await self._sessions.aclose_here()
 
     def _new_session(self) -> aiohttp.ClientSession:
@@ -211,13 +214,13 @@ async def _read(response: aiohttp.ClientResponse, url: URL) -> bytes:
     if size > MOST_RESPONSE_BYTES:
         response.close()  # the rest is not worth reading, and the connection not worth keeping
         raise InvalidModelResponseError(
-            f"{address(url)} answered with more than {MOST_RESPONSE_BYTES} bytes; the answer was refused."
+            f"{address(url)} answered with more than {MOST_RESPONSE_BYTES} bytes; the response was refused."
         )
     return b"".join(chunks)
 
 
 def connection_limit(wanted: int) -> int:
-    """`wanted`, or what the process's limit of open files leaves."""
+    """Return `wanted`, limited by the number of files that the process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -225,7 +228,7 @@ def connection_limit(wanted: int) -> int:
 
 
 def address(url: URL) -> str:
-    """A URL as it may be shown: without user, password and query, which may hold secrets."""
+    """Return a URL without user, password and query, which may contain secrets."""
     return str(url.with_user(None).with_query(None).with_fragment(None))
 
 
@@ -233,8 +236,8 @@ _tls: ssl.SSLContext | None = None
 
 
 def _tls_context() -> ssl.SSLContext:
-    """The system's certificates, or certifi's where the system has none (slim containers)."""
-    global _tls  # loading certificates takes 20 ms, once a process is enough
+    """Return the system's certificates, or certifi's on systems without any (slim containers)."""
+    global _tls  # Loading certificates takes 20 ms, so they are loaded once per process.
     if _tls is None:
         paths = ssl.get_default_verify_paths()
         has_own = paths.cafile is not None or (

@@ -1,8 +1,8 @@
 """Model calls of a program that runs in a sandbox, answered by a rollout.
 
-Read in this order: `requests` (what the program asks, in OpenAI's chat format) · `answers` and `streams` (what it is
-told, in the format that it speaks) · `server` (the HTTP server in between) · `doorway` and `inside` (how a sandbox
-without any network reaches that server).
+Read in this order: `requests` (the program's request, as OpenAI chat messages) · `answers` and `streams` (the
+response in the format of the program's API) · `server` (the HTTP server between them) · `doorway` and `inside` (the
+path from a sandbox without network to that server).
 """
 
 from verifiers.interception.doorway import Doorway

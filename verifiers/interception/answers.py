@@ -1,4 +1,4 @@
-"""What an agent is told: a rollout's `Response`, or an error, as the body of the API that the agent speaks."""
+"""Responses to an agent: a rollout's `Response`, or an error, as the body of the API that the agent uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _ANTHROPIC_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "t
 def serialize_intercept_response(
     response: Any, protocol: str = "openai_chat_completions"
 ) -> dict[str, Any]:
-    """The body that answers a request. What is no `Response` (a client library's own object, a dict) goes as it is."""
+    """Return the body that answers a request. An object that is not a `Response` (a client library's own, a dict)
+    passes unchanged.
+    """
     if not isinstance(response, Response):
         return jsonable(response)
     match protocol:
@@ -38,7 +40,7 @@ def serialize_intercept_response(
 
 
 def jsonable(value: Any) -> Any:
-    """Plain lists, dicts and texts of a value that may hold pydantic objects."""
+    """Return plain lists, dicts and texts for a value that may hold pydantic objects."""
     if hasattr(value, "model_dump"):
         return jsonable(value.model_dump())
     if isinstance(value, Mapping):
@@ -51,7 +53,7 @@ def jsonable(value: Any) -> Any:
 
 
 def empty_response(model: str) -> Response:
-    """The response of a turn that did not take place because the agent had ended."""
+    """Return the response of a turn that did not take place because the agent had ended."""
     said = ResponseMessage(content="", finish_reason="stop", is_truncated=False)
     return Response(
         id="agent-completed", created=int(time.time()), model=model, usage=None, message=said
@@ -59,13 +61,13 @@ def empty_response(model: str) -> Response:
 
 
 def finish_reason(response: Response) -> str:
-    """Why the answer ended, in OpenAI's words."""
+    """Return the finish reason in OpenAI's terms."""
     message = response.message
     return message.finish_reason or ("tool_calls" if message.tool_calls else "stop")
 
 
 def tool_calls(response: Response) -> list[dict[str, Any]]:
-    """The calls in OpenAI's chat format."""
+    """Return the calls in OpenAI's chat format."""
     calls = map(from_raw_tool_call, response.message.tool_calls or [])
     return [
         {
@@ -78,7 +80,7 @@ def tool_calls(response: Response) -> list[dict[str, Any]]:
 
 
 def chat_completion(response: Response) -> dict[str, Any]:
-    """The body of `/v1/chat/completions`."""
+    """Return the body of `/v1/chat/completions`."""
     said = response.message
     message: dict[str, Any] = {"role": "assistant", "content": said.content}
     if calls := tool_calls(response):
@@ -97,12 +99,12 @@ def chat_completion(response: Response) -> dict[str, Any]:
 
 
 def usage(response: Response) -> dict[str, Any] | None:
-    """Token counts under OpenAI's chat names."""
+    """Return token counts under OpenAI's chat names."""
     return None if response.usage is None else dict(response.usage)
 
 
 def serialize_openai_completion_response(response: Response) -> dict[str, Any]:
-    """The body of `/v1/completions`."""
+    """Return the body of `/v1/completions`."""
     choice = {
         "text": content_text(response.message.content),
         "index": 0,
@@ -120,7 +122,7 @@ def serialize_openai_completion_response(response: Response) -> dict[str, Any]:
 
 
 def serialize_openai_responses_response(response: Response) -> dict[str, Any]:
-    """The body of `/v1/responses`."""
+    """Return the body of `/v1/responses`."""
     said = response.message
     output: list[dict[str, Any]] = []
     if said.reasoning_content:
@@ -170,7 +172,7 @@ def _responses_usage(response: Response) -> dict[str, Any] | None:
 
 
 def serialize_anthropic_message_response(response: Response) -> dict[str, Any]:
-    """The body of `/v1/messages`."""
+    """Return the body of `/v1/messages`."""
     said = response.message
     content: list[dict[str, Any]] = [dict(block) for block in said.thinking_blocks or []]
     if text := content_text(said.content):
@@ -198,7 +200,9 @@ def serialize_anthropic_message_response(response: Response) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """This API wants an object. What the model botched goes to the agent's tool, whose complaint it is then told."""
+    """This API needs an object. Malformed arguments are passed to the agent's tool, whose error message reaches the
+    model.
+    """
     try:
         arguments = json.loads(text)
     except ValueError:
@@ -207,7 +211,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def serialize_tool_defs(tools: Any, protocol: str | None = None) -> list[dict[str, Any]]:
-    """Tool definitions in the format of an API; None or "vf" for the library's own. Raises ValueError for others."""
+    """Return tool definitions in an API's format (None or "vf": the library's own). Raise ValueError for others."""
     plain = [
         {key: value for key, value in dict(tool).items() if value is not None}
         for tool in tools or []
@@ -226,11 +230,11 @@ def serialize_tool_defs(tools: Any, protocol: str | None = None) -> list[dict[st
                 for tool in plain
             ]
         case _:
-            raise ValueError(f"Tools are not written in the format {protocol!r}.")
+            raise ValueError(f"{protocol!r} is not a format for tool definitions.")
 
 
 def error_status(error: BaseException) -> int:
-    """The HTTP status by which client libraries understand an error, and whether asking again could help."""
+    """Return the HTTP status that client libraries map to this error, and whether a retry could help."""
     match error:
         case UnusableRequest() | OverlongPromptError() | BadRequestError():
             return 400
@@ -243,7 +247,7 @@ def error_status(error: BaseException) -> int:
 
 
 def error_body(error: BaseException, api_format: ApiFormat) -> dict[str, Any]:
-    """The body that tells an agent of an error."""
+    """Return the body that reports an error to an agent."""
     message = str(error) or type(error).__name__
     if api_format == "anthropic_messages":
         is_ours = error_status(error) >= 500

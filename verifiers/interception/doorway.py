@@ -1,12 +1,12 @@
-"""`Doorway`: a port inside a sandbox that leads to one server of ours, and nowhere else.
+"""`Doorway`: a port inside a sandbox that leads to one server of this program, and to nothing else.
 
     doorway = Doorway(sandbox, server.open_connection, port=8765)
     await doorway.open()          # http://127.0.0.1:8765 inside is that server now
     ...
     await doorway.aclose()
 
-The sandbox needs no network for it, only its loopback, and this machine opens no port: the bytes go over stdin and
-stdout of a program inside, so it works with every back end. What comes from there is hostile.
+The sandbox needs its loopback device only, and the host opens no port: the bytes pass through stdin and stdout of a
+program inside, so this works with every back end. All data from the sandbox is treated as hostile.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 MAX_CONNECTIONS = 64
-"""At once; further ones are cut off."""
+"""Maximum number of concurrent connections; further ones are closed."""
 OPEN_TIMEOUT_S = 60.0
-"""An interpreter starts in milliseconds, but not on a machine that swaps."""
+"""An interpreter starts in milliseconds, except on a machine that swaps."""
 _COMPLAINT_BYTES = 2000
 _PROGRAM = Path(__file__).with_name("inside.py")
 
 
 class Doorway:
-    """See the module. `port` 0 takes a free one."""
+    """See the module. `port` 0 selects a free port."""
 
     def __init__(self, sandbox: Sandbox, connect: Connect, port: int = 0) -> None:
         self._sandbox = sandbox
@@ -49,7 +49,7 @@ class Doorway:
         self._complaint = b""
 
     async def open(self) -> int:
-        """Start it; returns the port once connections are taken. Raises TunnelError, SandboxError."""
+        """Start the program and return the port once it accepts connections. Raise TunnelError or SandboxError."""
         command = ["python3", "-I", "-S", "-c", _PROGRAM.read_text(), str(self._port)]
         self._process = await self._sandbox.spawn(command, stdin=True)
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -62,23 +62,23 @@ class Doorway:
                 await asyncio.wait([self._forwarding, listening], return_when="FIRST_COMPLETED")
             if not listening.cancelled():
                 return listening.result()
-            await self._forwarding  # raises what was wrong with the sandbox
+            await self._forwarding  # raises the sandbox's own error, if any
             complaint = self._complaint.decode("utf-8", "replace").strip()
             raise TunnelError(
                 f"The port for model calls could not be opened in sandbox {self._sandbox.id}: "
-                f"{complaint or 'python3 ended without a word'}"
+                f"{complaint or 'python3 ended without a message'}"
             )
         except TimeoutError:
             await self.aclose()
             raise TunnelError(
-                f"No sign of life for {OPEN_TIMEOUT_S:g} s from the port for model calls in {self._sandbox.id}."
+                f"The port for model calls in sandbox {self._sandbox.id} did not open within {OPEN_TIMEOUT_S:g} s."
             ) from None
         except BaseException:
             await self.aclose()
             raise
 
     async def aclose(self) -> None:
-        """Cut every connection and end the program. Idempotent."""
+        """Close every connection and end the program. A second call has no effect."""
         tasks = [*self._answering.values()]
         if self._forwarding is not None:
             tasks.append(self._forwarding)
@@ -92,7 +92,7 @@ class Doorway:
         self._writers.clear()
         process, self._process = self._process, None
         if process is not None:
-            with suppress(Exception):  # a sandbox that is gone has taken it along
+            with suppress(Exception):  # the program ended with its sandbox
                 await process.signal(signal.SIGKILL)
 
     # ------------------------------------------------------------------------------------------ from inside
@@ -134,7 +134,7 @@ class Doorway:
             elif frame.kind == ABORT:
                 writer.transport.abort()
         except OSError:
-            writer.transport.abort()  # the server has hung up; its side tells the program inside
+            writer.transport.abort()  # the server closed the connection; its task informs the program inside
 
     async def _open(self, channel: int) -> None:
         if channel in self._writers or len(self._writers) >= MAX_CONNECTIONS:
@@ -158,7 +158,7 @@ class Doorway:
             with suppress(OSError):
                 await self._send(ABORT, channel)
         finally:
-            # The server never speaks after it has ended its side: HTTP without a reader is over.
+            # The server sends nothing after it has closed its side: HTTP without a reader is over.
             writer.transport.abort()
             self._writers.pop(channel, None)
             self._answering.pop(channel, None)

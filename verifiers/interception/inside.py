@@ -1,8 +1,8 @@
-"""Runs inside a sandbox: a port there, whose connections go over this process's stdin and stdout.
+"""Runs inside a sandbox: listen on a port and forward its connections over this process's stdin and stdout.
 
-It is sent as text and needs nothing but Python 3.9. Frames have the format of `verifiers.sandboxes.agent.frames`,
-`u32 length | u8 kind | u32 channel | payload`: READY (the port, as text) and OPEN go out; DATA, END (no more will
-come) and ABORT go both ways. It ends when its stdin does.
+This file is sent as text and needs Python 3.9 only. Frames have the format of `verifiers.sandboxes.agent.frames`,
+`u32 length | u8 kind | u32 channel | payload`: READY (the port, as text) and OPEN go out; DATA, END (no more data)
+and ABORT go both ways. The program ends when its stdin does.
 """
 
 import os
@@ -16,24 +16,24 @@ KINDS = frozenset((READY, OPEN, DATA, END, ABORT))
 CHUNK_BYTES = 64 << 10
 HEADER = struct.Struct("!IBI")
 _BUFFER_BYTES = 4 << 20
-"""Kept for an agent that does not read; one that never does loses its connection."""
+"""Bytes kept for an agent that does not read. A connection that exceeds them is closed."""
 
 
 class Connection:
-    """One connection of a program inside."""
+    """One connection of a program in the sandbox."""
 
     def __init__(self, channel: int, stream: socket.socket) -> None:
         self.channel = channel
         self.stream = stream
         self.outbox = bytearray()
         self.has_said_all = False
-        """Nothing more comes from the program inside."""
+        """The program in the sandbox sends nothing more."""
         self.was_told_all = False
-        """Nothing more comes from outside."""
+        """The host sends nothing more."""
 
 
 def send(kind: int, channel: int, payload: bytes = b"") -> None:
-    """Write one frame to stdout, waiting until it is taken."""
+    """Write one frame to stdout and wait until it is written."""
     view = memoryview(HEADER.pack(len(payload), kind, channel) + payload)
     while view:
         view = view[os.write(1, view) :]
@@ -70,7 +70,7 @@ class Forwarder:
         try:
             stream, _ = self._listener.accept()
         except OSError:
-            return  # it has hung up already
+            return  # the connection is closed already
         stream.setblocking(False)
         connection = Connection(self._next_channel, stream)
         self._next_channel += 1
@@ -165,7 +165,7 @@ class Forwarder:
 
 
 def main(port: int) -> None:
-    """Listen on the port, 0 for a free one, say which it is, and forward."""
+    """Listen on the port (0 selects a free one), report it, and forward."""
     try:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

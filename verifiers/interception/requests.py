@@ -1,7 +1,7 @@
-"""What an agent's request says, whatever API it speaks, as messages and tools of OpenAI's chat completions.
+"""An agent's request in any supported API, converted to messages and tools of OpenAI's chat completions.
 
-Everything here is pure, and what comes in was written by a program that a model may have written: whatever is wrong
-with it is an `UnusableRequest`, whose text goes back to the agent.
+All functions are pure. The input was written by a program that a model may have written: every defect of it is an
+`UnusableRequest`, whose text is returned to the agent.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _ENDINGS: dict[str, ApiFormat] = {
     "/messages": "anthropic_messages",
 }
 PATHS = {f"/v1{ending}": api_format for ending, api_format in _ENDINGS.items()}
-"""Path below a rollout's own → the format that is spoken there."""
+"""Path below a rollout's own path → the API format of that path."""
 
 RawMessage = dict[str, Any]
 
 
 class UnusableRequest(Error, ValueError):
-    """An agent asked for something that cannot be turned into a turn; its text tells the agent why."""
+    """An agent's request that cannot become a turn; its text gives the reason to the agent."""
 
 
 class AgentRequest(NamedTuple):
     """One model call of an agent."""
 
     messages: Any
-    """Messages in OpenAI's chat format; the bare text of a text completion."""
+    """Messages in OpenAI's chat format, or the bare text of a text completion."""
     tools: list[dict[str, Any]]
     """Functions in OpenAI's chat format."""
     is_streamed: bool
@@ -45,7 +45,7 @@ class AgentRequest(NamedTuple):
 
 
 def protocol_from_path(path: str) -> ApiFormat:
-    """The format spoken at a path. One that says nothing is taken for chat completions."""
+    """Return the API format of a path. An unspecific path counts as chat completions."""
     for ending, api_format in _ENDINGS.items():
         if path.rstrip("/").endswith(ending):
             return api_format
@@ -53,11 +53,11 @@ def protocol_from_path(path: str) -> ApiFormat:
 
 
 def read_request(body: Any, api_format: ApiFormat) -> AgentRequest:
-    """A request's JSON, understood. Raises UnusableRequest."""
+    """Parse a request's JSON. Raise UnusableRequest."""
     if not isinstance(body, Mapping):
         raise UnusableRequest(f"The body must be a JSON object, not {type(body).__name__}.")
     if body.get("n") not in (None, 1):
-        raise UnusableRequest(f"One answer a request: n must be 1, not {body['n']!r:.50}.")
+        raise UnusableRequest(f"Only one response per request: n must be 1, not {body['n']!r:.50}.")
     try:
         messages = _MESSAGES[api_format](body)
         if not messages:
@@ -68,7 +68,7 @@ def read_request(body: Any, api_format: ApiFormat) -> AgentRequest:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise UnusableRequest(
-            f"The request cannot be understood as {api_format}: {type(error).__name__}: {error}"
+            f"The request is not valid for {api_format}: {type(error).__name__}: {error}"
         ) from error
     options = body.get("stream_options")
     wants_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
@@ -106,7 +106,7 @@ def _completion_prompt(body: Mapping[str, Any]) -> str:
 def _responses_messages(body: Mapping[str, Any]) -> list[RawMessage]:
     if body.get("previous_response_id") is not None or body.get("conversation") is not None:
         raise UnusableRequest(
-            "Nothing is kept between requests: send the whole conversation as `input`, not previous_response_id."
+            "Earlier requests are not stored: send the whole conversation as `input`, not previous_response_id."
         )
     messages: list[RawMessage] = []
     if body.get("instructions"):
@@ -145,11 +145,11 @@ def _add_item(messages: list[RawMessage], item: Mapping[str, Any]) -> None:
             if text:
                 _own_turn(messages, "reasoning_content")["reasoning_content"] = text
         case kind:
-            raise UnusableRequest(f"Input items of type {kind!r:.50} are not understood.")
+            raise UnusableRequest(f"Input items of type {kind!r:.50} are not supported.")
 
 
 def _own_turn(messages: list[RawMessage], key: str | None) -> RawMessage:
-    """The assistant's message that an item belongs to: the last one, unless it has that part or calls already."""
+    """Return the assistant message that an item belongs to: the last one, unless it already has that part or calls."""
     last = messages[-1] if messages else None
     is_open = last is not None and last["role"] == "assistant"
     if (
@@ -176,12 +176,12 @@ def _response_content(content: Any) -> Any:
             case "input_image":
                 parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
             case kind:
-                raise UnusableRequest(f"Parts of type {kind!r:.50} are not understood.")
+                raise UnusableRequest(f"Parts of type {kind!r:.50} are not supported.")
     return _plain(parts)
 
 
 def _plain(parts: list[RawMessage]) -> Any:
-    """One text as text: prompts then read the same, whichever way the agent wrote them."""
+    """Return a single text part as plain text, so that prompts are equal however the agent wrote them."""
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return parts
@@ -205,7 +205,7 @@ def _anthropic_messages(body: Mapping[str, Any]) -> list[RawMessage]:
             case "system":
                 messages.append({"role": "system", "content": _blocks_content(content)})
             case role:
-                raise UnusableRequest(f"There is no role {role!r:.50}.")
+                raise UnusableRequest(f"{role!r:.50} is not a valid role.")
     return messages
 
 
@@ -245,7 +245,7 @@ def _anthropic_assistant(content: Any) -> RawMessage:
                 function = {"name": block["name"], "arguments": arguments}
                 calls.append({"id": block["id"], "type": "function", "function": function})
             case kind:
-                raise UnusableRequest(f"Blocks of type {kind!r:.50} are not understood.")
+                raise UnusableRequest(f"Blocks of type {kind!r:.50} are not supported.")
     message: RawMessage = {"role": "assistant", "content": "".join(texts) or None}
     if thoughts:
         message["thinking_blocks"] = [dict(block) for block in thoughts]
@@ -269,7 +269,7 @@ def _blocks_content(content: Any) -> Any:
                 url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
                 parts.append({"type": "image_url", "image_url": {"url": url}})
             case kind:
-                raise UnusableRequest(f"Blocks of type {kind!r:.50} are not understood.")
+                raise UnusableRequest(f"Blocks of type {kind!r:.50} are not supported.")
     return _plain(parts)
 
 
@@ -277,7 +277,7 @@ def _blocks_content(content: Any) -> Any:
 
 
 def _tool(raw: Any) -> list[dict[str, Any]]:
-    """A tool in OpenAI's chat format, from any of the three; none for tools that a provider would run itself."""
+    """Return a tool in OpenAI's chat format from any of the three formats; None for tools that a provider runs."""
     tool = _object(raw, "a tool")
     inner = tool.get("function")
     if isinstance(inner, Mapping):

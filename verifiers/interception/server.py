@@ -1,14 +1,14 @@
-"""`InterceptionServer`: answers the model calls of agents with what their rollouts say.
+"""`InterceptionServer`: answers the model calls of agents with the responses of their rollouts.
 
     server = InterceptionServer(port=0)
-    await server.start()                          # or no `start`: then only `open_connection` leads to it
+    await server.start()                          # without `start`, only `open_connection` reaches the server
     queue = server.register_rollout("rollout_1", state)
-    request_id = await queue.get()                # an agent has asked
-    intercept = server.intercepts[request_id]     # what it asked
-    deliver_response(intercept, response)         # `synthesize_stream` if it asked for a stream
+    request_id = await queue.get()                # an agent has sent a request
+    intercept = server.intercepts[request_id]     # the request
+    deliver_response(intercept, response)         # `synthesize_stream` for a request with `stream`
 
-A request waits until it is answered, however long that takes; a streamed one is sent comments meanwhile, so that
-nobody on the way takes the connection for dead.
+A request waits until it is answered, however long that takes. A streamed request receives comments meanwhile, so that
+no proxy closes the connection as idle.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from verifiers.types import Response
 logger = logging.getLogger(__name__)
 
 KEEPALIVE_INTERVAL_SECONDS = 3.0
-"""Between two comments on a stream that waits for the model."""
+"""Seconds between two comments on a stream that waits for the model."""
 MAX_BODY_BYTES = 48 << 20
-"""Of one request; conversations with images are large."""
+"""Maximum size of one request; conversations with images are large."""
 MAX_WAITING_BYTES = 2 * MAX_BODY_BYTES
-"""Of all requests of one rollout that wait at once: an agent must not fill this machine's memory."""
+"""Maximum size of all waiting requests of one rollout: an agent must not exhaust the host's memory."""
 
 Intercept = dict[str, Any]
-"""One request that waits: `request_id`, `rollout_id`, `protocol`, `messages` and `tools` (both in OpenAI's chat
-format), `model`, `stream`, `headers`, `body` as it came, and `response_future` and `chunk_queue`, which
-`deliver_response` and `synthesize_stream` fill."""
+"""One waiting request: `request_id`, `rollout_id`, `protocol`, `messages` and `tools` (both in OpenAI's chat
+format), `model`, `stream`, `headers`, `body` as received, and `response_future` and `chunk_queue`, which
+`deliver_response` and `synthesize_stream` fill.
+"""
 
 
 class InterceptionError(InfraError):
@@ -57,14 +58,14 @@ class InterceptionError(InfraError):
 
 
 class StreamInterrupted(InterceptionError):
-    """A streamed answer broke off on its way to the agent, which may take what it has for the whole."""
+    """A streamed response was cut off on its way to the agent, which may take the received part for the whole."""
 
 
 class InterceptionServer:
-    """Serves any number of rollouts, each below a path of its own: `/rollout/ROLLOUT_ID/v1/…`.
+    """Serves any number of rollouts, each below a separate path: `/rollout/ROLLOUT_ID/v1/…`.
 
-    `port` 0 lets the system choose. Who asks must know `secret` (chosen by default), as a bearer token or `x-api-key`.
-    Belongs to the event loop in which it is first used.
+    `port` 0 lets the system choose. Requests must carry `secret` (random by default) as a bearer token or
+    `x-api-key`. The server belongs to the event loop of its first use.
     """
 
     def __init__(self, port: int, secret: str | None = None, *, host: str = "127.0.0.1") -> None:
@@ -81,7 +82,7 @@ class InterceptionServer:
     # ---------------------------------------------------------------------------------------------- life
 
     async def start(self) -> None:
-        """Listen on the port. Does nothing if it does already."""
+        """Listen on the port. Has no effect on a server that is listening."""
         runner = await self._ready()
         async with self._lock:
             if self._site is not None:
@@ -92,7 +93,7 @@ class InterceptionServer:
             except OSError as error:
                 raise InterceptionError(
                     f"The interception server cannot listen on {self.host}:{self.port}: {error.strerror}. "
-                    "Choose another interception_port; 0 takes a free one."
+                    "Choose another interception_port; 0 selects a free port."
                 ) from error
             self._site = site
             self.port = runner.addresses[0][1]
@@ -113,7 +114,7 @@ class InterceptionServer:
             return self._runner
 
     async def stop(self) -> None:
-        """Close every connection and stop listening. Idempotent."""
+        """Close every connection and stop listening. A second call has no effect."""
         for intercept in list(self.intercepts.values()):
             intercept["response_future"].cancel()
         async with self._lock:
@@ -122,7 +123,7 @@ class InterceptionServer:
             await runner.cleanup()
 
     async def open_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the server that needs no port: for `Doorway`."""
+        """Return a connection to the server that needs no port, for `Doorway`."""
         runner = await self._ready()
         assert runner.server is not None
         ours, theirs = socket.socketpair()
@@ -141,7 +142,7 @@ class InterceptionServer:
     def register_rollout(
         self, rollout_id: str, state: MutableMapping[str, Any] | None = None
     ) -> asyncio.Queue[str]:
-        """Begin to take a rollout's requests. Their ids come out of the queue, in the order of arrival."""
+        """Accept a rollout's requests from now on. Their ids arrive in the returned queue in order."""
         queue: asyncio.Queue[str] = asyncio.Queue()
         self.active_rollouts[rollout_id] = {
             "request_id_queue": queue,
@@ -151,7 +152,7 @@ class InterceptionServer:
         return queue
 
     def unregister_rollout(self, rollout_id: str) -> None:
-        """Take no more of them, and end those that wait."""
+        """Stop accepting a rollout's requests and end those that wait."""
         self.active_rollouts.pop(rollout_id, None)
         for intercept in list(self.intercepts.values()):
             if intercept["rollout_id"] == rollout_id and not intercept["response_future"].done():
@@ -162,7 +163,7 @@ class InterceptionServer:
                     deliver_response(intercept, None, ended)
 
     def _set_rollout_error(self, rollout_id: str, error: BaseException) -> None:
-        """Note an error of a rollout. The first one counts."""
+        """Record an error of a rollout. The first one counts."""
         state = self.active_rollouts.get(rollout_id, {}).get("state")
         if state is not None and state.get("error") is None:
             state["error"] = error
@@ -180,10 +181,12 @@ class InterceptionServer:
 
     def _rollout_of(self, request: web.Request) -> dict[str, Any]:
         if not _knows_secret(request.headers, self.secret):
-            raise _refusal(web.HTTPUnauthorized, "Unauthorized: this server wants its own API key.")
+            raise _refusal(
+                web.HTTPUnauthorized, "Unauthorized: this server requires its own API key."
+            )
         rollout = self.active_rollouts.get(request.match_info["rollout_id"])
         if rollout is None:
-            raise _refusal(web.HTTPNotFound, "Rollout not found: it has ended or never was.")
+            raise _refusal(web.HTTPNotFound, "Rollout not found: it has ended or never existed.")
         return rollout
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
@@ -192,7 +195,7 @@ class InterceptionServer:
         length = request.content_length
         size_bytes = MAX_BODY_BYTES if length is None else length
         if rollout["waiting_bytes"] + size_bytes > MAX_WAITING_BYTES:
-            crowd = RateLimitError("Too much is waiting for the model already: ask again later.")
+            crowd = RateLimitError("Too many requests are waiting for the model: retry later.")
             return web.json_response(answers.error_body(crowd, api_format), status=429)
         rollout["waiting_bytes"] += size_bytes
         try:
@@ -233,7 +236,7 @@ class InterceptionServer:
                 return await self._stream(request, intercept)
             return await _whole_answer(intercept)
         finally:
-            # An agent that has hung up is no turn: whoever takes the request from the queue sees it cancelled.
+            # A request whose agent has disconnected is not a turn: the consumer of the queue sees it as cancelled.
             intercept["response_future"].cancel()
             self.intercepts.pop(request_id, None)
 
@@ -249,7 +252,7 @@ class InterceptionServer:
                     answer = web.StreamResponse(headers={"Cache-Control": "no-cache"})
                     answer.content_type = "text/event-stream"
                     await answer.prepare(request)
-                # In one piece: an agent that hangs up once it has read what it wants has read everything.
+                # Sent in one piece: an agent that disconnects after reading its result has then read everything.
                 was_told_all = chunks[-1] is None or isinstance(chunks[-1], BaseException)
                 data = [_event_bytes(chunk, intercept["protocol"]) for chunk in chunks]
                 await answer.write(b"".join(data))
@@ -259,7 +262,9 @@ class InterceptionServer:
         except (ConnectionError, asyncio.CancelledError) as error:
             future: asyncio.Future[Any] = intercept["response_future"]
             if future.done() and not future.cancelled() and not was_told_all:
-                broken = StreamInterrupted("The answer to the agent broke off: it has hung up.")
+                broken = StreamInterrupted(
+                    "The response to the agent was cut off: it has disconnected."
+                )
                 self._set_rollout_error(intercept["rollout_id"], broken)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -267,7 +272,7 @@ class InterceptionServer:
 
 
 async def _next_chunks(queue: asyncio.Queue[Any]) -> list[Any]:
-    """What is to be sent next, up to the end of the stream; a comment if there is nothing for a while."""
+    """Yield the data to send, up to the end of the stream; a comment after a period without data."""
     try:
         async with asyncio.timeout(KEEPALIVE_INTERVAL_SECONDS):
             chunks = [await queue.get()]
@@ -315,7 +320,7 @@ def _event_bytes(chunk: Any, api_format: Any) -> bytes:
 def deliver_response(
     intercept: Intercept, response: Any, error: BaseException | None = None
 ) -> None:
-    """Answer a request that is not streamed, or tell the agent of an error. Only the first answer counts."""
+    """Answer a request without `stream`, or report an error to the agent. Only the first answer counts."""
     future: asyncio.Future[Any] = intercept["response_future"]
     if future.done():
         return
@@ -323,15 +328,15 @@ def deliver_response(
         future.set_result(response)
     else:
         future.set_exception(error)
-        future.exception()  # the agent may have hung up: then nobody looks at it
+        future.exception()  # the agent may have disconnected
 
 
 async def synthesize_stream(
     intercept: Intercept, response: Response | None, error: BaseException | None = None
 ) -> None:
-    """Answer a streamed request with the events of a whole response, or tell the agent of an error."""
+    """Answer a request with `stream` with the events of a whole response, or report an error to the agent."""
     if error is not None or response is None:
-        _fail_stream(intercept, error or InterceptionError("There is no response."))
+        _fail_stream(intercept, error or InterceptionError("The rollout gave no response."))
         return
     deliver_response(intercept, response)
     queue: asyncio.Queue[Any] = intercept["chunk_queue"]
@@ -350,7 +355,7 @@ class LoopServers(PerLoop[InterceptionServer]):
 
     def __init__(self, port: int = 0) -> None:
         self.secret = secrets.token_urlsafe(32)
-        """The same for all of them."""
+        """Equal for all servers."""
         super().__init__(
             lambda: InterceptionServer(port, self.secret), lambda server: server.stop()
         )

@@ -1,4 +1,4 @@
-"""A whole `Response` as the server-sent events by which an API streams it."""
+"""Convert a whole `Response` to the server-sent events of each API."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from verifiers.interception.requests import ApiFormat
 from verifiers.types import Response
 
 DONE = b"data: [DONE]\n\n"
-"""How OpenAI's older APIs end a stream."""
+"""End of a stream in OpenAI's older APIs."""
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """One event."""
+    """Return one event."""
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
 def events_of(response: Response, api_format: ApiFormat, wants_usage: bool) -> list[bytes]:
-    """The events of a response, the last one included."""
+    """Return the events of a response, including the last one."""
     match api_format:
         case "openai_chat_completions":
             return [*map(event, chat_chunks(response, wants_usage)), DONE]
@@ -34,7 +34,7 @@ def events_of(response: Response, api_format: ApiFormat, wants_usage: bool) -> l
 
 
 def error_event(error: BaseException, api_format: ApiFormat) -> bytes:
-    """An error in the middle of a stream; what is missing then is the proper end."""
+    """Return an error in the middle of a stream; the regular end then stays out."""
     body = answers.error_body(error, api_format)
     if api_format == "openai_responses":
         failed = {"type": "error", "code": "server_error", "message": body["error"]["message"]}
@@ -43,7 +43,7 @@ def error_event(error: BaseException, api_format: ApiFormat) -> bytes:
 
 
 def chat_chunks(response: Response, wants_usage: bool = False) -> list[dict[str, Any]]:
-    """`chat.completion.chunk` objects: what is said, then why it ended, then the token counts if they are wanted."""
+    """Return `chat.completion.chunk` objects: content, then the finish reason, then token counts if requested."""
     head = {
         "id": response.id,
         "object": "chat.completion.chunk",
@@ -138,7 +138,7 @@ def _anthropic_events(response: Response) -> Iterator[dict[str, Any]]:
 
 
 def _block_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and what is added to it."""
+    """Return a block's start event and its deltas."""
     match block["type"]:
         case "text":
             return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]

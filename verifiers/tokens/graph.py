@@ -1,17 +1,19 @@
 """`TokenGraph`: every token of a rollout once, although each turn repeats all turns before it.
 
-A graph is a few chains. A chain is a run of ids in one buffer; it may begin with the first `shared` tokens of another
-chain. A rollout whose turns extend each other is one chain:
+A graph consists of a few chains. A chain is a run of ids in one buffer; it may begin with the first `shared` tokens
+of another chain. A rollout whose turns extend each other is one chain:
 
     turn 1   prompt ██████ completion ▒▒▒
     turn 2   prompt ██████▒▒▒███ completion ▒▒        chain 0:  ██████▒▒▒███▒▒
 
-A turn whose prompt differs from what was seen and sampled before (a template that renders an old answer differently,
-an edited history, a sub-agent) begins a new chain at the first token that differs. So no mismatch can corrupt what is
-stored, and what a turn's prompt and completion were is always given back exactly.
+A turn whose prompt differs from the earlier tokens (a template that renders an old response differently, an edited
+history, a sub-agent) begins a new chain at the first different token. A mismatch therefore cannot corrupt stored
+tokens, and a turn's prompt and completion are always returned exactly.
 
-Token identity alone decides what is shared. Messages are not consulted: two turns whose ids agree saw the same
-context whatever the messages say, and two whose ids differ did not.
+Only token ids decide what is shared. Messages are not consulted: two turns whose ids agree had the same context
+whatever the messages are, and two turns whose ids differ did not.
+
+`StepTokens` shows one turn as v0 does; its lists are built from the graph when they are read.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ ID_BYTES = 4
 
 
 class TokensInvalid(Error, ValueError):
-    """The tokens of a turn contradict each other, or are no tokens."""
+    """The tokens of a turn contradict each other, or are not tokens."""
 
 
 class Chain:
-    """Consecutive tokens; see the module. Offsets and lengths count tokens from the chain's very beginning."""
+    """Consecutive tokens; see the module. Offsets and lengths count tokens from the first token of the chain."""
 
     __slots__ = ("ids", "logprobs", "parent", "shared")
 
     parent: Chain | None
-    """Where the first `shared` tokens are; None when there are none."""
+    """The chain that holds the first `shared` tokens; None if there are none."""
     shared: int
     ids: bytearray
     """The tokens after the shared ones, int32."""
     logprobs: bytearray
-    """Log-probabilities of the completions that lie on this chain, float32, in order, nothing in between."""
+    """Log-probabilities of the completions on this chain, float32, in order and without gaps."""
 
     def __init__(self, parent: Chain | None, shared: int) -> None:
-        # A parent that itself only shares these tokens is skipped, so that chains do not queue up behind each other.
+        # Skip a parent that itself only shares these tokens, so that chains do not grow into long sequences of parents.
         while parent is not None and shared <= parent.shared:
             parent = parent.parent
         self.parent = parent
@@ -64,13 +66,13 @@ class Chain:
         return True
 
     def begins(self, packed: bytes) -> bool:
-        """Whether all tokens of the chain, in order, are the first ones of `packed` (int32)."""
+        """Whether the tokens of the chain, in order, are the first tokens of `packed` (int32)."""
         if not packed.startswith(self.ids, self.shared * ID_BYTES):
             return False
         return self.parent is None or self.parent.starts_as(packed, self.shared)
 
     def starts_as(self, packed: bytes, length: int) -> bool:
-        """Whether the first `length` tokens of the chain are the first ones of `packed`."""
+        """Whether the first `length` tokens of the chain are the first tokens of `packed`."""
         if self.parent is not None:
             if not self.parent.starts_as(packed, min(length, self.shared)):
                 return False
@@ -80,7 +82,7 @@ class Chain:
         return self.ids[: end - start] == packed[start:end]
 
     def first(self, length: int) -> bytes:
-        """The first `length` tokens, int32."""
+        """Return the first `length` tokens, int32."""
         if self.parent is None:
             return bytes(self.ids[: length * ID_BYTES])
         if length <= self.shared:
@@ -89,7 +91,7 @@ class Chain:
         return self.parent.first(self.shared) + self.ids[:own]
 
     def common_length(self, packed: bytes) -> int:
-        """How many first tokens the chain has in common with `packed`."""
+        """Return the number of leading tokens that the chain and `packed` have in common."""
         low, high = 0, min(len(self), len(packed) // ID_BYTES)
         own = self.first(high)
         while low < high:
@@ -105,42 +107,42 @@ class Chain:
 
 
 class _Place(NamedTuple):
-    """Where a turn's prompt ends."""
+    """Position where a turn's prompt ends."""
 
     chain: Chain
     length: int
 
 
 class TokenGraph:
-    """The tokens of one rollout. `commit` adds a turn and gives its view."""
+    """The tokens of one rollout. `commit` adds a turn and returns its view."""
 
     __slots__ = ("chains",)
 
     def __init__(self) -> None:
         self.chains: list[Chain] = []
-        """In the order they were begun; the one that grew last is at the end."""
+        """In order of creation; the chain that grew last is at the end."""
 
     @property
     def resident_bytes(self) -> int:
-        """Memory held by ids and log-probabilities, spare room included."""
+        """Memory of ids and log-probabilities in bytes, spare capacity included."""
         return sum(c.ids.__sizeof__() + c.logprobs.__sizeof__() for c in self.chains)
 
     @property
     def token_count(self) -> int:
-        """Tokens stored."""
+        """Number of stored tokens."""
         return sum(len(chain.ids) // ID_BYTES for chain in self.chains)
 
     def commit(self, tokens: Mapping[str, Any], *, max_length: int | None = None) -> StepTokens:
-        """Add one turn, given as `ResponseTokens` or as v0's step tokens, and give its view.
+        """Add one turn, as `ResponseTokens` or as v0's step tokens, and return its view.
 
-        Ids may be lists or int32 buffers (numpy, `array`), log-probabilities lists or float32 buffers. With
-        `max_length` what lies beyond that many tokens is left out and the view says so. Raises TokensInvalid when the
-        lists contradict each other; the graph is then as it was.
+        Ids may be lists or int32 buffers (numpy, `array`), log-probabilities lists or float32 buffers. `max_length`
+        cuts off the tokens beyond it, and the view records that. Raise TokensInvalid when the lists contradict each
+        other; the graph is then unchanged.
         """
         from verifiers.tokens.graph import StepTokens
 
         if isinstance(tokens, PackedTokens):
-            tokens = tokens.packed()  # as stored: lists of a whole prompt are made for readers only
+            tokens = tokens.packed()  # as stored: whole prompt lists are built only for readers
         prompt = pack_ids(tokens["prompt_ids"], "prompt_ids")
         completion = pack_ids(tokens["completion_ids"], "completion_ids")
         logprobs = pack_logprobs(tokens.get("completion_logprobs"))
@@ -168,7 +170,7 @@ class TokenGraph:
         )
 
     def _chain_for(self, prompt: bytes) -> Chain:
-        """The chain that the prompt extends, moved to the end; a new one when it extends none."""
+        """Return the chain that the prompt extends, moved to the end, or a new chain."""
         chains = self.chains
         if chains and chains[-1].begins(prompt) and len(chains) == 1:
             return chains[0]
@@ -192,7 +194,7 @@ class TokenGraph:
 
 
 def graph_of(trajectory: Sequence[Mapping[str, Any]]) -> TokenGraph:
-    """The graph that the latest step with stored tokens belongs to; a new one when there is none."""
+    """Return the graph of the latest step with stored tokens, or a new graph."""
     from verifiers.tokens.graph import StepTokens
 
     for step in reversed(trajectory):
@@ -203,7 +205,7 @@ def graph_of(trajectory: Sequence[Mapping[str, Any]]) -> TokenGraph:
 
 
 def pack_ids(ids: Any, name: str) -> bytes:
-    """Token ids as int32 bytes."""
+    """Return token ids as int32 bytes."""
     if type(ids) is not list and (view := _view_of(ids)) is not None:
         if view.format == "i" and view.c_contiguous:
             return view.tobytes()
@@ -217,7 +219,7 @@ def pack_ids(ids: Any, name: str) -> bytes:
 
 
 def pack_logprobs(logprobs: Any) -> bytes:
-    """Log-probabilities as float32 bytes; none for None."""
+    """Return log-probabilities as float32 bytes; no bytes for None."""
     if logprobs is None:
         return b""
     if type(logprobs) is not list and (view := _view_of(logprobs)) is not None:
@@ -254,16 +256,16 @@ _KEYS = (
     "routed_experts",
 )
 _PLAIN = {"overlong_prompt": False, "is_truncated": False, "routed_experts": None}
-"""What the keys that are not about tokens read as when nothing else was said."""
+"""Default values of the keys that do not hold tokens."""
 
 
 class StepTokens(Mapping[str, Any]):
     """One turn of a `TokenGraph`.
 
-    It reads like v0's dict: `tokens["prompt_ids"]`, `tokens.get("routed_experts")`, `dict(tokens)`, and as attributes.
-    Each reading makes a plain list that is the reader's own. `array(...)` gives numpy instead, and `prompt_length` and
-    `completion_length` cost nothing. Masks, versions and flags may be assigned; ids and log-probabilities are what the
-    model was shown and said, and may not: put a dict of your own in `step["tokens"]` instead.
+    Reads like v0's dict: `tokens["prompt_ids"]`, `tokens.get("routed_experts")`, `dict(tokens)`, and as attributes.
+    Each read builds a plain list that belongs to the reader. `array(...)` returns numpy instead; `prompt_length` and
+    `completion_length` cost nothing. Masks, versions and flags may be assigned. Ids and log-probabilities record the
+    model call and may not: put your own dict in `step["tokens"]` instead.
     """
 
     __slots__ = ("_details", "chain", "first_logprob", "graph", "length", "prompt_length")
@@ -271,11 +273,11 @@ class StepTokens(Mapping[str, Any]):
     graph: TokenGraph
     chain: Chain
     prompt_length: int
-    """Tokens of the prompt, from the chain's beginning."""
+    """Number of tokens of the prompt, from the first token of the chain."""
     length: int
-    """Tokens of prompt and completion."""
+    """Number of tokens of prompt and completion."""
     first_logprob: int
-    """Place of the completion's first log-probability among the chain's; -1 when the endpoint gave none."""
+    """Index of the completion's first log-probability among the chain's; -1 when the endpoint returned none."""
 
     def __init__(
         self,
@@ -297,7 +299,7 @@ class StepTokens(Mapping[str, Any]):
     def details_of(
         tokens: Mapping[str, Any], prompt_length: int, completion_length: int
     ) -> dict[str, Any]:
-        """Everything about a turn that is not ids and log-probabilities and not as usual."""
+        """Values of a turn, other than ids and log-probabilities, that differ from the defaults."""
         details: dict[str, Any] = {}
         for name, length, usual in (
             ("prompt_mask", prompt_length, 0),
@@ -319,17 +321,17 @@ class StepTokens(Mapping[str, Any]):
 
     @property
     def completion_length(self) -> int:
-        """Tokens of the completion."""
+        """Number of tokens of the completion."""
         return self.length - self.prompt_length
 
     @property
     def details(self) -> Mapping[str, Any] | None:
-        """What the endpoint gave beyond ids and log-probabilities; None when nothing."""
+        """Fields of the endpoint beyond ids and log-probabilities; None if there are none."""
         return self._details
 
     @property
     def versions(self) -> Any:
-        """Policy version of each completion token `[C]`, one number when all have the same, None when not known."""
+        """Policy version per completion token `[C]`, one number when all are equal, None when unknown."""
         return self._details.get("versions") if self._details else None
 
     @property
@@ -339,7 +341,7 @@ class StepTokens(Mapping[str, Any]):
 
     @property
     def packed_logprobs(self) -> bytes:
-        """The completion's log-probabilities, float32; empty when the endpoint gave none."""
+        """Log-probabilities of the completion, float32; empty when the endpoint returned none."""
         if self.first_logprob < 0:
             return b""
         start = self.first_logprob * ID_BYTES
@@ -347,11 +349,11 @@ class StepTokens(Mapping[str, Any]):
 
     @property
     def packed_mask(self) -> bytes | None:
-        """One byte a completion token, 1 where it is the model's own; None when all are."""
+        """One byte per completion token, 1 where the model sampled it; None when it sampled all."""
         return self._details.get("completion_mask") if self._details else None
 
     def array(self, name: str) -> NDArray[Any]:
-        """`prompt_ids`, `completion_ids` (int32), `completion_logprobs` (float32) or a mask (bool) as an array."""
+        """Return `prompt_ids`, `completion_ids` (int32), `completion_logprobs` (float32) or a mask (bool)."""
         import numpy as np
 
         if name in ("prompt_ids", "completion_ids"):
@@ -410,11 +412,11 @@ class StepTokens(Mapping[str, Any]):
         return f"StepTokens({self.prompt_length} prompt tokens, {self.completion_length} completion tokens)"
 
     def copy(self) -> dict[str, Any]:
-        """A plain dict of lists."""
+        """Return a plain dict of lists."""
         return dict(self)
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """A plain dict of lists."""
+        """Return a plain dict of lists."""
         return dict(self)
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
@@ -423,11 +425,11 @@ class StepTokens(Mapping[str, Any]):
     # ------------------------------------------------------------------------------------------ assigning
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Replace a mask, the versions or a flag. Raises TypeError for ids and log-probabilities."""
+        """Replace a mask, the versions or a flag. Raise TypeError for ids and log-probabilities."""
         if key in ("prompt_ids", "completion_ids", "completion_logprobs"):
             raise TypeError(
-                f"{key} of a stored step cannot be assigned: it is what the model was shown or said. To train on "
-                "other tokens, set step['tokens'] to a dict of your own."
+                f"{key} of a stored step cannot be assigned, because it records the model call. To train on "
+                "other tokens, set step['tokens'] to your own dict."
             )
         details = self._details = dict(self._details or {})
         details.pop(key, None)
@@ -442,9 +444,9 @@ class StepTokens(Mapping[str, Any]):
 
 
 def stored_steps(tokens: Sequence[Any]) -> list[StepTokens | None]:
-    """Steps as views of one graph: as they are when they are that already, else committed to a new one.
+    """Return steps as views of one graph: unchanged if they are, else committed to a new graph.
 
-    Plain dicts come from environments that make their own steps, and from rollouts read back from JSON.
+    Plain dicts come from environments that build steps themselves, and from rollouts read from JSON.
     """
     views = [one for one in tokens if one is not None]
     if all(type(one) is StepTokens and one.graph is views[0].graph for one in views):
@@ -454,7 +456,7 @@ def stored_steps(tokens: Sequence[Any]) -> list[StepTokens | None]:
 
 
 def _compact_versions(versions: Any, length: int) -> Any:
-    """One number when all tokens have the same version, as nearly always; else a list."""
+    """Return one number when all tokens have the same version, the usual case; else a list."""
     if isinstance(versions, int):
         return versions
     if len(versions) != length:
@@ -468,7 +470,7 @@ def _compact_versions(versions: Any, length: int) -> Any:
 def _is_uniform(mask: Any, length: int, value: int) -> bool:
     if type(mask) is bytes:
         return len(mask) == mask.count(value) == length
-    # Two lists of the same small integers are compared by identity, far faster than a search.
+    # Lists of the same small integers are compared by identity, which is far faster than a search.
     return type(mask) is list and mask == [value] * length
 
 

@@ -1,7 +1,7 @@
-"""`PackedTokens`: `ResponseTokens` as clients make them, whose long lists are not made until somebody reads them.
+"""`PackedTokens`: `ResponseTokens` as clients make them. Long lists are built only when they are read.
 
-A prompt of twenty thousand ids costs half a millisecond as a Python list and nothing as a buffer, and the rollout loop
-only ever copies it. Everybody else sees the lists of `ResponseTokens`.
+A prompt of twenty thousand ids costs half a millisecond as a Python list and nothing as a buffer, and the rollout
+loop only copies it. All other readers see the lists of `ResponseTokens`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LATE = ("prompt_ids", "prompt_mask", "completion_mask")
 
 
 class PackedTokens(ResponseTokens):
-    """Reads as `ResponseTokens` in every way: the first reading that needs the prompt or a mask makes plain lists.
+    """Reads as `ResponseTokens` in every way. The first read of the prompt or a mask builds plain lists.
 
-    Until then `prompt_ids` is stored as an int32 `array` and the masks not at all; `packed` gives it like that.
+    Until then `prompt_ids` is an int32 `array`, and masks are not stored; `packed` returns that form.
     """
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class PackedTokens(ResponseTokens):
         completion_logprobs: list[float],
         **others: Any,
     ) -> Self:
-        """The tokens of one answer whose prompt was not sampled and whose completion was."""
+        """Return the tokens of a response whose prompt was not sampled and whose completion was."""
         return cls.of(
             {
                 "prompt_ids": prompt_ids,
@@ -43,7 +43,7 @@ class PackedTokens(ResponseTokens):
         )
 
     def packed(self) -> dict[str, Any]:
-        """What is stored: `prompt_ids` an int32 `array` and no masks, or lists when somebody has read them."""
+        """Return the stored form: `prompt_ids` as an int32 `array` and no masks, or lists once they have been read."""
         return {name: dict.__getitem__(self, name) for name in dict.__iter__(self)}
 
     def _read(self) -> None:
@@ -63,7 +63,7 @@ class PackedTokens(ResponseTokens):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
+        """Return the value of a key."""
         if key in _LATE:
             self._read()
         return super().get(key, default)
@@ -76,7 +76,7 @@ class PackedTokens(ResponseTokens):
     def __contains__(self, key: object) -> bool:
         return key in _LATE or super().__contains__(key)
 
-    # `dict(tokens)` and `{**tokens}` copy the stored values of a subclass unless it has an `__iter__` of its own.
+    # `dict(tokens)` and `{**tokens}` copy the stored values of a subclass unless it defines `__iter__`.
     def __iter__(self) -> Iterator[str]:
         self._read()
         return super().__iter__()
@@ -86,17 +86,17 @@ class PackedTokens(ResponseTokens):
         return super().__len__()
 
     def keys(self) -> Any:
-        """The keys."""
+        """Return the keys."""
         self._read()
         return super().keys()
 
     def values(self) -> Any:
-        """The values, as lists."""
+        """Return the values, as lists."""
         self._read()
         return super().values()
 
     def items(self) -> Any:
-        """Keys and values, as lists."""
+        """Return keys and values, as lists."""
         self._read()
         return super().items()
 
@@ -114,7 +114,7 @@ class PackedTokens(ResponseTokens):
 
 
 def packed_ids(ids: Sequence[int] | array[int]) -> array[int]:
-    """Token ids as an int32 `array`. Raises ValueError for anything but whole numbers that fit 32 bits."""
+    """Return token ids as an int32 `array`. Raise ValueError for anything but integers that fit 32 bits."""
     if type(ids) is array and ids.typecode == "i":
         return ids
     try:

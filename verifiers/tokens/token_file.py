@@ -1,11 +1,10 @@
 """`TokenFile`: the token graphs of many rollouts in one file beside a run.
 
-    tokens.arrow     an Arrow IPC stream: any Arrow reader opens it; one row a rollout, one record batch an append
-    tokens.index     one line of JSON a rollout: its key, and where its record batch lies
+    tokens.arrow     an Arrow IPC stream that any Arrow reader opens; one row per rollout, one record batch per append
+    tokens.index     one line of JSON per rollout: its key, and the position of its record batch
 
-A batch is on the disk before its index lines are written, and both files only grow. After a crash the batch that was
-half written is cut off, and lines that are missing from the index are made again from the batches. Reading one rollout
-reads one batch.
+A batch is on disk before its index lines are written, and both files only grow. After a crash, an incomplete batch is
+cut off, and index lines that are missing are rebuilt from the batches. Reading one rollout reads one batch.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class TokenFileError(Error, OSError):
 
 
 class _Entry(NamedTuple):
-    """Where the tokens of a rollout are."""
+    """Position of the tokens of a rollout."""
 
     offset: int
     size_bytes: int
@@ -40,7 +39,7 @@ class _Entry(NamedTuple):
 
 
 class TokenFile:
-    """Tokens of rollouts by key. Use as a context manager; one process writes, any number read.
+    """Tokens of rollouts by key. Use it as a context manager. One process may write, any number may read.
 
     with TokenFile(folder) as file:
         file.append({"0-3": state["trajectory"]})
@@ -77,7 +76,7 @@ class TokenFile:
         self.close()
 
     def close(self) -> None:
-        """Close the files. Closing twice does nothing."""
+        """Close the files. A second call has no effect."""
         for name in ("_tokens", "_index"):
             if (descriptor := getattr(self, name)) >= 0:
                 os.close(descriptor)
@@ -90,7 +89,7 @@ class TokenFile:
         return key in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        """The keys, in the order they were saved."""
+        """Return the keys in the order of saving."""
         return iter(list(self._entries))
 
     # ------------------------------------------------------------------------------------------ writing
@@ -100,8 +99,8 @@ class TokenFile:
     ) -> None:
         """Save the tokens of rollouts under their keys; with `sync` they survive a crash of the machine.
 
-        A key that is there already is superseded: its latest trajectory is the one that is read. Raises TokenFileError
-        when the disk refuses; what was saved before is unharmed.
+        An existing key is superseded: readers get its latest trajectory. Raise TokenFileError when the data cannot be
+        written; earlier data is intact.
         """
         if self._tokens < 0 or self.read_only:
             raise TokenFileError(f"{self.folder / TOKENS_FILE} is not open for writing.")
@@ -114,12 +113,12 @@ class TokenFile:
         content = batch.serialize()
         offset = self._write(self._tokens, content, sync)
         entries = {key: _Entry(offset, content.size, row) for row, key in enumerate(trajectories)}
-        # The index can be made again from the batches, so it need not be forced to the disk.
+        # The index can be rebuilt from the batches, so it is not forced to disk.
         self._write(self._index, _index_lines(entries), sync=False)
         self._entries |= entries
 
     def _write(self, descriptor: int, content: Any, sync: bool) -> int:
-        """Append bytes and give where they begin; a failed write leaves nothing behind."""
+        """Append bytes and return their position; a failed write leaves nothing behind."""
         begin = os.fstat(descriptor).st_size
         left = memoryview(content).cast("B")
         try:
@@ -128,25 +127,23 @@ class TokenFile:
             if sync:
                 os.fsync(descriptor)
         except OSError as error:
-            with contextlib.suppress(
-                OSError
-            ):  # then the next opening cuts off what is half written
+            with contextlib.suppress(OSError):  # then the next opening cuts off the incomplete part
                 os.ftruncate(descriptor, begin)
             raise TokenFileError(
-                f"Tokens could not be saved in {self.folder}: {error.strerror or error}. What was saved before is "
-                "unharmed. Free space or fix the permissions, then resume."
+                f"Tokens could not be saved in {self.folder}: {error.strerror or error}. Tokens saved earlier are "
+                "intact. Free space or fix the permissions, then resume."
             ) from error
         return begin
 
     # ------------------------------------------------------------------------------------------ reading
 
     def read(self, key: str) -> list[StepTokens | None]:
-        """The tokens of a rollout's steps, None for a step that had none. Raises KeyError for an unknown key."""
+        """Return the tokens of a rollout's steps, None for a step without tokens. Raise KeyError for an unknown key."""
         return [step["tokens"] for step in self.read_steps(key)]
 
     def read_steps(self, key: str) -> list[dict[str, Any]]:
-        """The steps of a rollout with all that training needs of them: `tokens`, `advantage`, `is_truncated` and
-        `extras` (whether the step is trainable). Raises KeyError for an unknown key.
+        """Return the steps of a rollout with the fields that training needs: `tokens`, `advantage`, `is_truncated`
+        and `extras` (whether the step is trainable). Raise KeyError for an unknown key.
         """
         import pyarrow as pa
 
@@ -158,7 +155,7 @@ class TokenFile:
         except (pa.ArrowInvalid, IndexError, OSError) as error:
             raise TokenFileError(
                 f"The tokens of {key!r} in {self.folder / TOKENS_FILE} cannot be read: {error}. "
-                f"If the files were copied by hand, delete {INDEX_FILE}; it is made again."
+                f"If the files were copied by hand, delete {INDEX_FILE}; it is rebuilt."
             ) from error
 
     # ------------------------------------------------------------------------------------------ opening
@@ -170,10 +167,10 @@ class TokenFile:
         if found != schema:
             if not schema.startswith(found):
                 raise TokenFileError(
-                    f"{self.folder / TOKENS_FILE} is no token file of this version; move it away."
+                    f"{self.folder / TOKENS_FILE} is not a token file of this version; move it away."
                 )
             if self.read_only:
-                return  # its writer has not even written the schema
+                return  # the writer has not written the schema yet
             os.ftruncate(self._tokens, 0)
             self._write(self._tokens, schema, sync=True)
             size = len(schema)
@@ -191,7 +188,7 @@ class TokenFile:
         self._write(self._index, _index_lines(found_entries), sync=False)
 
     def _read_index(self, start: int, size: int) -> int:
-        """Take the index lines that fit the file; gives where the batches they describe end."""
+        """Keep the index lines that fit the file and return the end of the batches they describe."""
         self._index_bytes = 0
         end = start
         try:
@@ -214,7 +211,7 @@ class TokenFile:
         return end
 
     def _scan(self, start: int, size: int) -> tuple[dict[str, _Entry], int]:
-        """Rollouts in batches from `start` on, and where the last whole batch ends."""
+        """Yield rollouts in batches from `start` on, and the end of the last complete batch."""
         if start >= size:
             return {}, start
         import pyarrow as pa
@@ -228,7 +225,7 @@ class TokenFile:
                     batch = pa.ipc.read_record_batch(message, _schema())
                     batch.validate(full=True)
                 except (pa.ArrowInvalid, EOFError, OSError):
-                    break  # the end of a write that a crash cut short
+                    break  # the end of a write that was cut short by a crash
                 end = source.tell()
                 for row, key in enumerate(batch.column("key").to_pylist()):
                     entries[key] = _Entry(start, end - start, row)

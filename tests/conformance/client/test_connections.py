@@ -60,7 +60,7 @@ async def test_an_answer_cut_off_by_the_network_is_not_taken_for_whole(
 ):
     half = Answer(raw=b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"choices": [')
     endpoint.script(half)
-    with pytest.raises(EndpointUnavailable, match="closed the connection before its answer"):
+    with pytest.raises(EndpointUnavailable, match="closed the connection before its response"):
         await ask(make_client(dialect.client_type))
     assert len(endpoint.requests) == 2
 

@@ -188,7 +188,7 @@ async def test_what_an_api_cannot_do_is_refused_here(sent, client_type, sampling
 
 @pytest.mark.parametrize("client_type", ["openai_responses", "anthropic_messages"])
 async def test_audio_is_refused_where_the_api_has_none(sent, client_type):
-    with pytest.raises(BadRequestError, match="no audio"):
+    with pytest.raises(BadRequestError, match="not support audio"):
         await sent(client_type, [UserMessage(content=[AUDIO])])
 
 

@@ -199,7 +199,7 @@ async def test_a_server_without_the_routes_is_asked_by_text_and_told_once(
     for _ in range(3):
         _, conversation = await play(client, state, [*conversation, UserMessage(content="n")])
     assert sum(path.endswith(missing) for path in paths(endpoint)) == 1
-    assert caplog.text.count("does not take tokens") == 1
+    assert caplog.text.count("does not accept tokens") == 1
 
 
 async def test_without_a_state_every_turn_is_text(client, endpoint):

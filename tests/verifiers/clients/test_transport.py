@@ -285,7 +285,7 @@ async def test_a_request_that_keeps_failing_says_once_that_it_is_tried_again(cap
         with pytest.raises(EndpointUnavailable):
             await channel.post("chat", b"{}")
         await transport.aclose()
-    (said,) = [r.getMessage() for r in caplog.records if "Trying again" in r.getMessage()]
+    (said,) = [r.getMessage() for r in caplog.records if "Retrying" in r.getMessage()]
     assert "answered 503: down" in said
     assert "up to 6 times" in said
 

@@ -158,5 +158,5 @@ async def test_a_program_that_never_speaks_is_given_up(
     monkeypatch.setattr(doorway_module, "_PROGRAM", program)
     monkeypatch.setattr(doorway_module, "OPEN_TIMEOUT_S", 0.2)
     async with server(echo) as connect:
-        with pytest.raises(TunnelError, match=r"No sign of life for 0\.2 s"):
+        with pytest.raises(TunnelError, match=r"did not open within 0\.2 s"):
             await Doorway(sandbox, connect).open()

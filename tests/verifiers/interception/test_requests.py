@@ -131,7 +131,11 @@ def test_a_stream_says_whether_it_ends_with_the_counts():
         ("openai_completions", {"prompt": ["a", "b"]}, "one text"),
         ("openai_responses", {"input": "x", "previous_response_id": "r"}, "whole conversation"),
         ("openai_responses", {"input": [{"type": "computer_call"}]}, "computer_call"),
-        ("anthropic_messages", {"messages": [{"role": "tool", "content": ""}]}, "no role 'tool'"),
+        (
+            "anthropic_messages",
+            {"messages": [{"role": "tool", "content": ""}]},
+            "'tool' is not a valid role",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(api_format: Any, body: Any, says: str):

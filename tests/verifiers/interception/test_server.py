@@ -265,7 +265,7 @@ async def test_what_waits_of_one_rollout_is_bounded_and_others_are_not_hurt(
     long: Any = [{"role": "user", "content": "x" * 1000}]
     first = asyncio.create_task(gpt.chat.completions.create(model="x", messages=long))
     intercept = server.intercepts[await queue.get()]
-    with pytest.raises(openai.RateLimitError, match="ask again later"):
+    with pytest.raises(openai.RateLimitError, match="retry later"):
         await gpt.chat.completions.create(model="x", messages=long)
     async with answering(server, ANSWER, "r2"):
         other = gpt.with_options(base_url=str(gpt.base_url).replace("r1", "r2"))

@@ -226,7 +226,7 @@ def test_masks_and_flags_may_be_assigned_but_what_was_sampled_may_not():
     }
     with pytest.raises(TokensInvalid):
         step["completion_mask"] = [1]
-    with pytest.raises(TypeError, match="dict of your own"):
+    with pytest.raises(TypeError, match="your own dict"):
         step["completion_ids"] = [1, 2]
 
 
