@@ -185,6 +185,24 @@ def export(into: Path, data_dir: DataDir = None) -> None:
     typer.echo(f"Exported {count} environments to {into}.")
 
 
+@app.command("publish-library")
+def publish_the_library(data_dir: DataDir = None) -> None:
+    """Publish the library that runs this command, as verifiers/verifiers: environments are installed with it.
+
+    A package index has another package of that name. Repeating the command changes nothing until the library changes.
+    """
+    from hub_server.publishing.library import publish_library
+    from hub_server.storage.service import open_store
+
+    settings = _settings_of_a_hub(data_dir)
+    done = _run(
+        settings, lambda database: publish_library(settings, database, open_store(settings))
+    )
+    address = settings.base_url.rstrip("/") or f"http://{settings.host}:{settings.port}"
+    typer.echo(f"{'published' if done.is_new else 'unchanged'}  verifiers/verifiers {done.version}")
+    typer.echo(f"install    pip install 'verifiers @ {address}/{done.path}'")
+
+
 @user_app.command("add")
 def add_user(
     name: str,

@@ -18,6 +18,7 @@ from hub_server.database import Database, utc_now
 from hub_server.environments import service as environments
 from hub_server.errors import HubError, Unauthorized
 from hub_server.index.cache import PageCache
+from hub_server.index.pinned import PinnedWheels
 from hub_server.limits import RateLimiter
 from hub_server.operations.metrics import Metrics
 from hub_server.publishing.service import Publisher
@@ -55,6 +56,7 @@ class Hub:
         self.metrics = Metrics()
         self.cipher = open_cipher(settings.data_dir)
         self.publisher = Publisher(settings, self.database, self.store)
+        self.pinned = PinnedWheels(settings, self.store)
         self.usage = Usage()
         self._flusher: asyncio.Task[None] | None = None
 

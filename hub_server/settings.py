@@ -42,6 +42,8 @@ class Settings(BaseModel):
     install_urls: Literal["wheel", "index"] = "wheel"
     """What `prime env install` is told: the wheel's address with its hash, which no other index can
     answer for, or the environment's index."""
+    default_visibility: Literal["PUBLIC", "PRIVATE"] = "PUBLIC"
+    """Visibility of a new environment whose author names none: PUBLIC or PRIVATE."""
     anonymous_read: bool = True
     """Whether public environments can be read without an account."""
 
@@ -140,6 +142,10 @@ class Settings(BaseModel):
         return self.data_dir / "staging"
 
 
+OF_COMMANDS = frozenset({"VF_HUB_PASSWORD"})
+"""Variables that belong to options of `vf-hub`, not to the settings."""
+
+
 def _scheme(address: str) -> str:
     """The beginning of an address, which may have a password further on."""
     return repr(address.partition("://")[0][:20] + "://…")
@@ -154,7 +160,7 @@ def settings_from_environment(**overrides: object) -> Settings:
     values: dict[str, object] = {
         key.removeprefix(prefix).lower(): value
         for key, value in os.environ.items()
-        if key.startswith(prefix)
+        if key.startswith(prefix) and key not in OF_COMMANDS
     }
     values.update({key: value for key, value in overrides.items() if value is not None})
     try:

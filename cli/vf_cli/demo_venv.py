@@ -1,7 +1,6 @@
 """A new virtual environment with verifiers and what it needs, made from the ones installed here, without a network.
 
-The installed files are linked, as uv does from its cache; verifiers itself is built from the checkout and installed as
-the wheel that a user would get.
+The installed files are linked, as uv does from its cache. The library is installed as the wheel that a user gets.
 """
 
 from __future__ import annotations
@@ -21,12 +20,20 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from verifiers.packages.install import Installer, run_installer
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from verifiers.packages.library import installed_library, write_library
 
 
 def clean_venv(folder: Path) -> Path:
     """Make it in `folder`; its interpreter. Raises InstallError, CalledProcessError."""
+    python = venv_without_the_library(folder)
+    with tempfile.TemporaryDirectory(prefix="vf-demo-wheel-") as scratch:
+        wheel = write_library(installed_library(), Path(scratch))
+        run_installer(["--no-deps", str(wheel)], Installer(python=str(python)))
+    return python
+
+
+def venv_without_the_library(folder: Path) -> Path:
+    """Make one that has only what verifiers needs, as a colleague's has who installs it; its interpreter."""
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     scripts = "Scripts" if os.name == "nt" else "bin"
     python = folder / scripts / Path(sys.executable).name
@@ -34,11 +41,6 @@ def clean_venv(folder: Path) -> Path:
     site = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
     for distribution in _needed_by("verifiers"):
         _link_files(distribution, site)
-    with tempfile.TemporaryDirectory(prefix="vf-demo-wheel-") as scratch:
-        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", scratch]
-        subprocess.run(build, cwd=CHECKOUT, capture_output=True, check=True)
-        [wheel] = Path(scratch).glob("*.whl")
-        run_installer(["--no-deps", str(wheel)], Installer(python=str(python)))
     return python
 
 

@@ -60,7 +60,9 @@ def install(
     from verifiers.hub.installation import HubSource
     from verifiers.packages.install import install as install_environment
     from verifiers.packages.install import is_hub_env, parse_hub_id
+    from vf_cli.main import configure_logging
 
+    configure_logging(is_verbose=False)
     from_hub = (
         is_hub_env(env) and not from_repo and not env.endswith(".whl") and not Path(env).is_dir()
     )

@@ -58,7 +58,7 @@ def check_owner_name(slug: str) -> str:
         raise BadRequest(
             f"{slug!r} cannot be a username: 3 to 30 of a-z, 0-9 and single hyphens inside."
         )
-    if slug in RESERVED_OWNERS:
+    if slug in RESERVED_OWNERS or skeleton(slug) == skeleton("verifiers"):
         raise BadRequest(f"The username {slug!r} is reserved.")
     return slug
 
@@ -70,10 +70,15 @@ def check_environment_name(name: str) -> str:
             f"{name[:140]!r} cannot be an environment's name: 1 to 128 ASCII letters, digits and"
             " ._- inside."
         )
-    plain = normalized(name)
-    if plain in WELL_KNOWN_PROJECTS or plain in _STANDARD_LIBRARY or plain in _ADDRESS_WORDS:
+    if is_reserved(name):
         raise BadRequest(
             f"The name {name!r} is taken by a well-known package; choose one of your own,"
             f" such as {name}-env."
         )
     return name
+
+
+def is_reserved(name: str) -> bool:
+    """Whether no environment can have this name."""
+    plain = normalized(name)
+    return plain in WELL_KNOWN_PROJECTS or plain in _STANDARD_LIBRARY or plain in _ADDRESS_WORDS

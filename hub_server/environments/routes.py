@@ -13,8 +13,10 @@ from hub_server.accounts.authorisation import Action, Principal
 from hub_server.accounts.service import NewToken
 from hub_server.database import iso, utc_now
 from hub_server.environments import service
+from hub_server.environments.dependencies import Unresolved, dependencies, lines_of
 from hub_server.environments.schemas import (
     Address,
+    Dependencies,
     environment_answer,
     environment_row,
     owner_answer,
@@ -66,14 +68,20 @@ async def lookup(hub: HubDep, caller: Caller, body: LookupRequest) -> dict[str, 
 
 @router.post("/install-token")
 async def install_token(
-    hub: HubDep, caller: KnownCaller, body: InstallTokenRequest
+    request: Request, hub: HubDep, caller: KnownCaller, body: InstallTokenRequest
 ) -> dict[str, Any]:
     """One short-lived token that reads several environments and nothing else, to install them together."""
+    base_url = base_url_of(request, hub)
     async with hub.database.read() as session:
         found = [
             await service.find(session, caller, *_owner_and_name(reference))
             for reference in body.environments
         ]
+        for one in tuple(found):
+            if one.environment.latest_version is not None:
+                version = await service.find_version(session, one.environment, "latest")
+                needed = await dependencies(session, caller, one, version, base_url)
+                found += [dependency.found for dependency in needed]
     if Action.READ not in caller.actions:
         raise Forbidden("This token may not read; it cannot hand that on.")
     names = sorted({one.environment.full_name for one in found})
@@ -209,8 +217,11 @@ async def pylock_file(
         found = await service.find(session, caller, owner, name)
         version = await service.find_version(session, found.environment, reference)
         files = await service.files_of_version(session, version.id)
+        base_url = base_url_of(request, hub)
+        needed = await dependencies(session, caller, found, version, base_url)
     wheels = [file for file in files if file.kind == "wheel"]
-    text = pylock(found, version, wheels, Address(base_url_of(request, hub)))
+    locked = [(found, version, wheels)] + [(one.found, one.version, [one.wheel]) for one in needed]
+    text = pylock(locked, Address(base_url))
     return PlainTextResponse(text, headers={"Cache-Control": "private, no-cache"})
 
 
@@ -226,17 +237,30 @@ async def details(
             version = await service.find_version(session, found.environment, reference)
         files = await service.files_of_version(session, version.id) if version else []
         starred = await search.is_starred(session, caller, found.environment.id)
-    needs_token = found.environment.visibility == "PRIVATE" or not hub.settings.anonymous_read
+        needed, refusal = [], None
+        base_url = base_url_of(request, hub)
+        wheel = next((file for file in files if file.kind == "wheel"), None)
+        if version is not None and wheel is not None:
+            try:
+                needed = await dependencies(session, caller, found, version, base_url)
+            except Unresolved as error:
+                refusal = error.detail
+    lines = lines_of(needed, base_url)
+    copy = await hub.pinned.sha256(wheel, lines) if wheel is not None and lines else None
+    together = [found.environment, *(one.found.environment for one in needed)]
+    is_private = any(environment.visibility == "PRIVATE" for environment in together)
     token = None
-    if needs_token and files and Action.READ in caller.actions:
-        token = (await _install_token(hub, caller, [found.environment.full_name])).text
+    if (is_private or not hub.settings.anonymous_read) and files and Action.READ in caller.actions:
+        names = sorted({environment.full_name for environment in together})
+        token = (await _install_token(hub, caller, names)).text
     answer = environment_answer(
         found,
         version,
         files,
-        Address(base_url_of(request, hub), token),
+        Address(base_url, token),
         starred=starred,
         tell_index=hub.settings.install_urls == "index",
+        needs=Dependencies(lines, copy, refusal),
     )
     return {"data": answer}
 

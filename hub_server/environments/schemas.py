@@ -16,6 +16,20 @@ from verifiers.hub.wire import (
     VersionRow,
 )
 
+REFUSED = "0" * 64
+"""Stands for the hash of a wheel in the address that answers why the wheel cannot be installed."""
+
+
+class Dependencies(NamedTuple):
+    """What an installer must be told beside the wheel, because a public index could answer for it."""
+
+    lines: tuple[str, ...] = ()
+    """`name @ url#sha256=…` of every environment of this hub that is installed with it."""
+    wheel_sha256: str | None = None
+    """Of the copy of the wheel that has the lines inside; None when there is none."""
+    refusal: str | None = None
+    """Why it cannot be installed; None when it can."""
+
 
 class Address(NamedTuple):
     """Where this hub is, and the token that its addresses must carry for the caller."""
@@ -87,15 +101,24 @@ def environment_answer(
     *,
     starred: bool,
     tell_index: bool,
+    needs: Dependencies,
 ) -> EnvironmentAnswer:
-    """An environment at one version. `tell_index` sends installers to its index, not to the wheel."""
+    """An environment at one version. `tell_index` sends installers to its index, not to the wheel.
+
+    Where it requires other environments of this hub, `wheel_url` is a copy of the wheel with their addresses inside.
+    """
     environment = found.environment
     wheel = next((file for file in files if file.kind == "wheel"), None)
     source = next((file for file in files if file.kind == "source"), None)
     manifest = version.manifest if version else {}
     package_url = address.of(file_path(found, source)) if source else None
-    index_url = address.with_token(_index_path(found)) if tell_index and wheel else None
-    install = install_answer(found, version, wheel, address) if wheel and version else None
+    is_alone = not needs.lines and needs.refusal is None
+    index_url = None
+    if tell_index and wheel and is_alone:
+        index_url = address.with_token(_index_path(found))
+    install = None
+    if wheel and version and needs.refusal is None:
+        install = install_answer(found, version, wheel, address, needs)
     return EnvironmentAnswer(
         id=environment.id,
         name=environment.name,
@@ -110,9 +133,10 @@ def environment_answer(
         tracked_package_url=package_url,
         simple_index_url=index_url,
         install_index_url=index_url,
-        wheel_url=install.wheel_url if install else None,
+        wheel_url=_wheel_url(found, wheel, address, needs) if wheel else None,
         url_dependencies=manifest.get("url_dependencies", []),
         install=install,
+        install_refused=needs.refusal,
         yanked=version.is_yanked if version else False,
         yanked_reason=version.yanked_reason if version else None,
         stars=environment.stars,
@@ -134,7 +158,20 @@ def environment_answer(
     )
 
 
-def install_answer(found: Found, version: Version, wheel: File, address: Address) -> InstallAnswer:
+def _wheel_url(found: Found, wheel: File, address: Address, needs: Dependencies) -> str:
+    """The one address that is enough to install the wheel with everything it needs of this hub."""
+    path = file_path(found, wheel)
+    if not needs.lines and needs.refusal is None:
+        return f"{address.with_token(path)}#sha256={wheel.sha256}"
+    if needs.refusal is not None or needs.wheel_sha256 is None:
+        return address.with_token(path.replace(f"/{wheel.sha256}/", f"/{REFUSED}/"))
+    copy = path.replace(f"/{wheel.sha256}/", f"/{needs.wheel_sha256}/")
+    return f"{address.with_token(copy)}#sha256={needs.wheel_sha256}"
+
+
+def install_answer(
+    found: Found, version: Version, wheel: File, address: Address, needs: Dependencies
+) -> InstallAnswer:
     """How to install the wheel of a version from this hub and from nowhere else."""
     name = found.environment.normalized_name
     wheel_url = f"{address.with_token(file_path(found, wheel))}#sha256={wheel.sha256}"
@@ -145,20 +182,30 @@ def install_answer(found: Found, version: Version, wheel: File, address: Address
         requirement=f"{name} @ {wheel_url}",
         wheel_url=wheel_url,
         sha256=wheel.sha256,
+        dependencies=list(needs.lines),
         index_url=index_url,
         uv_sources=(
             f'[[tool.uv.index]]\nname = "{index_name}"\nurl = "{index_url}"\nexplicit = true\n\n'
             f'[tool.uv.sources]\n{name} = {{ index = "{index_name}" }}\n'
+            + _uv_constraints(needs.lines)
         ),
         pylock_url=address.of(f"{base}/@{quote(version.version)}/pylock.toml"),
     )
 
 
-def pylock(found: Found, version: Version, wheels: list[File], address: Address) -> str:
-    """A pylock.toml (PEP 751) that pins this one package by address and hash.
+def _uv_constraints(lines: tuple[str, ...]) -> str:
+    if not lines:
+        return ""
+    listed = "".join(f'    "{line}",\n' for line in lines)
+    return f"\n[tool.uv]\nconstraint-dependencies = [\n{listed}]\n"
 
-    Its dependencies are listed by name only: locking those needs a resolver and the caller's index.
+
+def pylock(locked: list[tuple[Found, Version, list[File]]], address: Address) -> str:
+    """A pylock.toml (PEP 751) that pins a version, and the environments of this hub that it needs, by address and hash.
+
+    Its other dependencies are missing: locking those needs a resolver and the caller's index.
     """
+    version = locked[0][1]
     lines = [
         'lock-version = "1.0"',
         'created-by = "verifiers-hub"',
@@ -167,20 +214,23 @@ def pylock(found: Found, version: Version, wheels: list[File], address: Address)
             if version.manifest.get("requires_python")
             else []
         ),
-        "",
-        "[[packages]]",
-        f'name = "{found.environment.normalized_name}"',
-        f'version = "{version.version}"',
-        f'index = "{address.of(_index_path(found))}"',
     ]
-    for wheel in wheels:
+    for found, release, wheels in locked:
         lines += [
-            "[[packages.wheels]]",
-            f'name = "{wheel.filename}"',
-            f'url = "{address.of(file_path(found, wheel))}"',
-            f"size = {wheel.size_bytes}",
-            f'hashes = {{ sha256 = "{wheel.sha256}" }}',
+            "",
+            "[[packages]]",
+            f'name = "{found.environment.normalized_name}"',
+            f'version = "{release.version}"',
+            f'index = "{address.of(_index_path(found))}"',
         ]
+        for wheel in wheels:
+            lines += [
+                "[[packages.wheels]]",
+                f'name = "{wheel.filename}"',
+                f'url = "{address.of(file_path(found, wheel))}"',
+                f"size = {wheel.size_bytes}",
+                f'hashes = {{ sha256 = "{wheel.sha256}" }}',
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -262,7 +262,7 @@ async def get_or_create(
             "name": name,
             "normalized_name": plain,
             "full_name": full_name,
-            "visibility": visibility or "PUBLIC",
+            "visibility": visibility or await _first_visibility(session, caller, plain, settings),
             "status": "active",
             "description": "",
             "tags": [],
@@ -285,6 +285,23 @@ async def get_or_create(
     if created:
         record_audit(session, caller, "environment.create", full_name)
     return Found(environment, owner), created
+
+
+async def _first_visibility(
+    session: AsyncSession, caller: Principal, plain: str, settings: Settings
+) -> str:
+    """The visibility of a new environment whose author names none.
+
+    What is private under one owner stays private when the same person publishes it for another one, a team for example.
+    """
+    query = select(Environment.id).where(
+        Environment.normalized_name == plain,
+        Environment.visibility == "PRIVATE",
+        Environment.deleted_at.is_(None),
+        Environment.owner_id.in_(list(caller.roles)),
+    )
+    is_private_elsewhere = await session.scalar(query.limit(1)) is not None
+    return "PRIVATE" if is_private_elsewhere else settings.default_visibility
 
 
 async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from sqlalchemy.orm import undefer
 from hub_server.accounts.authorisation import Action, Principal, require_owner
 from hub_server.accounts.service import owner_by_id, owner_by_slug
 from hub_server.changes.service import record_audit
+from hub_server.environments.dependencies import BOUND, bound_for_a_fork
 from hub_server.environments.models import File, Version
 from hub_server.environments.service import Found, announce, find_version, get_or_create, set_tags
 from hub_server.errors import BadRequest, Conflict, NotFound
@@ -42,12 +43,14 @@ async def fork(
     if not created:
         raise Conflict(f"{found.environment.full_name} already exists.")
     version = await find_version(session, original, "latest")
+    # Its requirements keep the meaning that they have for the owner of the source.
+    bound = await bound_for_a_fork(session, original, version.manifest)
     copy = Version(
         environment_id=found.environment.id,
         version=version.version,
         canonical_version=version.canonical_version,
         content_hash=version.content_hash,
-        manifest=version.manifest,
+        manifest={**version.manifest, BOUND: bound},
         readme=version.readme,
         runtime_hint=version.runtime_hint,
         published_by=caller.user_id or "",

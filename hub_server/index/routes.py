@@ -6,9 +6,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from hub_server.environments.names import normalized
-from hub_server.errors import Forbidden, NotFound, Unauthorized
-from hub_server.hub import Caller, HubDep
+from hub_server.environments.dependencies import LIBRARY
+from hub_server.environments.names import is_reserved, normalized
+from hub_server.environments.schemas import REFUSED
+from hub_server.errors import Conflict, Forbidden, NotFound, Unauthorized
+from hub_server.hub import Caller, HubDep, base_url_of
 from hub_server.index import service
 from hub_server.index.answers import Receive, Scope, Send, send_file, send_page
 from hub_server.index.cache import CachedFile, CachedPage
@@ -44,12 +46,25 @@ async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str)
 async def owner_project(
     request: Request, hub: HubDep, caller: Caller, owner: str, project: str
 ) -> Response:
-    """The files of one of an owner's projects. 404 for a missing and for a hidden one."""
+    """The files of one of an owner's projects.
+
+    404 only to callers who may read everything of the owner, and for names that no environment can have. All other
+    callers get 401 (403 with a token) for a missing and for a hidden project alike: a resolver stops there. A 404 would
+    send the resolver to the next index for a project of the same name.
+    """
     if project != normalized(project):
         return RedirectResponse(f"../{normalized(project)}/", 301)
     generation = hub.pages.generation
     async with hub.database.read() as session:
-        found = await service.project(session, caller, owner, project, up="../../../")
+        try:
+            found = await service.project(session, caller, owner, project, up="../../../")
+        except NotFound:
+            if project == LIBRARY:
+                found = await service.project(session, caller, LIBRARY, LIBRARY, up="../../../")
+                return _page(request, hub, found._replace(is_public=False), generation)
+            if is_reserved(project) or await service.reads_all_of(session, caller, owner, project):
+                raise
+            raise _refused(caller) from None
     return _page(request, hub, found, generation)
 
 
@@ -70,7 +85,7 @@ async def environment_index(
 async def environment_project(
     request: Request, hub: HubDep, caller: Caller, owner: str, name: str, project: str
 ) -> Response:
-    """The files of an environment, in the index that lists nothing else.
+    """The files of an environment, and of the environments of this hub that it requires.
 
     Without permission every name is answered alike, with 401 (or 403 to a known caller): a resolver
     stops there, where a 404 would send it to the next index for a project of the same name.
@@ -79,19 +94,26 @@ async def environment_project(
         return RedirectResponse(f"../{normalized(project)}/", 301)
     generation = hub.pages.generation
     found = await _own_page(hub, caller, owner, name)
-    if project != normalized(name):
-        raise NotFound("Not found.")
-    return _page(request, hub, found, generation)
+    if project == normalized(name):
+        return _page(request, hub, found, generation)
+    base_url = base_url_of(request, hub)
+    async with hub.database.read() as session:
+        found = await service.dependency(session, caller, (owner, name), project, base_url)
+    return _page(request, hub, found._replace(is_public=False), generation)
 
 
 async def _own_page(hub: HubDep, caller: Caller, owner: str, name: str) -> IndexPage:
     try:
         async with hub.database.read() as session:
             return await service.project(session, caller, owner, name, up="../../../../")
-    except NotFound as error:
-        if caller.is_known:
-            raise Forbidden("This index does not exist or is not yours.") from error
-        raise Unauthorized("This index does not exist or needs an API token.") from error
+    except NotFound:
+        raise _refused(caller) from None
+
+
+def _refused(caller: Caller) -> Forbidden | Unauthorized:
+    if caller.is_known:
+        return Forbidden("This index does not exist or is not yours.")
+    return Unauthorized("This index does not exist or needs an API token.")
 
 
 def _page(request: Request, hub: HubDep, found: IndexPage, generation: object) -> Response:
@@ -121,6 +143,9 @@ async def download(
         async with hub.database.read() as session:
             found = await service.find_file(session, caller, owner, name, sha256, filename)
     except NotFound as error:
+        copy = await _pinned_copy(request, hub, caller, (owner, name), sha256, filename)
+        if copy is not None:
+            return copy
         if caller.is_known:
             raise
         raise Unauthorized("This file does not exist or needs an API token.") from error
@@ -144,6 +169,50 @@ async def download(
             return hub.store.read(file.sha256, start, end)
 
         await send_file(scope, headers, send, entry, pieces, is_public=is_public)
+
+    return Sent(send_it)
+
+
+async def _pinned_copy(
+    request: Request,
+    hub: HubDep,
+    caller: Caller,
+    place: tuple[str, str],
+    sha256: str,
+    filename: str,
+) -> Response | None:
+    """The copy of a wheel in which its requirements are addresses of this hub; None when that is not what is asked for.
+
+    Raises Conflict with the reason at the address that stands for a wheel that cannot be installed.
+    """
+    base_url = base_url_of(request, hub)
+    async with hub.database.read() as session:
+        wheel = await service.wheel_to_pin(session, caller, place, filename, base_url)
+    if wheel is None:
+        return None
+    digest = await hub.pinned.sha256(wheel.file, wheel.lines) if wheel.lines else None
+    if sha256 == REFUSED and digest is None and wheel.lines:
+        raise Conflict(
+            f"{filename} is too large to be changed for installers that take one address. Install it with the `prime`"
+            " command of this hub's library, or with the lines of `prime env info`."
+        )
+    if digest != sha256:
+        return None
+    content = await hub.pinned.content(wheel.file, wheel.lines)
+    if request.method == "GET":
+        hub.usage.downloads[wheel.found.environment.id] += 1
+    entry = CachedFile(
+        owner=wheel.found.owner.slug,
+        environment_id=wheel.found.environment.id,
+        sha256=sha256,
+        size_bytes=len(content),
+        content=content,
+        path=None,
+        is_download=True,
+    )
+
+    async def send_it(scope: Scope, headers: dict[bytes, bytes], send: Send) -> None:
+        await send_file(scope, headers, send, entry, None, is_public=False)
 
     return Sent(send_it)
 

@@ -6,14 +6,21 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
-from hub_server.accounts.authorisation import Principal
+from hub_server.accounts.authorisation import Action, Place, Principal, may
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_slug
 from hub_server.changes.models import Change
 from hub_server.database import iso
-from hub_server.environments.models import Environment, File
+from hub_server.environments.dependencies import dependencies, lines_of
+from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import normalized
-from hub_server.environments.service import Found, find, readable_by, versions_of
+from hub_server.environments.service import (
+    Found,
+    find,
+    find_version,
+    readable_by,
+    versions_of,
+)
 from hub_server.environments.versions import parse_version
 from hub_server.errors import NotFound
 from hub_server.index.pages import IndexFile, Page, ProjectListing, project_page, root_page
@@ -67,6 +74,37 @@ async def project(
     return IndexPage(
         project_page(listing), found.owner.slug, is_public=environment.visibility == "PUBLIC"
     )
+
+
+async def reads_all_of(
+    session: AsyncSession, caller: Principal, owner_slug: str, project_name: str
+) -> bool:
+    """Whether the caller would see this project of the owner if there were one."""
+    owner = await owner_by_slug(session, owner_slug)
+    if owner is None:
+        return False
+    place = Place(owner.id, f"{owner.slug}/{normalized(project_name)}", "PRIVATE", is_open=True)
+    return may(caller, Action.READ, place)
+
+
+async def dependency(
+    session: AsyncSession,
+    caller: Principal,
+    place: tuple[str, str],
+    project_name: str,
+    base_url: str,
+) -> IndexPage:
+    """The page of an environment that the one at `place` requires. Raises NotFound for other names, and Unresolved."""
+    found = await find(session, caller, *place)
+    if found.environment.latest_version is None:
+        raise NotFound("Not found.")
+    version = await find_version(session, found.environment, "latest")
+    for one in await dependencies(session, caller, found, version, base_url):
+        environment, owner = one.found
+        if environment.normalized_name == normalized(project_name):
+            name = environment.normalized_name
+            return await project(session, caller, owner.slug, name, up="../../../../")
+    raise NotFound("Not found.")
 
 
 async def _find_or_quarantined(
@@ -137,6 +175,43 @@ def file_path(found: Found, file: File) -> str:
     """The address of a file below the hub's root; its last part is the file name."""
     name = found.environment.normalized_name
     return f"files/{found.owner.slug}/{name}/{file.sha256}/{file.filename}"
+
+
+class WheelToPin(NamedTuple):
+    """A wheel, and the requirements that its copy has as addresses."""
+
+    found: Found
+    file: File
+    lines: tuple[str, ...]
+
+
+async def wheel_to_pin(
+    session: AsyncSession, caller: Principal, place: tuple[str, str], filename: str, base_url: str
+) -> WheelToPin | None:
+    """The wheel of this file name with its dependencies on this hub; None when there is no such wheel.
+
+    Raises Unresolved when it cannot be installed.
+    """
+    try:
+        found = await find(session, caller, *place)
+    except NotFound:
+        return None
+    query = (
+        select(File, Version)
+        .join(Version, Version.id == File.version_id)
+        .where(
+            File.environment_id == found.environment.id,
+            File.filename == filename,
+            File.kind == "wheel",
+            File.deleted_at.is_(None),
+        )
+    )
+    row = (await session.execute(query)).first()
+    if row is None:
+        return None
+    file, version = row
+    needed = await dependencies(session, caller, found, version, base_url)
+    return WheelToPin(found, file, lines_of(needed, base_url))
 
 
 class Download(NamedTuple):

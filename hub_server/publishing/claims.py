@@ -4,7 +4,7 @@ Its statements are made once, and rows are inserted without the unit of work of 
 of what a publish costs the processor.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.exc import IntegrityError
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hub_server.accounts.authorisation import Action, Principal, require
 from hub_server.changes.service import audit_entry, hold_blobs
 from hub_server.database import insert_rows, new_id, utc_now
+from hub_server.environments.dependencies import BOUND, bind
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.service import Found, announce, set_tags
 from hub_server.environments.versions import better_latest, canonical
@@ -99,13 +100,17 @@ class Claims:
         if not rows:
             return Publication(release, is_new=False)
         await hold_blobs(session)
+        environment.updated_at = utc_now()
         for row in rows:
             if await self._store.size_bytes(row.sha256) is None:
                 raise Unavailable(f"The bytes of {row.filename} are gone; upload it again.")
         await self.check_quota(session, found, sum(file.size_bytes for file in files))
         environment.stored_bytes += sum(row.size_bytes for row in rows)
         release.runtime_hint = release.runtime_hint or runtime_hint
-        await _describe(session, found, release, files, tags)
+        wheel = next((file.contents for file in files if file.kind == "wheel"), None)
+        if wheel is not None:
+            bound = await bind(session, caller, environment, wheel)
+            await _describe(session, found, release, {**wheel, BOUND: bound}, tags)
         entry = audit_entry(
             caller,
             "version.publish",
@@ -205,15 +210,11 @@ async def _describe(
     session: AsyncSession,
     found: Found,
     release: Version,
-    files: list[Arrived],
+    wheel: dict[str, Any],
     tags: list[str] | None,
 ) -> None:
     """Copy what the wheel says about itself to the version, and to the environment if newest."""
     environment = found.environment
-    environment.updated_at = utc_now()
-    wheel = next((file.contents for file in files if file.kind == "wheel"), None)
-    if wheel is None:
-        return
     release.manifest = {key: wheel[key] for key in wheel if key not in _NOT_LISTED}
     release.readme = wheel["description"]
     release.runtime_hint = wheel["runtime_hint"] or release.runtime_hint

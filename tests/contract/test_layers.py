@@ -11,7 +11,7 @@ LAYERS = {
     0: "types errors decorators records timing state configs keys concurrency per_loop"
     " saved_errors",
     1: "messages tokens packages.archive",
-    2: "parsers tasks clients tools sandboxes packages.manifest",
+    2: "parsers tasks clients tools sandboxes packages.manifest packages.library",
     3: "rubrics rollouts runs interception",
     4: "envs",
     5: "loading packages serve training viewer hub testing evaluation evaluations prompt_search endpoint logs"
@@ -76,6 +76,7 @@ def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
 HUB_MAY_IMPORT = (
     "verifiers.hub.wire",
     "verifiers.packages.archive",
+    "verifiers.packages.library",
     "verifiers.packages.manifest",
     "verifiers.types",
 )

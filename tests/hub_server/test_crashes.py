@@ -180,7 +180,7 @@ def test_a_full_disk_refuses_the_upload_and_the_retry_succeeds(serve_hub, tmp_pa
         refused = upload(hub, token, large)
         assert (refused.status_code, "stored" in refused.text) == (503, True)
         assert list((small / "hub-data" / "staging").iterdir()) == []
-        assert httpx.get(f"{hub.url}/alice/simple/demo-env/").status_code == 404
+        assert httpx.get(f"{hub.url}/alice/simple/demo-env/").status_code == 401
         assert upload(hub, token, wheel()).status_code == 200
         assert "0 problems" in hub.run("fsck").stdout
         hub.process.terminate()

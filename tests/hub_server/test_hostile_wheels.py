@@ -16,7 +16,7 @@ API = "/api/v1/environmentshub"
 
 
 async def nothing_is_published(hub):
-    return (await hub.http.get("/alice/simple/demo-env/")).status_code == 404
+    return (await hub.http.get("/alice/simple/demo-env/")).status_code == 401
 
 
 # --- names and paths (S1, S2, S20) --------------------------------------------------------------
@@ -107,6 +107,8 @@ BOMB = b"\0" * (70 * 1024**2)
         ({"files": {"a/./b.py": b"x"}}, "part"),
         ({"files": {"a.py": b"", "A.py": b""}}, "same file"),
         ({"files": {"evil.pth": b"import os"}}, "every start"),
+        ({"files": {"demo_env.py": b"", "sitecustomize.py": b""}}, "every start"),
+        ({"files": {"pip/__init__.py": b""}}, "belongs to another package"),
         ({"files": {"demo_env-0.1.0.data/scripts/ls": b"#!python"}}, "outside site-packages"),
         ({"files": {"demo_env-0.1.0.data/data/etc/x": b""}}, "outside site-packages"),
         ({"files": {"other-1.0.dist-info/METADATA": b""}}, "exactly one"),

@@ -88,7 +88,7 @@ async def test_a_deleted_environment_comes_back_empty_and_only_to_its_owner(hub,
     assert (await bob.http.delete(f"{API}/alice/demo-env")).status_code == 403
     assert (await alice.http.delete(f"{API}/alice/demo-env")).json()["data"]["success"] is True
     assert (await hub.http.get(f"{API}/alice/demo-env/@latest")).status_code == 404
-    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 404
+    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 401
     assert (await hub.http.get(address)).status_code == 401
     refused = await alice.upload(wheel())
     assert (refused.status_code, "deleted" in refused.text) == (409, True)
@@ -384,4 +384,4 @@ async def test_a_worker_sees_its_own_change_before_the_database_says_so(hub, whe
     assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 200
     monkeypatch.setattr("hub_server.changes.service.CHANNEL", "nobody_listens")
     assert (await alice.http.delete(f"{API}/alice/demo-env")).status_code == 200
-    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 404
+    assert (await hub.http.get("/alice/simple/demo-env/")).status_code == 401

@@ -169,7 +169,7 @@ async def test_conditional_requests_are_no_oracle(small_hub, wheel):
     file = page.json()["files"][0]
     address = "/" + file["url"].removeprefix("../../../")
     known = {"If-None-Match": page.headers["etag"], **JSON}
-    assert (await bob.http.get("/alice/simple/secret-env/", headers=known)).status_code == 404
+    assert (await bob.http.get("/alice/simple/secret-env/", headers=known)).status_code == 403
     tag = {"If-None-Match": f'"{file["hashes"]["sha256"]}"'}
     assert (await small_hub.http.get(address, headers=tag)).status_code == 401
     assert (await bob.http.get(address, headers=tag)).status_code == 404
@@ -180,12 +180,13 @@ async def test_conditional_requests_are_no_oracle(small_hub, wheel):
 async def test_making_public_and_private_again_takes_effect_at_once(hub, wheel):
     alice, bob = await two_tenants(hub, wheel)
     address = "/alice/simple/secret-env/"
-    for visibility, status in (("PUBLIC", 200), ("PRIVATE", 404), ("PUBLIC", 200)):
+    for visibility, status in (("PUBLIC", 200), ("PRIVATE", 403), ("PUBLIC", 200)):
         answer = await alice.http.patch(f"{API}/alice/secret-env", json={"visibility": visibility})
         assert answer.status_code == 200
         for _ in range(2):  # the second time from memory
             assert (await bob.http.get(address)).status_code == status
-            assert (await hub.http.get(address)).status_code == status
+            anonymous = 401 if status == 403 else status
+            assert (await hub.http.get(address)).status_code == anonymous
 
 
 async def test_install_addresses_of_a_private_environment_carry_a_token_for_it_alone(hub, wheel):
@@ -262,9 +263,12 @@ async def test_a_hub_can_be_closed_to_everyone_without_an_account(open_small_hub
     async with open_small_hub(anonymous_read=False) as hub:
         alice, bob = await hub.person("alice"), await hub.person("bob")
         await alice.upload(wheel())
-        for address in ("/alice/simple/demo-env/", f"{API}/alice/demo-env/@latest"):
+        for address, status in (
+            ("/alice/simple/demo-env/", 401),
+            (f"{API}/alice/demo-env/@latest", 404),
+        ):
             assert (await bob.http.get(address)).status_code == 200
-            assert (await hub.http.get(address)).status_code == 404
+            assert (await hub.http.get(address)).status_code == status
         assert (await hub.http.get(f"{API}/")).json()["data"] == []
         details = (await bob.http.get(f"{API}/alice/demo-env/@latest")).json()["data"]
         wheel_url = httpx.URL(details["wheel_url"])

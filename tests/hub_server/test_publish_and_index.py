@@ -134,7 +134,7 @@ async def test_a_validation_without_publishing_says_what_is_wrong(small_hub, whe
         f"/api/v1/hub/validate?filename={bad.filename}", content=bad.bytes()
     )
     assert (answer.status_code, "other.py" in answer.text) == (400, True)
-    assert (await small_hub.http.get("/alice/simple/demo-env/")).status_code == 404
+    assert (await small_hub.http.get("/alice/simple/demo-env/")).status_code == 401
 
 
 async def test_an_sdist_in_the_upload_form_becomes_the_source_archive(

@@ -129,3 +129,9 @@ def test_a_misspelt_setting_is_recognised(monkeypatch):
     monkeypatch.setenv("VF_HUB_DATABSE_URL", "x")
     with pytest.raises(SettingsError, match="mean VF_HUB_DATABASE_URL"):
         settings_from_environment()
+
+
+def test_the_variable_of_a_command_stops_no_other_command(monkeypatch):
+    monkeypatch.setenv("VF_HUB_PASSWORD", "correct horse battery")
+    settings = settings_from_environment()
+    assert "correct horse" not in str(settings)

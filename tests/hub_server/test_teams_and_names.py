@@ -59,3 +59,36 @@ async def test_the_audit_log_tells_people_about_themselves_and_administrators_al
     assert (await bob.http.get("/api/v1/audit")).json()["data"] == []
     assert len((await root.http.get("/api/v1/audit")).json()["data"]) == len(mine)
     assert (await small_hub.http.get("/api/v1/audit")).status_code == 401
+
+
+# --- visibility of new environments ---------------------------------------------------------------
+
+
+async def test_a_hub_can_make_new_environments_private(open_small_hub, wheel):
+    async with open_small_hub(default_visibility="PRIVATE") as hub:
+        alice = await hub.person("alice")
+        answer = await alice.http.post(f"{API}/resolve", json={"name": "pushed-env"})
+        assert answer.json()["data"]["visibility"] == "PRIVATE"
+        uploaded = wheel(name="uploaded-env", files={"uploaded_env.py": b""})
+        assert (await alice.upload(uploaded)).status_code == 200
+        body = {"files": [{"filename": "a_env-1-py3-none-any.whl", "sha256": "0" * 64, "size": 1}]}
+        assert (await alice.http.post("/api/v1/hub/alice/a-env/reserve", json=body)).is_success
+        for name in ("uploaded-env", "a-env"):
+            status = (await alice.http.get(f"{API}/alice/{name}/status")).json()["data"]
+            assert status["visibility"] == "PRIVATE"
+        wanted = {"name": "open-env", "visibility": "PUBLIC"}
+        answer = await alice.http.post(f"{API}/resolve", json=wanted)
+        assert answer.json()["data"]["visibility"] == "PUBLIC"
+
+
+async def test_a_private_environment_stays_private_when_it_is_published_for_a_team(small_hub):
+    alice, bob = await small_hub.person("alice"), await small_hub.person("bob")
+    assert (await alice.http.post("/api/v1/teams", json={"slug": "acme"})).is_success
+    hidden = {"name": "secret-env", "visibility": "PRIVATE"}
+    assert (await alice.http.post(f"{API}/resolve", json=hidden)).is_success
+    for_team = {"name": "Secret_Env", "team_slug": "acme"}
+    answer = await alice.http.post(f"{API}/resolve", json=for_team)
+    assert answer.json()["data"]["visibility"] == "PRIVATE"
+    # What others keep private is no concern of bob's, and bob learns nothing of it.
+    answer = await bob.http.post(f"{API}/resolve", json={"name": "secret-env"})
+    assert answer.json()["data"]["visibility"] == "PUBLIC"

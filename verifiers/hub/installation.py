@@ -27,7 +27,7 @@ from verifiers.hub.client import (
     member,
 )
 from verifiers.hub.config import HubSettings, origin
-from verifiers.hub.errors import HubMisbehaved, HubNotFound
+from verifiers.hub.errors import HubMisbehaved, HubNotFound, HubRefused
 from verifiers.hub.wire import InstallTokenRequest
 from verifiers.packages.install import HubEnvironment, PublishedWheel
 
@@ -87,7 +87,11 @@ class HubSource:
     def _published(self, environment: HubEnvironment, details: dict[str, Any]) -> PublishedWheel:
         shown = f"{environment.owner}/{environment.name}"
         version = details.get("semantic_version")
-        url = details.get("wheel_url")
+        install = details.get("install") or {}
+        # `wheel_url` alone may be a copy for installers that take one address; `install` has the published bytes.
+        url = install.get("wheel_url") or details.get("wheel_url")
+        if details.get("install_refused"):
+            raise HubRefused(f"{shown} cannot be installed: {details['install_refused']}")
         if not version:
             raise EnvironmentNotFound(f"{shown} has no published version yet.")
         if not isinstance(url, str) or (found := _SHA256.search(urlsplit(url).fragment)) is None:
@@ -114,7 +118,20 @@ class HubSource:
             sha256=found[1],
             url_dependencies=[str(text) for text in details.get("url_dependencies") or []],
             variables=variables,
+            dependencies=[self._pinned(shown, line) for line in install.get("dependencies") or []],
+            requires=[str(text) for text in details.get("requires_dist") or []],
+            yanked=str(details.get("yanked_reason") or "") if details.get("yanked") else None,
         )
+
+    def _pinned(self, shown: str, line: Any) -> str:
+        """A requirement of the hub's with an address and a hash. Raises HubMisbehaved."""
+        name, _, url = str(line).partition(" @ ")
+        is_safe = re.fullmatch(r"[A-Za-z0-9._-]+", name) and not re.search(r"\s", url)
+        if not is_safe or _SHA256.search(urlsplit(url).fragment) is None:
+            raise HubMisbehaved(
+                f"The hub names a dependency of {shown} without an address and a hash: {line!r}."
+            )
+        return f"{name} @ {url}"
 
     def _netrc(self, host: str, login: str, token: str) -> Path:
         """A new netrc file with this token, and the person's own entries for other hosts."""

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from verifiers.errors import ConfigError
 from verifiers.hub.client import HubClient, body_of, data_of, environment_path, member
 from verifiers.hub.errors import HubConflict, HubRefused
-from verifiers.hub.origin import write_origin
+from verifiers.hub.origin import read_origin, write_origin
 from verifiers.hub.source_archive import SourceArchive, pack
 from verifiers.hub.wire import ArtifactRequest, EnvironmentPatch, ResolveRequest
 from verifiers.loading import read_pyproject
@@ -144,7 +144,8 @@ async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
         whose["team_slug"] = wanted.team
     elif team:
         whose["team_id" if TEAM_ID.fullmatch(team) else "team_slug"] = team
-    body = body_of(ResolveRequest, name=name, visibility=wanted.visibility, **whose)
+    first = wanted.visibility or await _visibility_of_origin(hub, wanted.folder)
+    body = body_of(ResolveRequest, name=name, visibility=first, **whose)
     environment = data_of(await hub.post("/environmentshub/resolve", body))
     member(environment, "id")
     environment.setdefault("created", False)
@@ -157,6 +158,22 @@ async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
         await hub.request("PATCH", path, body=body)
         environment["visibility"] = wanted.visibility
     return environment
+
+
+async def _visibility_of_origin(hub: HubClient, folder: Path) -> str | None:
+    """PRIVATE when the folder was published as a private environment before; None leaves the choice to the hub.
+
+    It counts only for an environment that this push creates, under another owner or name.
+    """
+    origin = read_origin(folder)
+    if not origin.get("owner") or not origin.get("name"):
+        return None
+    try:
+        path = environment_path(str(origin["owner"]), str(origin["name"]))
+        status = data_of(await hub.get(f"{path}/status"))
+    except HubRefused:
+        return None  # of another hub, or not there any more
+    return "PRIVATE" if status.get("visibility") == "PRIVATE" else None
 
 
 async def _publish(

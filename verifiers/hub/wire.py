@@ -294,6 +294,9 @@ class InstallAnswer(BaseModel):
     """`name @ url#sha256=…`, which pip and uv install from this hub or not at all."""
     wheel_url: str
     sha256: str
+    dependencies: list[str] = []
+    """`name @ url#sha256=…` of every other environment of this hub that it requires, also indirectly. Without these
+    lines an installer takes packages of those names from its index."""
     index_url: str
     """The index that lists only this environment."""
     uv_sources: str
@@ -321,6 +324,8 @@ class EnvironmentAnswer(BaseModel):
     wheel_url: str | None
     url_dependencies: list[str]
     install: InstallAnswer | None
+    install_refused: str | None = None
+    """Why it cannot be installed: it requires an environment of this hub that the caller cannot get."""
     yanked: bool
     yanked_reason: str | None
     stars: int

@@ -11,14 +11,21 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 from urllib.parse import unquote
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
 from verifiers.errors import ConfigError, EnvironmentNotFound, Error
 from verifiers.loading import read_pyproject
 from verifiers.packages.build import last_lines, unmet_requirements, uv_command
+from verifiers.packages.library import NAME as LIBRARY
+from verifiers.packages.library import LibraryMissing, installed_library, write_library
 
 DEFAULT_PATH = "./environments"
 INSTALL_TIMEOUT_S = 1800.0
@@ -49,6 +56,12 @@ class PublishedWheel(NamedTuple):
     """Dependencies that name an address: resolvers want to hear of them directly, not through the wheel."""
     variables: Mapping[str, str] = {}
     """Environment variables for the installer, e.g. the netrc file with which a private wheel is read."""
+    dependencies: Sequence[str] = ()
+    """`name @ url#sha256=…` of other environments of the hub that it requires: no index is asked for their names."""
+    requires: Sequence[str] = ()
+    """All its requirements, as the wheel has them."""
+    yanked: str | None = None
+    """Why the version was taken back; None when it was not."""
 
     @property
     def requirement(self) -> str:
@@ -172,18 +185,108 @@ def install_published(
 
 def install_wheel(wheel: PublishedWheel, installer: Installer | None = None) -> None:
     """Install a published wheel; InstallError unless exactly it is installed afterwards."""
+    if wheel.yanked is not None:
+        logger.warning(
+            "%s %s was yanked by its author: %s",
+            wheel.name,
+            wheel.version,
+            "".join(c if c.isprintable() else " " for c in wheel.yanked) or "no reason given",
+        )
     installer = installer or Installer()
     installer = installer._replace(variables={**installer.variables, **wheel.variables})
-    run_installer([wheel.requirement, *wheel.url_dependencies], installer)
-    if not _is_there(wheel, installer.python):
-        # pip takes an installed package of the same name and version for the same one, from wherever it came.
-        again = ["--reinstall"] if _program(installer) == "uv" else ["--force-reinstall"]
-        run_installer([*again, "--no-deps", wheel.requirement], installer)
-        if not _is_there(wheel, installer.python):
-            raise InstallError(
-                f"The installer reported success, but {wheel.name} {wheel.version} of {wheel.url} is not what "
-                f"{installer.python} has."
-            )
+    with tempfile.TemporaryDirectory(prefix="vf-install-") as scratch:
+        pins = pinned_requirements([wheel], installer.python, Path(scratch))
+        constraints = Path(scratch) / "constraints.txt"
+        constraints.write_text("".join(f"{line}\n" for line in pins), encoding="utf-8")
+        options = ["--constraint", str(constraints)] if pins else []
+        run_installer([*options, wheel.requirement, *wheel.url_dependencies], installer)
+        _insist(wheel.requirement, installer, is_required=True)
+        for line in pins:
+            if " @ " in line:
+                _insist(line, installer)
+
+
+def pinned_requirements(wheels: Sequence[PublishedWheel], python: str, scratch: Path) -> list[str]:
+    """Lines for a constraints file: where the hub's environments come from that these need, and the library.
+
+    A package index has another package with the library's name, so the library is the one that the Python has already,
+    else the hub's, else the one that runs (its wheel is written to `scratch`).
+    """
+    pins = {_name_of(line): line for wheel in wheels for line in wheel.dependencies}
+    requires = [Requirement(text) for wheel in wheels for text in wheel.requires]
+    limits = [r.specifier for r in requires if canonicalize_name(r.name) == LIBRARY and not r.url]
+    if limits or pins:
+        library = _library(python, limits, scratch, pins.get(LIBRARY))
+        pins.pop(LIBRARY, None)
+        if library is not None:
+            pins[LIBRARY] = library
+    return [pins[name] for name in sorted(pins)]
+
+
+def _library(
+    python: str, limits: Sequence[SpecifierSet], scratch: Path, of_the_hub: str | None
+) -> str | None:
+    """The constraint on the library; None leaves it to the index."""
+
+    def fits(version: str) -> bool:
+        return all(limit.contains(version, prereleases=True) for limit in limits)
+
+    there = installed_from(LIBRARY, python)
+    is_ours = there is not None and _has_this_library(python)
+    if there is not None and is_ours and fits(there[0]):
+        return f"{LIBRARY}=={there[0]}"
+    if of_the_hub is not None:
+        return of_the_hub
+    if there is not None and is_ours:
+        limit = ",".join(str(limit) for limit in limits if not limit.contains(there[0]))
+        raise InstallError(
+            f"It requires {LIBRARY}{limit}, and {python} has this library in version {there[0]}, which another package "
+            f"of the same name would replace. Raise the limit in the environment's pyproject.toml, or install it "
+            "into a virtual environment of its own."
+        )
+    if there is not None and fits(there[0]):
+        return None
+    try:
+        library = installed_library()
+    except LibraryMissing:
+        return None
+    if not fits(library.version):
+        return None
+    return f"{LIBRARY} @ {write_library(library, scratch).as_uri()}"
+
+
+def _has_this_library(python: str) -> bool:
+    """Whether the package of the library's name that a Python has is this library."""
+    code = "import importlib.util as u, sys; sys.exit(u.find_spec('vf_cli') is None)"
+    return subprocess.run([python, "-c", code], capture_output=True, timeout=60.0).returncode == 0
+
+
+def _insist(requirement: str, installer: Installer, *, is_required: bool = False) -> None:
+    """Install from an address once more when another package of the same name is there; InstallError without success.
+
+    pip takes an installed package of the same name and version for the same one, from wherever it came.
+    """
+    name, _, url = requirement.partition(" @ ")
+    address = unquote(url.partition("#")[0])
+
+    def is_there() -> bool:
+        found = installed_from(name, installer.python)
+        if found is None:
+            return not is_required  # a condition of its requirement did not hold
+        return unquote((found[1] or "").partition("#")[0]) == address
+
+    if is_there():
+        return
+    again = ["--reinstall"] if _program(installer) == "uv" else ["--force-reinstall"]
+    run_installer([*again, "--no-deps", requirement], installer)
+    if not is_there():
+        raise InstallError(
+            f"The installer reported success, but the {name} of {address} is not what {installer.python} has."
+        )
+
+
+def _name_of(line: str) -> str:
+    return canonicalize_name(line.partition(" @ ")[0].strip())
 
 
 def installed_from(name: str, python: str = sys.executable) -> tuple[str, str | None] | None:
@@ -204,11 +307,6 @@ found = importlib.metadata.distribution(sys.argv[1])
 direct = json.loads(found.read_text("direct_url.json") or "{}")
 print(json.dumps([found.version, direct.get("url")]))
 """
-
-
-def _is_there(wheel: PublishedWheel, python: str) -> bool:
-    found = installed_from(wheel.name, python)
-    return found is not None and unquote((found[1] or "").partition("#")[0]) == unquote(wheel.url)
 
 
 def run_installer(arguments: list[str], installer: Installer | None = None) -> None:

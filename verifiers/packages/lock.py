@@ -46,7 +46,10 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
     ]
     with tempfile.TemporaryDirectory(prefix="prime-lock-") as scratch:
         wanted = Path(scratch) / "requirements.txt"
-        wanted.write_text("\n".join(requirements) + "\n")
+        pins = Path(scratch) / "constraints.txt"
+        lines = [line for wheel in wheels for line in wheel.dependencies]
+        pins.write_text("\n".join(dict.fromkeys(lines)) + "\n")
+        wanted.write_text("\n".join([f"-c {pins.name}", *requirements]) + "\n")
         made = Path(scratch) / file.name
         if installer.program != "pip" and (uv := uv_command()) is not None:
             command = [

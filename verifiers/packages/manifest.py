@@ -12,6 +12,7 @@ import csv
 import hashlib
 import io
 import re
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,6 +68,8 @@ class WheelManifest(BaseModel):
     requires_dist: list[str] = []
     url_dependencies: list[str] = []
     """The requirements that name a URL; resolvers refuse them when they come through an index."""
+    project_urls: dict[str, str] = {}
+    """Labels and addresses of Project-URL."""
     entry_points: list[EntryPoint] = []
     top_level: list[str] = []
     """Importable top-level names, in order."""
@@ -85,10 +88,15 @@ class WheelManifest(BaseModel):
 
 
 def read_wheel(
-    file: Path, filename: str | None = None, limits: WheelLimits | None = None
+    file: Path,
+    filename: str | None = None,
+    limits: WheelLimits | None = None,
+    *,
+    is_library: bool = False,
 ) -> WheelManifest:
     """The manifest of the wheel in `file`, which is published as `filename`.
 
+    `is_library` allows the names that only this library may have: its modules and its commands.
     Raises WheelRejected when any rule is broken. Reads the whole file once; call it from a thread.
     """
     limits = limits or WheelLimits()
@@ -121,13 +129,15 @@ def read_wheel(
         _check_wheel_file(text_of("WHEEL") or "", tags)
         record = _record(text_of("RECORD") or "")
         _check_record(record, dist_info, members, opened)
-        entry_points = _entry_points(text_of("entry_points.txt", required=False) or "")
+        entry_points = _entry_points(text_of("entry_points.txt", required=False) or "", is_library)
     metadata = _metadata(metadata_text)
     if canonicalize_name(metadata.name) != name:
         raise WheelRejected(f"{filename} is for {name}, but its METADATA names {metadata.name}.")
     if metadata.version != version:
         raise WheelRejected(f"{filename} is {version}, but its METADATA says {metadata.version}.")
     _check_placement(members, dist_info)
+    if not is_library:
+        _check_top_level(members, dist_info)
     _check_license_files(metadata, dist_info, by_name)
     requirements = metadata.requires_dist or []
     return WheelManifest(
@@ -146,6 +156,7 @@ def read_wheel(
         requires_python=str(metadata.requires_python) if metadata.requires_python else None,
         requires_dist=[str(requirement) for requirement in requirements],
         url_dependencies=[str(r) for r in requirements if r.url],
+        project_urls=dict(metadata.project_urls or {}),
         entry_points=entry_points,
         top_level=_top_level(members, dist_info),
         runtime_hint=runtime_hint(requirements),
@@ -302,9 +313,82 @@ def _check_placement(members: list[Member], dist_info: str) -> None:
             top != data or rest.partition("/")[0] not in ("purelib", "platlib")
         ):
             raise WheelRejected(f"{member.name!r} would be installed outside site-packages.")
-        leaf = rest.partition("/")[2] if top == data else member.name
-        if "/" not in leaf and leaf.endswith(".pth"):
-            raise WheelRejected(f"{member.name!r} would run at every start of the interpreter.")
+
+
+_RUN_AT_START = frozenset({"sitecustomize", "usercustomize", "_virtualenv"})
+"""Modules that every interpreter imports when it starts."""
+
+_IMPORT_NAMES = frozenset(
+    " ".join(
+        (
+            # tools of packaging, which run with the rights of the person who installs
+            "pip setuptools wheel pkg_resources _distutils_hack uv build hatchling flit_core",
+            "editables",
+            # this library and the public packages beside it
+            "verifiers hub_server vf_cli prime prime_cli prime_evals prime_sandboxes prime_runs",
+            "prime_traces prime_rl",
+            # what the library depends on, directly or not
+            "aiohttp aiosignal aiosqlite alembic annotated_types anthropic anyio argon2 asyncpg",
+            "attr attrs certifi charset_normalizer click cryptography datasets dateutil dill",
+            "distro docstring_parser fastapi filelock frozenlist fsspec gepa gymnasium h11",
+            "httpcore httptools httpx httpx_sse huggingface_hub idna jinja2 jiter",
+            "kubernetes_asyncio latex2sympy2_extended mako markdown_it markupsafe math_verify",
+            "mcp mdurl mpmath msgpack multidict multiprocess numpy obstore openai orjson",
+            "packaging pandas playwright propcache pyarrow pydantic pydantic_core",
+            "pydantic_settings pygments python_multipart pytz ray reasoning_gym regex requests",
+            "rich safetensors shellingham six sniffio sqlalchemy starlette sympy tenacity",
+            "textarena tokenizers torch tqdm transformers typer typing_extensions",
+            "typing_inspection tzdata urllib3 uvicorn uvloop watchfiles websockets xxhash yaml",
+            "yarl zmq zstandard",
+            # other packages of trainers, evaluators and tests
+            "accelerate deepspeed jax matplotlib nltk peft pil psutil pytest _pytest pluggy",
+            "scipy sglang sklearn skyrl tiktoken trl verl vllm wandb",
+        )
+    ).split()
+)
+"""Top-level names of well-known packages, by which everything else imports them."""
+
+
+def _check_top_level(members: list[Member], dist_info: str) -> None:
+    """Refuse names in site-packages itself that would run by themselves, or replace what belongs to others.
+
+    The names are compared in lower case, as file systems that ignore the case compare them.
+    """
+    data = dist_info.removesuffix(".dist-info") + ".data/"
+    for member in members:
+        path = member.name.rstrip("/")
+        if path.startswith(data):
+            path = path.removeprefix(data).partition("/")[2]
+        top, slash, _ = path.lower().partition("/")
+        if not top or path.partition("/")[0] == dist_info:
+            continue
+        is_file = not slash and not member.is_folder
+        is_module = not is_file or top.endswith((".py", ".pyc", ".pyd", ".so", ".pyi"))
+        stem = top.partition(".")[0] if is_file else top
+        if (is_file and top.endswith((".pth", ".start"))) or (is_module and stem in _RUN_AT_START):
+            raise WheelRejected(
+                f"{member.name!r} would run at every start of the interpreter. Move its code into your own module."
+            )
+        if top.endswith((".dist-info", ".egg-info", ".egg-link")):
+            raise WheelRejected(
+                f"{member.name!r} would pose as the metadata of another package. Remove it from the wheel."
+            )
+        if top == "__pycache__":
+            raise WheelRejected(
+                f"{member.name!r} could replace the compiled code of another package. Remove it from the wheel."
+            )
+        if not is_module:
+            continue
+        owner = "Python itself" if stem in _STANDARD_LIBRARY else None
+        owner = owner or ("another package" if stem in _IMPORT_NAMES else None)
+        if owner is not None:
+            raise WheelRejected(
+                f"{member.name!r} has the name {stem!r}, which belongs to {owner}. Rename it, or move it into your "
+                "own package."
+            )
+
+
+_STANDARD_LIBRARY = frozenset(name.lower() for name in sys.stdlib_module_names)
 
 
 def _check_license_files(metadata: Metadata, dist_info: str, by_name: dict[str, Member]) -> None:
@@ -313,7 +397,7 @@ def _check_license_files(metadata: Metadata, dist_info: str, by_name: dict[str, 
             raise WheelRejected(f"METADATA names the licence file {path!r}, which is missing.")
 
 
-def _entry_points(text: str) -> list[EntryPoint]:
+def _entry_points(text: str, is_library: bool) -> list[EntryPoint]:
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # keys keep their case
     try:
@@ -330,7 +414,7 @@ def _entry_points(text: str) -> list[EntryPoint]:
                 raise WheelRejected(f"The entry point {group!r} {name!r} has an unsafe name.")
             if not _REFERENCE.fullmatch(reference):
                 raise WheelRejected(f"The entry point {name!r} refers to {value!r}: no object.")
-            is_script = group in ("console_scripts", "gui_scripts")
+            is_script = group in ("console_scripts", "gui_scripts") and not is_library
             if is_script and (_SHADOWED_SCRIPTS.fullmatch(name) or name.startswith(".")):
                 raise WheelRejected(
                     f"The script {name!r} would take the place of a system command."

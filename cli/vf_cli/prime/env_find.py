@@ -141,13 +141,17 @@ def info(env_id: EnvId, version: Version = "latest") -> int:
         ("stars", details.get("stars")),
         ("python", details.get("requires_python")),
         ("needs", details.get("requires_dist")),
+        ("of this hub", [line.partition(" @ ")[0] for line in install.get("dependencies") or []]),
+        ("no install", details.get("install_refused")),
         ("updated", moment(details.get("updated_at"))),
         ("sha256", install.get("sha256")),
     ]
     if number:
         facts.append(("install", f"prime env install {full}@{number}"))
         if not is_private and install.get("requirement"):
-            facts.append(("pip or uv", f"uv pip install '{install['requirement']}'"))
+            lines = [install["requirement"], *(install.get("dependencies") or [])]
+            quoted = " ".join(f"'{line}'" for line in lines)
+            facts.append(("pip or uv", f"uv pip install {quoted}"))
         facts.append(("evaluate", f"vf-eval {full}@{number} -m MODEL"))
     show_facts(shown, facts)
     return 0

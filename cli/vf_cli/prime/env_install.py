@@ -51,6 +51,8 @@ class Installed(NamedTuple):
     """`installed`, `kept` or `failed`."""
     error: str | None = None
     sha256: str | None = None
+    yanked: str | None = None
+    """Why the version was taken back; None when it was not."""
 
 
 def install(
@@ -80,10 +82,12 @@ def install(
 ) -> int:
     """Install environments: from your hub by exact address and hash, or editable from folders here.
 
-    No index is asked for an environment's name, so nothing of the same name elsewhere can take its place. Private ones
-    are read with a token that reads only them; it is on no command line. Exit code 1 when any of them failed.
+    No index is asked for the name of an environment, or of another environment of the hub that it requires: nothing of
+    the same name elsewhere can take its place. The library `verifiers` is the one that the Python has, else the hub's,
+    else the one that runs this command. Private environments are read with a token that reads only them, and no command
+    line has the token. Exit code 1 when any environment failed.
 
-    JSON: {python, environments: [{environment, version, status, error, sha256}], lock}
+    JSON: {python, environments: [{environment, version, status, error, sha256, yanked}], lock}
     """
     from verifiers.errors import Error
     from verifiers.hub.installation import HubSource
@@ -219,7 +223,12 @@ def _install(
         packages.install_wheel(wheel, installer)
         wheels.append(wheel)
         return Installed(
-            f"{wanted.owner}/{wanted.name}", wheel.version, "installed", None, wheel.sha256
+            f"{wanted.owner}/{wanted.name}",
+            wheel.version,
+            "installed",
+            None,
+            wheel.sha256,
+            wheel.yanked,
         )
     except Error as error:
         return Installed(env, None, "failed", str(error))

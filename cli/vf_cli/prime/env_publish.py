@@ -52,7 +52,12 @@ def push(
     ] = None,
     visibility: Annotated[
         str | None,
-        typer.Option("--visibility", "-v", help="PUBLIC or PRIVATE; new ones are public."),
+        typer.Option(
+            "--visibility",
+            "-v",
+            help="PUBLIC or PRIVATE. (default: unchanged; a new environment has the hub's default, and what was "
+            "private under another owner or name stays private)",
+        ),
     ] = None,
     runtime: Annotated[
         str | None,
@@ -132,11 +137,20 @@ def _show_pushed(done: Pushed) -> None:
     facts = [
         (what, f"{full} {done.version}"),
         ("", None if done.is_new else "This content is on the hub already; nothing was sent."),
-        ("visibility", done.visibility),
+        ("visibility", _explained(done)),
         ("content", done.content_hash),
         ("page", done.url),
     ]
     show_facts(data, facts, next_step=f"prime env install {full}@{done.version}")
+
+
+def _explained(done: Pushed) -> str | None:
+    """The visibility, and what it means."""
+    if done.visibility == "PUBLIC":
+        return "PUBLIC: everybody on this hub can read it; --visibility PRIVATE hides it"
+    if done.visibility == "PRIVATE":
+        return f"PRIVATE: only {done.owner} can read it"
+    return done.visibility
 
 
 def yank(

@@ -455,3 +455,27 @@ def test_a_project_without_a_module_cannot_be_packed(tmp_path):
     (tmp_path / "pyproject.toml").write_text("")
     with pytest.raises(ConfigError, match="no Python module"):
         source_files(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["prime", "vf-install"])
+def test_a_yanked_version_says_why_when_it_is_installed(
+    prime, alice, publish, target, start_in, command
+):
+    folder = publish()
+    wanted = f"{full(folder)}@0.1.0"
+    assert prime("env", "yank", wanted, "--reason", "one answer\x1b[2J was wrong").code == 0
+    if command == "prime":
+        done = prime("env", "install", wanted, "--python", target.python)
+        code, err = done.code, done.err
+    else:
+        process = start_in(target.python, "vf_cli.main:install_main", wanted)
+        _, err = process.communicate(timeout=120)
+        code = process.returncode
+    assert code == 0, err
+    said = " ".join(err.split())
+    assert "0.1.0 was yanked by its author" in said
+    assert "one answer" in said
+    assert "was wrong" in said
+    assert "\x1b[2J" not in err
+    again = prime("env", "install", wanted, "--python", target.python, "--json")
+    assert "one answer" in again.json["environments"][0]["yanked"]

@@ -276,7 +276,8 @@ def test_wrong_usage_of_push_is_exit_2(prime, alice, arguments, said):
     ("change", "said"),
     [
         ({"code": "X = 1\n"}, "defines load_environment"),
-        ({"name": "requests"}, "well-known package"),
+        ({"name": "requests"}, "belongs to another package"),
+        ({"name": "prime-evals-env", "included": ', "pip/*"', "files": {"pip/x.py": ""}}, "'pip'"),
         ({"version": "1.0+mine"}, "local version"),
     ],
 )
@@ -398,3 +399,33 @@ def test_help_is_fast_and_needs_no_configuration(prime):
     for command in ((), ("env",), ("env", "push"), ("eval",), ("config",)):
         assert prime(*command, "--help").code == 0
     assert time.process_time() - started < 5
+
+
+def test_push_says_what_the_visibility_means(prime, alice, make_project):
+    folder = make_project()
+    done = prime("env", "push", "-p", folder)
+    assert "PUBLIC: everybody on this hub can read it; --visibility PRIVATE hides it" in done.out
+    done = prime("env", "push", "-p", folder, "--visibility", "PRIVATE")
+    assert "PRIVATE: only alice can read it" in done.out
+
+
+def test_a_private_project_stays_private_for_a_team_and_under_another_name(
+    prime, alice, make_project
+):
+    folder = make_project()
+    assert prime("env", "push", "-p", folder, "-v", "PRIVATE").code == 0
+    team = f"team-{os.getpid()}"
+    assert prime("teams", "create", team).code == 0
+    for_team = prime("env", "push", "-p", folder, "--team", team, "--json")
+    assert (for_team.json["owner"], for_team.json["visibility"]) == (team, "PRIVATE")
+    renamed = folder.name.replace("_", "-") + "-renamed"
+    text = (folder / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(text.replace(folder.name.replace("_", "-"), renamed))
+    module = folder / f"{folder.name}.py"
+    module.rename(folder / f"{renamed.replace('-', '_')}.py")
+    text = (folder / "pyproject.toml").read_text()
+    (folder / "pyproject.toml").write_text(
+        text.replace(f'"{folder.name}.py"', f'"{renamed.replace("-", "_")}.py"')
+    )
+    done = prime("env", "push", "-p", folder, "--json")
+    assert (done.code, done.json["visibility"]) == (0, "PRIVATE"), done.err

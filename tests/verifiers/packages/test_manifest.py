@@ -1,5 +1,7 @@
 """Reading wheels: what a good one says, and that the builders people use make good ones."""
 
+import base64
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -130,3 +132,96 @@ def test_any_text_is_a_wheel_name_or_refused(name):
     assert project
     assert tags
     assert str(version)
+
+
+# --- names in site-packages that belong to others -------------------------------------------------
+
+PLACES = ["{}", "demo_env-0.1.0.data/purelib/{}", "demo_env-0.1.0.data/platlib/{}"]
+
+
+def wheel_with(tmp_path, *paths):
+    """A wheel of demo-env with these members beside its module."""
+    wheel = tmp_path / "demo_env-0.1.0-py3-none-any.whl"
+    info = "demo_env-0.1.0.dist-info"
+    members = {
+        "demo_env.py": "",
+        **dict.fromkeys(paths, ""),
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: demo-env\nVersion: 0.1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, text in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+        rows.append(f"{path},sha256={digest.decode()},{len(text)}\n")
+    members[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"])
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in members.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("sitecustomize.py", "every start"),
+        ("SiteCustomize.py", "every start"),
+        ("usercustomize.py", "every start"),
+        ("usercustomize/__init__.py", "every start"),
+        ("sitecustomize.pyc", "every start"),
+        ("sitecustomize.cpython-311-x86_64-linux-gnu.so", "every start"),
+        ("_virtualenv.py", "every start"),
+        ("evil.pth", "every start"),
+        ("evil.start", "every start"),
+        ("pip/__init__.py", "another package"),
+        ("pip/_internal/cli/main.py", "another package"),
+        ("setuptools/_distutils/x.py", "another package"),
+        ("wheel.abi3.so", "another package"),
+        ("verifiers/rubrics/rubric.py", "another package"),
+        ("hub_server.py", "another package"),
+        ("vf_cli/main.py", "another package"),
+        ("numpy/core.so", "another package"),
+        ("typing_extensions.py", "another package"),
+        ("json/__init__.py", "Python itself"),
+        ("random.py", "Python itself"),
+        ("distutils/core.py", "Python itself"),
+        ("__pycache__/typing_extensions.cpython-311.pyc", "compiled code"),
+        ("requests-2.0.egg-info/PKG-INFO", "metadata of another package"),
+        ("requests.egg-link", "metadata of another package"),
+    ],
+)
+def test_names_that_belong_to_others_are_refused_wherever_they_land(tmp_path, place, path, words):
+    with pytest.raises(WheelRejected, match=words):
+        read_wheel(wheel_with(tmp_path, place.format(path)))
+
+
+def test_metadata_of_another_package_in_the_data_folder_is_refused(tmp_path):
+    path = "demo_env-0.1.0.data/purelib/requests-2.0.dist-info/METADATA"
+    with pytest.raises(WheelRejected, match="metadata of another package"):
+        read_wheel(wheel_with(tmp_path, path))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "demo_env/sitecustomize.py",
+        "demo_env/json/__init__.py",
+        "demo_env/__pycache__/x.cpython-311.pyc",
+        "tests/test_demo.py",
+        "utils.py",
+        "random.json",
+        "sitecustomize.txt",
+        "poetry.py",
+        "chess.py",
+        "data/pip/rows.json",
+        "pip_env.py",
+    ],
+)
+def test_names_of_ones_own_are_accepted(tmp_path, place, path):
+    assert read_wheel(wheel_with(tmp_path, place.format(path))).name == "demo-env"
+
+
+def test_the_library_itself_may_have_its_own_names(tmp_path):
+    wheel = wheel_with(tmp_path, "verifiers/__init__.py")
+    assert read_wheel(wheel, is_library=True).top_level == ["demo_env", "verifiers"]
