@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Do not ask.")]
 
+Visibility = Annotated[
+    str | None,
+    typer.Option(
+        "--visibility",
+        "-v",
+        help="PUBLIC or PRIVATE. (default: unchanged; a new environment has the hub's default, and what was "
+        "private under another owner or name stays private)",
+    ),
+]
+
 
 def push(
     env_id: Annotated[
@@ -50,15 +60,7 @@ def push(
         str | None,
         typer.Option("--team", "-t", help="Team to publish for. (default: the configured one)"),
     ] = None,
-    visibility: Annotated[
-        str | None,
-        typer.Option(
-            "--visibility",
-            "-v",
-            help="PUBLIC or PRIVATE. (default: unchanged; a new environment has the hub's default, and what was "
-            "private under another owner or name stays private)",
-        ),
-    ] = None,
+    visibility: Visibility = None,
     runtime: Annotated[
         str | None,
         typer.Option(
