@@ -1,4 +1,4 @@
-"""Small tools of asynchronous code that v0 offered to authors and trainers."""
+"""Helpers for asynchronous code, which v0 offered to authors and trainers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ class NullAsyncContext:
 
 
 async def maybe_await(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`func(*args, **kwargs)`, awaited if it must be."""
+    """Call `func(*args, **kwargs)` and await the result if it is awaitable."""
     value = func(*args, **kwargs)
     return await value if inspect.isawaitable(value) else value
 
 
 async def maybe_call_with_named_args(func: Callable[..., Any], **objects: Any) -> Any:
-    """`func` with those of the objects that it names (all, when it takes `**kwargs`), awaited if it must be."""
+    """Call `func` with the objects that it names (all, if it takes `**kwargs`), and await the result if it is
+    awaitable.
+    """
     parameters = inspect.signature(func).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         objects = {name: value for name, value in objects.items() if name in parameters}
@@ -51,24 +53,24 @@ async def maybe_call_with_named_args(func: Callable[..., Any], **objects: Any) -
 async def maybe_semaphore(
     limit: int | None = None,
 ) -> AbstractAsyncContextManager[Any]:
-    """A semaphore of `limit` places; for None, 0 and less, a context that limits nothing."""
+    """Return a semaphore of `limit` slots; for None, 0 and less, a context manager without a limit."""
     return asyncio.Semaphore(limit) if limit is not None and limit > 0 else NullAsyncContext()
 
 
 async def with_sem(
     sem: AbstractAsyncContextManager[Any], coro: Coroutine[Any, Any, Value]
 ) -> Value:
-    """The coroutine's value, awaited while holding the semaphore."""
+    """Return the coroutine's value, awaited while holding the semaphore."""
     try:
         async with sem:
             return await coro
     finally:
-        coro.close()  # it was never started when waiting for the semaphore was cancelled
+        coro.close()  # the coroutine never started if waiting for the semaphore was cancelled
 
 
 @dataclass(frozen=True)
 class EventLoopLagStats:
-    """How late the event loop was, in seconds."""
+    """Lag of the event loop, in seconds."""
 
     min: float = 0.0
     mean: float = 0.0
@@ -87,7 +89,7 @@ class EventLoopLagMonitor:
         self.lags: deque[float] = deque(maxlen=max_measurements)
 
     async def measure_lag(self) -> float:
-        """One measurement, in seconds."""
+        """Return one measurement, in seconds."""
         due = time.perf_counter() + self.measure_interval
         await asyncio.sleep(self.measure_interval)
         lag_s = max(0.0, time.perf_counter() - due)
@@ -100,11 +102,11 @@ class EventLoopLagMonitor:
             await self.measure_lag()
 
     def run_in_background(self) -> asyncio.Task[None]:
-        """`run` as a task of the running loop; cancel it to end it."""
+        """Run `run` as a task of the running loop. Cancel the task to end it."""
         return asyncio.create_task(self.run())
 
     def get_lag_stats(self) -> EventLoopLagStats:
-        """Statistics of the latest measurements."""
+        """Return statistics of the latest measurements."""
         ordered = sorted(self.lags)
         if not ordered:
             return EventLoopLagStats()
@@ -124,7 +126,7 @@ class EventLoopLagMonitor:
         )
 
     def reset(self) -> None:
-        """Forget all measurements."""
+        """Discard all measurements."""
         self.lags.clear()
 
 

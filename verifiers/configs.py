@@ -1,4 +1,4 @@
-"""Configuration of clients and evaluations: validated values, unknown keys refused with a hint."""
+"""Configuration of clients and evaluations: validated values; unknown keys are refused with a suggestion."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ ClientType = Literal[
 CLIENT_TYPES: tuple[str, ...] = get_args(ClientType)
 
 OnChanged = Literal["stop", "rerun", "keep"]
-"""What becomes of saved rollouts whose row of the dataset has changed since: refuse to go on, run them again, or take
-them as they are."""
+"""Treatment of saved rollouts whose dataset row has changed since: stop with an error, run them again, or keep
+them.
+"""
 
 DEFAULT_API_KEY_VAR = "OPENAI_API_KEY"
 DEFAULT_API_BASE_URL = "https://api.openai.com/v1"
 
 
 class Config(BaseModel):
-    """Base of our configurations: a misspelt key is an error that names the nearest right one."""
+    """Base class of configurations. A misspelt key is an error that suggests the closest name."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def refuse_unknown_keys(cls, value: Any) -> Any:
-        """Name the nearest known key, which pydantic's own message does not."""
+        """Name the closest valid key, which pydantic's own message does not."""
         if isinstance(value, dict):
             for key in value:
                 if key not in cls.model_fields:
@@ -46,31 +47,31 @@ class Config(BaseModel):
 
 
 class EndpointClientConfig(Config):
-    """Where one endpoint is and how to talk to it."""
+    """Address and limits of one endpoint."""
 
     client_idx: int = 0
-    """Position of this endpoint among the endpoints of one run."""
+    """Index of this endpoint among the endpoints of one run."""
     api_key_var: str = DEFAULT_API_KEY_VAR
-    """Name of the environment variable that holds the key; the key itself is never stored."""
+    """Name of the environment variable that holds the key. The key itself is never stored."""
     api_base_url: str = DEFAULT_API_BASE_URL
     """URL up to and including the version, e.g. `http://localhost:8000/v1`."""
     timeout: float = Field(3600.0, gt=0)
-    """Longest wait for one answer, in seconds."""
+    """Maximum wait for one response, in seconds."""
     connect_timeout: float = Field(60.0, gt=0)
-    """Longest wait for a connection, in seconds. Starting thousands at once takes longer than one alone."""
+    """Maximum wait for a connection, in seconds. Starting thousands at once takes longer than starting one."""
     max_connections: int = Field(28000, ge=1)
-    """Most connections open at once."""
+    """Maximum number of open connections."""
     max_keepalive_connections: int = Field(28000, ge=0)
-    """0 closes every connection after its answer. Any other number: idle ones are kept for 4 seconds, however many."""
+    """0 closes every connection after its response. Any other number keeps idle connections for 4 seconds."""
     max_retries: int = Field(10, ge=0)
-    """Attempts after the first, for 408, 409, 429, 5xx and connection errors, over all endpoints."""
+    """Maximum number of attempts after the first, for 408, 409, 429, 5xx and connection errors, over all endpoints."""
     extra_headers: dict[str, str] = Field(default_factory=dict)
     """Headers sent with every request."""
 
     @field_validator("extra_headers")
     @classmethod
     def header_names_are_tokens(cls, value: dict[str, str]) -> dict[str, str]:
-        """A line break in a header would let a config forge requests."""
+        """A line break in a header would let a configuration forge requests."""
         for name, content in value.items():
             if not name or any(c in "\r\n" for c in name + content):
                 raise ValueError(f"extra_headers: {name!r} is not a valid header")
@@ -78,7 +79,7 @@ class EndpointClientConfig(Config):
 
 
 class ClientConfig(EndpointClientConfig):
-    """How to reach a model: the kind of API, the endpoint or endpoints, and limits."""
+    """Access to a model: the API, the endpoint or endpoints, and limits."""
 
     client_type: ClientType = "openai_chat_completions"
     renderer: str = "auto"
@@ -90,16 +91,16 @@ class ClientConfig(EndpointClientConfig):
     preserve_all_thinking: bool = False
     preserve_thinking_between_tool_calls: bool = False
     endpoint_configs: list[EndpointClientConfig] = Field(default_factory=list)
-    """Several endpoints that serve the same model, used in round robin while healthy."""
+    """Several endpoints that serve the same model, used in turn while healthy."""
     extra_headers_from_state: dict[str, str] = Field(default_factory=dict)
-    """Header name → key of the rollout's state whose value it carries (session affinity)."""
+    """Header name → key of the rollout's state that supplies the value (session affinity)."""
     adaptive_concurrency: bool = False
     """Let the number of requests in flight follow the endpoint's rate limit (AIMD)."""
 
     @field_validator("endpoint_configs", mode="before")
     @classmethod
     def endpoints_do_not_nest(cls, value: Any) -> Any:
-        """An endpoint of an endpoint has no meaning."""
+        """Nested endpoints have no meaning."""
         for endpoint in value or []:
             nested = (
                 endpoint.get("endpoint_configs")
@@ -115,7 +116,7 @@ EndpointConfig = EndpointClientConfig
 
 
 class EvalConfig(Config):
-    """One evaluation: an environment, a model, how much to run, what to keep."""
+    """One evaluation: environment, model, size, and what to save."""
 
     env_id: str
     env_args: dict[str, Any] = Field(default_factory=dict)

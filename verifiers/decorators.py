@@ -1,7 +1,7 @@
 """`@vf.stop @vf.setup @vf.cleanup @vf.teardown @vf.reward @vf.metric @vf.advantage`: they only mark a function.
 
-Who reads the marks: `hooks_of(cls, kind)`, through `vars()` along the class hierarchy, so no property of an
-author's class is evaluated while looking.
+`hooks_of(cls, kind)` reads the marks through `vars()` along the class hierarchy, so that no property of an author's
+class is evaluated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def stop(func: Function, priority: int = 0) -> Function: ...
 @overload
 def stop(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
 def stop(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
-    """Mark a method `(self, state) -> bool` as a stop condition; higher priority is asked first."""
+    """Mark a method `(self, state) -> bool` as a stop condition; conditions with higher priority are checked first."""
     return _mark(func, "stop", priority=priority)
 
 
@@ -94,8 +94,8 @@ def reward(
 ) -> Any:
     """Mark a reward function, as a method of an environment or rubric or for `Rubric(funcs=…)`.
 
-    `stage="group"` makes it a group reward function whatever its arguments are called: it receives all rollouts
-    of one example and returns one number for each.
+    `stage="group"` makes it a group reward function regardless of the names of its arguments: it receives all
+    rollouts of one example and returns one number per rollout.
     """
     return _mark(func, "reward", weight=weight, priority=priority, stage=stage)
 
@@ -118,7 +118,7 @@ def advantage(func: Function, priority: int = 0) -> Function: ...
 @overload
 def advantage(func: None = None, priority: int = 0) -> Callable[[Function], Function]: ...
 def advantage(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
-    """Mark a method `(self, states) -> list[float]` that gives the advantages of a group."""
+    """Mark a method `(self, states) -> list[float]` that returns the advantages of a group."""
     return _mark(func, "advantage", priority=priority)
 
 
@@ -128,9 +128,9 @@ def marks(function: Any, kind: Kind) -> bool:
 
 
 def hooks_of(cls: type, kind: Kind) -> list[str]:
-    """Names of the methods marked as `kind`: highest priority first, then by name.
+    """Return the names of the methods marked as `kind`: highest priority first, then by name.
 
-    An override replaces the method of its base class; one without the mark, or by None, removes the hook.
+    An override replaces the method of its base class. An override without the mark, or by None, removes the hook.
     """
     found: dict[str, int] = {}
     decided: set[str] = set()
@@ -148,5 +148,5 @@ def hooks_of(cls: type, kind: Kind) -> list[str]:
 
 
 def discover_decorated(obj: Any, attr: Kind) -> list[Callable[..., Any]]:
-    """Bound methods of `obj` marked as `attr`: highest priority first, then by name."""
+    """Return the bound methods of `obj` marked as `attr`: highest priority first, then by name."""
     return [getattr(obj, name) for name in hooks_of(type(obj), attr)]

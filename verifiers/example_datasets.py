@@ -1,6 +1,6 @@
 """Well-known public data sets as `question`/`answer` rows, by a short name: `vf.load_example_dataset("gsm8k")`.
 
-Loading needs the network the first time; after that, the cache of the `datasets` package.
+Loading needs the network the first time and uses the cache of the `datasets` package afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _aime2025(row: Row) -> Row:
 
 def _gpqa(row: Row) -> Row:
     choices = [row["Correct Answer"], *(row[f"Incorrect Answer {n}"] for n in (1, 2, 3))]
-    # The right answer always comes first in the data; the order depends on the question alone.
+    # The right answer always comes first in the data. The shuffled order depends on the question alone.
     random.Random(row["Question"]).shuffle(choices)
     answer = _LETTERS[choices.index(row["Correct Answer"])]
     return {"question": _lettered(row["Question"], choices), "answer": answer}
@@ -72,14 +72,14 @@ def _prime_code(row: Row) -> Row:
 
 
 class ExampleDataset(NamedTuple):
-    """Where a data set is and how a row of it becomes a question with an answer."""
+    """Location of a data set, and the conversion of its rows to questions with answers."""
 
     path: str
     preprocess: Callable[[Row], Row]
     split: str
-    """The split that is taken when none is asked for."""
+    """The default split."""
     configurations: tuple[str | None, ...] = (None,)
-    """Names of its parts; several are joined."""
+    """Names of the configurations; several are concatenated."""
     keep: Callable[[Row], bool] | None = None
 
 
@@ -116,23 +116,24 @@ EXAMPLE_DATASETS: Mapping[str, ExampleDataset] = {
 def _known(name: str) -> ExampleDataset:
     if name not in EXAMPLE_DATASETS:
         raise DatasetError(
-            f"Dataset {name!r} not supported; known: {', '.join(EXAMPLE_DATASETS)}. "
-            "Load others with `datasets.load_dataset` and give their rows a 'question' and an 'answer'."
+            f"Dataset {name!r} is not supported; supported: {', '.join(EXAMPLE_DATASETS)}. "
+            "Load other datasets with `datasets.load_dataset` and give their rows a 'question' and an 'answer'."
         )
     return EXAMPLE_DATASETS[name]
 
 
 def get_preprocess_fn(name: str) -> Callable[[Row], Row]:
-    """The function that makes a row of the named data set a question with an answer."""
+    """Return the function that converts a row of the named data set to a question with an answer."""
     return _known(name).preprocess
 
 
 def load_example_dataset(
     name: str = "gsm8k", split: str | None = None, n: int | None = None, seed: int = 0
 ) -> Dataset:
-    """The named data set with the columns `question` and `answer`; with `n`, that many rows picked by `seed`.
+    """Return the named data set with the columns `question` and `answer`; with `n`, that many rows picked by `seed`.
 
-    Raises DatasetError for an unknown name or split, and when the data can neither be fetched nor found in the cache.
+    Raise DatasetError for an unknown name or split, and when the data can neither be downloaded nor found in the
+    cache.
     """
     example = _known(name)
     split = split or example.split
@@ -146,7 +147,7 @@ def load_example_dataset(
         except Exception as error:
             raise DatasetError(
                 f"The dataset {name!r} ({where}) could not be loaded: {type(error).__name__}: {error}. "
-                "It needs the network once; some datasets also need `huggingface-cli login`."
+                "The first load needs the network; some datasets also need `huggingface-cli login`."
             ) from error
         if split not in splits:
             raise DatasetError(

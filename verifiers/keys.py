@@ -1,4 +1,4 @@
-"""Keys that an environment needs, checked when it is loaded."""
+"""Check the keys that an environment needs when it is loaded. Separate because the root exports it on first use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Logging of the library, for programs that want it: the library itself only speaks to the `verifiers` logger.
+"""Logging for programs that use the library. The library itself only writes to the `verifiers` logger.
 
-    vf.setup_logging("DEBUG")            # show it on stderr
-    with vf.quiet_verifiers(): ...       # show only errors for a while
+    vf.setup_logging("DEBUG")            # show the log on stderr
+    with vf.quiet_verifiers(): ...       # show only errors in the block
 
-`print_prompt_completions_sample` shows some rollouts to a person who watches a training.
+`print_prompt_completions_sample` shows some rollouts during training.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _said_once: set[tuple[str, int, str]] = set()
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: timestamp, level, logger, message, exception."""
+    """One JSON object per line: timestamp, level, logger, message, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of JSON."""
+        """Return the record as one line of JSON."""
         fields: dict[str, Any] = {
             "timestamp": self.formatTime(record, self.datefmt),
             "level": record.levelname,
@@ -52,9 +52,9 @@ def setup_logging(
     file_logging: bool = False,
     json_logging: bool = False,
 ) -> None:
-    """Show the library's log on stderr, and write it to `log_file` when `file_logging`. Calling again replaces it.
+    """Show the library's log on stderr, and write it to `log_file` if `file_logging`. A second call replaces the first.
 
-    Only the `verifiers` logger is touched; handlers that somebody else gave it stay. `level=None` changes no level.
+    Only the `verifiers` logger is changed; handlers added by other code stay. `level=None` changes no level.
     """
     logger = logging.getLogger(LOGGER_NAME)
     handlers: list[logging.Handler] = []
@@ -87,13 +87,13 @@ def _number(level: str | int) -> int:
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         known = ", ".join(logging.getLevelNamesMapping())
-        raise ConfigError(f"There is no log level {level!r}. Known: {known}.")
+        raise ConfigError(f"{level!r} is not a log level. Levels: {known}.")
     return number
 
 
 @contextmanager
 def log_level(level: str | int) -> Iterator[None]:
-    """Another level for the library's log while the block runs."""
+    """Use another level for the library's log in the block."""
     logger = logging.getLogger(LOGGER_NAME)
     before = logger.level
     logger.setLevel(_number(level))
@@ -104,7 +104,7 @@ def log_level(level: str | int) -> Iterator[None]:
 
 
 def quiet_verifiers() -> Any:
-    """Only warnings and errors while the block runs."""
+    """Show only warnings and errors in the block."""
     return log_level("WARNING")
 
 
@@ -120,16 +120,16 @@ def warning_once(logger: logging.Logger, msg: str) -> None:
     log_once(logger, logging.WARNING, msg)
 
 
-# --------------------------------------------------------------------------------------- text for people
+# --------------------------------------------------------------------------------------- text for readers
 
 
 def truncate(s: str, limit: int = 200) -> str:
-    """The text, cut after `limit` characters and marked with `...`."""
+    """Return the text, cut after `limit` characters and marked with `...`."""
     return s if len(s) <= limit else f"{s[:limit]}..."
 
 
 def print_size(num_bytes: float) -> str:
-    """A size for people: `4.8 MB`."""
+    """Return a size for display: `4.8 MB`."""
     for unit in ("bytes", "KB", "MB", "GB", "TB"):
         if num_bytes < 1024 or unit == "TB":
             return f"{num_bytes:.0f} bytes" if unit == "bytes" else f"{num_bytes:.1f} {unit}"
@@ -138,7 +138,7 @@ def print_size(num_bytes: float) -> str:
 
 
 def print_time(time_s: float) -> str:
-    """A duration for people: `100ms`, `1m 5s`, `1h 1m`, `1d 1h`."""
+    """Return a duration for display: `100ms`, `1m 5s`, `1h 1m`, `1d 1h`."""
     if time_s < 1:
         return f"{time_s * 1000:.0f}ms"
     seconds = int(time_s)
@@ -159,9 +159,9 @@ def print_prompt_completions_sample(
     step: int = 0,
     num_samples: int = 1,
 ) -> None:
-    """A table of the first `num_samples` rollouts on stdout.
+    """Print a table of the first `num_samples` rollouts to stdout.
 
-    Generation (a) had no `errors`: `(prompts, completions, rewards, step, num_samples)` is understood too.
+    Generation (a), which had no `errors`, may call it as `(prompts, completions, rewards, step, num_samples)`.
     """
     if isinstance(rewards, int):
         step, num_samples, rewards = rewards, step or 1, errors

@@ -1,8 +1,8 @@
-"""`Record`: a dict whose declared fields are attributes too, and which answers to pydantic's method names.
+"""`Record`: a dict whose declared fields are also attributes, and which has pydantic's method names.
 
-Messages, responses and tools are made millions of times in a run, are read as `m["role"]`, `m.get("role")` and
-`m.role` by authors of both v0 generations, and go to JSON, pickle and `datasets`. A dict subclass is all of that
-at once; making one copies its keyword arguments and checks that no required field is missing, nothing more.
+A run creates millions of messages, responses and tools. Authors of both v0 generations read them as `m["role"]`,
+`m.get("role")` and `m.role`, and they go to JSON, pickle and `datasets`. A dict subclass supports all of that.
+Creating a record copies its keyword arguments and checks required fields, nothing more.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _NOTHING: Any = object()
 
 @dataclass_transform(kw_only_default=True)
 class Record(dict[str, Any]):
-    """Base of the values that flow through the library.
+    """Base class of messages, responses, tools and similar values.
 
-    A subclass annotates its fields; a field with a default is optional. An optional field that was not given is not
+    A subclass annotates its fields; a field with a default is optional. An optional field without a value is not
     stored (no `None`-filled keys in saved files), and reads as its default through `record.field` and
     `record["field"]`. Extra keys are kept.
     """
@@ -27,11 +27,11 @@ class Record(dict[str, Any]):
     __slots__ = ()
 
     model_fields: ClassVar[dict[str, Any]] = {}
-    """Name → default of every declared field; `...` where the field is required."""
+    """Name → default of every declared field; `...` for a required field."""
     _required: ClassVar[tuple[str, ...]] = ()
     _stored_defaults: ClassVar[dict[str, Any]] = {}
     _nested: ClassVar[dict[str, type[Record]]] = {}
-    """Fields that hold a record, or a list of records: plain dicts given for them are converted."""
+    """Fields that hold a record, or a list of records. Plain dicts given for them are converted."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -44,7 +44,7 @@ class Record(dict[str, Any]):
                 delattr(cls, name)  # otherwise the class attribute would hide the stored value
         cls.model_fields = fields
         cls._required = tuple(name for name, default in fields.items() if default is ...)
-        # A constant such as a message's role, or a content part's type, belongs in the stored form.
+        # A constant, such as a message's role or a content part's type, belongs in the stored form.
         cls._stored_defaults = {
             name: default
             for name, default in fields.items()
@@ -58,7 +58,7 @@ class Record(dict[str, Any]):
         for name in self._required:
             if name not in fields:
                 raise ValueError(
-                    f"{type(self).__name__} needs a {name!r}; it was given only {sorted(fields)}."
+                    f"{type(self).__name__} needs a {name!r}; it received only {sorted(fields)}."
                 )
         for name, kind in self._nested.items():
             value = fields.get(name)
@@ -67,7 +67,7 @@ class Record(dict[str, Any]):
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """A record from fields known to be good, without any check or copy of nested values."""
+        """Return a record from valid fields, without checks and without copying nested values."""
         record = cls.__new__(cls)
         dict.update(record, fields)
         return record
@@ -103,7 +103,7 @@ class Record(dict[str, Any]):
 
     copy = __copy__
 
-    # --- pydantic's names, because code written for 0.1.11+ calls them ---
+    # --- pydantic's method names, which code for 0.1.11 and later calls ---
 
     def model_dump(
         self,
@@ -116,7 +116,7 @@ class Record(dict[str, Any]):
         exclude_defaults: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """A plain dict of the fields, nested records included; defaults are filled in unless excluded."""
+        """Return a plain dict of the fields, nested records included. Defaults are filled in unless excluded."""
         names = list(self) if exclude_unset or exclude_defaults else [*self.model_fields]
         names += [name for name in self if name not in self.model_fields and name not in names]
         chosen = names if include is None else [name for name in names if name in include]
@@ -134,14 +134,14 @@ class Record(dict[str, Any]):
         return dumped
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
-        """The JSON text of `model_dump(**options)`."""
+        """Return the JSON text of `model_dump(**options)`."""
         import json
 
         separators = None if indent else (",", ":")
         return json.dumps(self.model_dump(**options), indent=indent, separators=separators)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields replaced."""
+        """Return a copy with some fields replaced."""
         copied = deepcopy(self) if deep else self.of(self)
         if update:
             dict.update(copied, update)
@@ -149,14 +149,14 @@ class Record(dict[str, Any]):
 
     @classmethod
     def model_construct(cls, _fields_set: Any = None, **fields: Any) -> Self:
-        """A record without any check."""
+        """Return a record without any check."""
         return cls.of({**cls._stored_defaults, **fields})
 
     @classmethod
     def model_validate(cls, obj: Any, **_: Any) -> Self:
-        """A record from a mapping or from an object with the fields as attributes.
+        """Return a record from a mapping, or from an object with the fields as attributes.
 
-        Raises ValueError when a required field is missing, TypeError when `obj` is neither.
+        Raise ValueError for a missing required field, TypeError for any other object.
         """
         if isinstance(obj, cls):
             return obj
@@ -168,14 +168,14 @@ class Record(dict[str, Any]):
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes, **_: Any) -> Self:
-        """A record from JSON text."""
+        """Return a record from JSON text."""
         import json
 
         return cls.model_validate(json.loads(json_data))
 
     @classmethod
     def model_json_schema(cls, **_: Any) -> dict[str, Any]:
-        """A JSON schema with the field names; types are not stated."""
+        """Return a JSON schema with the field names, without types."""
         return {
             "title": cls.__name__,
             "type": "object",
@@ -185,7 +185,7 @@ class Record(dict[str, Any]):
 
     @classmethod
     def field_types(cls) -> dict[str, Any]:
-        """Name → declared type of every field."""
+        """Return name → declared type of every field."""
         hints = get_type_hints(cls)
         return {name: hints[name] for name in cls.model_fields}
 

@@ -102,7 +102,7 @@ def test_loading(loaded: list[Any]) -> None:
 
 
 def test_what_cannot_be_loaded_says_why_and_what_to_do(loaded: list[Any]) -> None:
-    with pytest.raises(ValueError, match="'nq' not supported; known: aime2024"):
+    with pytest.raises(ValueError, match="'nq' is not supported; supported: aime2024"):
         vf.load_example_dataset("nq")
     with pytest.raises(ValueError, match="has no split 'dev'; it has test"):
         vf.load_example_dataset("gsm8k", split="dev")

@@ -68,7 +68,7 @@ def test_levels_hold_inside_the_block_only() -> None:
 
 
 def test_a_wrong_level_or_a_missing_file_is_said() -> None:
-    with pytest.raises(ValueError, match=r"no log level 'LOUD'\. Known: "):
+    with pytest.raises(ValueError, match=r"'LOUD' is not a log level\. Levels: "):
         vf.setup_logging("LOUD")
     with pytest.raises(ValueError, match="needs a log_file"):
         vf.setup_logging(file_logging=True)

@@ -44,7 +44,7 @@ def test_a_record_reads_as_a_dict_and_by_attribute() -> None:
 
 
 def test_a_missing_field_or_attribute_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Point needs a 'x'; it was given only \['y'\]"):
+    with pytest.raises(ValueError, match=r"Point needs a 'x'; it received only \['y'\]"):
         Point(y=1)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="'Point' object has no attribute 'z'"):
         _ = Point(x=1).z

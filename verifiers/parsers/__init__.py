@@ -1,4 +1,4 @@
-"""Parsers: what a completion says, and whether it says it in the agreed format."""
+"""Parsers: extract the answer from a completion and check its format. Read `parser` first, then `xml_parser`."""
 
 from verifiers.parsers.answers import extract_boxed_answer, extract_hash_answer, strip_non_numeric
 from verifiers.parsers.maybe_think_parser import MaybeThinkParser

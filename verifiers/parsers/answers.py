@@ -1,11 +1,11 @@
-"""Final answers inside free text: `\\boxed{…}`, `#### …`, bare numbers."""
+"""Extract final answers from free text: `\\boxed{…}`, `#### …`, bare numbers. v0 exports these names."""
 
 from __future__ import annotations
 
 import re
 
 BOXED_SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
-# Five spaces, as in 0.1.8 to 0.3.1: a prompt that differs by a byte is another prompt.
+# Five spaces, as in 0.1.8 to 0.3.1: a prompt that differs in one byte is a different prompt.
 THINK_BOXED_SYSTEM_PROMPT = (
     "Think step-by-step inside <think>...</think> tags.     "
     "Then, give your final answer inside \\boxed{}."
@@ -15,9 +15,9 @@ _NOT_NUMERIC = re.compile(r"[^\d.]")
 
 
 def extract_boxed_answer(text: str, strict: bool = False) -> str:
-    """The content of the last complete `\\boxed{…}`, inner braces kept.
+    """Return the content of the last complete `\\boxed{…}`, inner braces included.
 
-    Without one: the text itself, or "" when `strict`.
+    Without a box: the text itself, or "" when `strict`.
     """
     end = len(text)
     while (start := text.rfind("\\boxed{", 0, end)) >= 0:
@@ -34,12 +34,12 @@ def extract_boxed_answer(text: str, strict: bool = False) -> str:
 
 
 def extract_hash_answer(text: str) -> str:
-    """What stands after the first `####`, up to the next one; the text itself without one."""
+    """Return the text between the first `####` and the next one; the text itself without one."""
     if "####" not in text:
         return text
     return text.split("####")[1].strip()
 
 
 def strip_non_numeric(text: str) -> str:
-    """Only the digits and points of the text."""
+    """Return only the digits and points of the text."""
     return _NOT_NUMERIC.sub("", text)

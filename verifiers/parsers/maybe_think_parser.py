@@ -1,4 +1,4 @@
-"""`MaybeThinkParser`: what follows `</think>` when the model thinks aloud, everything when it does not."""
+"""v0 import path of `MaybeThinkParser`: the answer follows `</think>`, or is the whole text of a model without it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class MaybeThinkParser(Parser):
     """For models that may or may not write `<think>…</think>`."""
 
     def parse(self, text: str) -> Any:
-        """`extract_fn` of what follows the last `</think>`, or of the whole text without one."""
+        """Apply `extract_fn` to the text after the last `</think>`, or to the whole text without one."""
         return self.extract_fn(text.rpartition("</think>")[2].strip())

@@ -1,4 +1,4 @@
-"""`Parser`: from a completion to the answer in it. Subclasses override `parse`, often also `parse_answer`."""
+"""`Parser`: extract the answer from a completion. Subclasses override `parse`, often also `parse_answer`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from verifiers.messages import content_text
 
 
 def identity(text: str) -> str:
-    """The text itself."""
+    """Return the text unchanged."""
     return text
 
 
 class Parser:
-    """Takes the text of a message apart; this one only applies `extract_fn` to it."""
+    """Parses the text of a message. This base class only applies `extract_fn`."""
 
     def __init__(self, extract_fn: Callable[[str], Any] = identity) -> None:
         self.logger = logging.getLogger(f"verifiers.parsers.{type(self).__name__}")
         self.extract_fn = extract_fn
 
     def parse(self, text: str) -> Any:
-        """What the text says, in the form the environment wants."""
+        """Return the content of the text in the form that the environment needs."""
         return self.extract_fn(text)
 
     def _message_field(self, message: Any, field: str, default: Any = None) -> Any:
@@ -39,39 +39,39 @@ class Parser:
         return [message for message in completion if self._message_field(message, "role") == role]
 
     def get_assistant_messages(self, completion: Any) -> Any:
-        """The messages of the model."""
+        """Return the messages of the model."""
         return self._messages_of(completion, "assistant")
 
     def get_system_messages(self, completion: Any) -> Any:
-        """The system messages."""
+        """Return the system messages."""
         return self._messages_of(completion, "system")
 
     def get_user_messages(self, completion: Any) -> Any:
-        """The messages of the user, or of the environment in the user's place."""
+        """Return the messages of the user, or of the environment in the user's place."""
         return self._messages_of(completion, "user")
 
     def get_tool_messages(self, completion: Any) -> Any:
-        """The results of tool calls."""
+        """Return the results of tool calls."""
         return self._messages_of(completion, "tool")
 
     def text_of(self, message: Any) -> str:
-        """The text of one message."""
+        """Return the text of one message."""
         return content_text(self._message_field(message, "content"))
 
     def parse_answer(self, completion: Any) -> Any:
-        """`parse` of the model's last message (or of the completion, when it is text); None without one."""
+        """Parse the model's last message, or the completion itself if it is text. Return None without a message."""
         if isinstance(completion, str):
             return self.parse(completion)
         last = self.last_model_text(completion)
         return None if last is None else self.parse(last)
 
     def last_model_text(self, completion: Any) -> str | None:
-        """Text of the model's last message; of raw text messages when there is no assistant message."""
+        """Return the text of the model's last message; of raw text messages when there is no assistant message."""
         messages = self.get_assistant_messages(completion) or self._messages_of(completion, "text")
         return self.text_of(messages[-1]) if messages else None
 
     def get_format_reward_func(self) -> Callable[..., float]:
-        """A reward function for the format; this parser accepts any."""
+        """Return a reward function for the format. This parser accepts any format."""
 
         def format_reward_func(completion: Any, **kwargs: Any) -> float:
             return 1.0

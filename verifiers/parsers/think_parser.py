@@ -1,4 +1,4 @@
-"""`ThinkParser`: the answer is what follows `</think>`; without it there is no answer."""
+"""v0 import path of `ThinkParser`: the answer follows `</think>`; a text without it has no answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from verifiers.parsers.parser import Parser
 class ThinkParser(Parser):
     """For models that always write `<think>…</think>` themselves.
 
-    Not for models whose server already removes the reasoning, or whose chat template opens `<think>` in the prompt
-    and may never close it: use `MaybeThinkParser` or `Parser` there.
+    Do not use it for models whose server removes the reasoning, or whose chat template opens `<think>` in the prompt
+    and may never close it. Use `MaybeThinkParser` or `Parser` for those.
     """
 
     def parse(self, text: str) -> Any:
-        """`extract_fn` of what follows the last `</think>`; of "" when there is none."""
+        """Apply `extract_fn` to the text after the last `</think>`; to "" when there is none."""
         _, closed, answer = text.rpartition("</think>")
         return self.extract_fn(answer.strip() if closed else "")
 
     def get_format_reward_func(self) -> Callable[..., float]:
-        """Share of the model's messages that are one `<think>…</think>` followed by an answer."""
+        """Return the share of the model's messages that are one `<think>…</think>` followed by an answer."""
 
         def follows_format(text: str) -> float:
             text = text.strip()

@@ -13,8 +13,8 @@ from verifiers.parsers.parser import Parser, identity
 class XMLParser(Parser):
     """Reads `<field>…</field>`.
 
-    `fields`: names in their order; a tuple such as `("answer", "result")` is one field that may be written either
-    way, and the first name is the canonical one. `answer_field` is what `parse_answer` gives.
+    `fields`: names in order. A tuple such as `("answer", "result")` is one field with alternative names; the first
+    name is the canonical one. `parse_answer` returns the content of `answer_field`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class XMLParser(Parser):
         }
 
     def parse(self, text: str, strip: bool = True, last: bool = False) -> Any:
-        """A namespace with every field name: its first (or `last`) content, None where it is missing."""
+        """Return a namespace with every field: its first (or `last`) content, None where the field is missing."""
         found: dict[str, str | None] = {}
         for name, pattern in self._patterns.items():
             matches = pattern.findall(text)
@@ -58,9 +58,9 @@ class XMLParser(Parser):
         return SimpleNamespace(**found)
 
     def parse_answer(self, completion: Any) -> Any:
-        """The last content of the answer field in the model's latest message that has one; None without.
+        """Return the last content of the answer field in the model's latest message that has one; None without.
 
-        Text is searched as a single message. `extract_fn` is applied to what is found.
+        A text counts as a single message. `extract_fn` is applied to the content.
         """
         if isinstance(completion, str):
             texts = [completion]
@@ -81,11 +81,11 @@ class XMLParser(Parser):
         return next((names for name, names in self._fields if name == canonical), [canonical])
 
     def get_fields(self) -> list[str]:
-        """The canonical field names, in order."""
+        """Return the canonical field names in order."""
         return [name for name, _ in self._fields]
 
     def get_format_str(self) -> str:
-        """The format as shown in a prompt; alternatives appear as `[ a | b ]`."""
+        """Return the format as shown in a prompt; alternatives appear as `[ a | b ]`."""
         parts: list[str] = []
         for _, names in self._fields:
             tag = names[0] if len(names) == 1 else f"[ {' | '.join(names)} ]"
@@ -93,9 +93,9 @@ class XMLParser(Parser):
         return "\n".join(parts)
 
     def format(self, **kwargs: Any) -> str:
-        """The fields filled in; each is given under any of its names.
+        """Return the format with the fields filled in; each value is given under any of its field's names.
 
-        Raises ValueError naming the field that has no value.
+        Raise ValueError naming the field without a value.
         """
         parts: list[str] = []
         for canonical, names in self._fields:
@@ -107,8 +107,8 @@ class XMLParser(Parser):
         return "\n".join(parts)
 
     def get_format_reward_func(self) -> Callable[..., float]:
-        """Mean over the model's messages of: 0.4 x share of fields present, + 0.2 for any text at all,
-        + 0.2 when it starts with the first field's tag, + 0.2 when it ends with the last field's.
+        """Return a reward function: the mean over the model's messages of 0.4 x share of fields present, + 0.2 for
+        any text, + 0.2 for a start with the first field's tag, + 0.2 for an end with the last field's tag.
         """
         total = len(self._fields)
 

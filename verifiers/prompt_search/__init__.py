@@ -1,4 +1,4 @@
-"""Searching for a better system prompt of an environment, by the `gepa` package (extra `gepa`)."""
+"""Search for a better system prompt of an environment with the `gepa` package (extra `gepa`)."""
 
 from verifiers.prompt_search.config_file import load_gepa_toml_config as load_gepa_toml_config
 from verifiers.prompt_search.config_file import (

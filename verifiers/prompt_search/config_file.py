@@ -33,13 +33,13 @@ _OTHER_NAMES = {"id": "env_id", "args": "env_args"}
 
 
 def load_gepa_toml_config(path: Path) -> dict[str, Any]:
-    """The settings of a file: `envs` (each with `env_id`, `env_args`, `extra_env_kwargs`), those of the first beside
-    it, and what the top and the `[gepa]` table say, flat. Raises ConfigError that names the file and the key.
+    """Return the settings of a file: `envs` (each with `env_id`, `env_args`, `extra_env_kwargs`), the fields of the
+    first environment, and the top-level and `[gepa]` values, flat. Raise ConfigError naming the file and the key.
     """
     try:
         document = tomllib.loads(Path(path).read_text())
     except FileNotFoundError as error:
-        raise ConfigError(f"There is no configuration file {path}.") from error
+        raise ConfigError(f"The configuration file {path} does not exist.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     tables = document.pop("env", None)
@@ -74,12 +74,12 @@ def _check(key: str, known: frozenset[str], where: str) -> None:
     if key not in known:
         near = get_close_matches(key, known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{where}: there is no key {key!r}.{hint}")
+        raise ConfigError(f"{where}: the key {key!r} is not valid.{hint}")
 
 
 def resolve_gepa_config_args(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments of v0's command with `env_id` and `envs`: from the TOML file when `env_id_or_config` names one,
-    whose values replace the arguments'.
+    """Return the arguments of v0's command with `env_id` and `envs`. If `env_id_or_config` names a TOML file, its
+    values replace the arguments.
     """
     resolved = argparse.Namespace(**vars(args))
     if not str(args.env_id_or_config).endswith(".toml"):

@@ -1,1 +1,3 @@
-"""Running many rollouts: groups, limits, retries, cancellation, and what one rollout must clean up."""
+"""Run many rollouts: groups, limits, retries, cancellation and clean-up. Read `schedule` first, then `scope` and
+`limits`.
+"""

@@ -1,8 +1,11 @@
 """Fewer garbage collections while many rollouts are in flight.
 
-Thousands of rollouts in flight are millions of live objects, and CPython's collector walks all of them again and
-again to find nothing: measured, more than half of the CPU time at 10,000 in flight. What a rollout makes is freed by
-reference counts; the few cycles (exceptions with tracebacks) can wait.
+Thousands of rollouts are millions of live objects, and CPython's collector walks all of them repeatedly without
+finding
+garbage: at 10,000 rollouts in flight this takes more than half of the CPU time (measured). Reference counts free the
+objects of a rollout; the few cycles (exceptions with tracebacks) can wait.
+
+A separate module because it changes a setting of the whole interpreter.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 YOUNG_THRESHOLD = 50_000
-"""New container objects between two collections; CPython's own default is 700 to 2,000."""
+"""New container objects between two collections. CPython's default is 700 to 2,000."""
 
 _runs = 0
 _usual: tuple[int, int, int] = gc.get_threshold()
@@ -20,7 +23,7 @@ _usual: tuple[int, int, int] = gc.get_threshold()
 
 @contextmanager
 def fewer_collections() -> Generator[None]:
-    """Collect less often inside. A collector that was switched off, or is rarer already, is left alone."""
+    """Collect less often in the block. A collector that is off, or already runs less often, is left unchanged."""
     global _runs, _usual
     if _runs == 0:
         _usual = gc.get_threshold()

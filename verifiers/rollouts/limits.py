@@ -1,4 +1,4 @@
-"""Limits that end a rollout gracefully: it stops, says why, and is scored as it is."""
+"""Limits that end a rollout normally: it stops with a stop condition and is scored as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verifiers.state import State
 
 @dataclass(frozen=True)
 class RolloutLimits:
-    """How far one rollout may go; None means no limit."""
+    """Limits of one rollout; None means no limit."""
 
     timeout_s: float | None = None
     max_total_tokens: int | None = None
@@ -33,18 +33,18 @@ class RolloutLimits:
 
     @property
     def are_set(self) -> bool:
-        """Whether there is a limit."""
+        """Whether any limit is set."""
         return (self.timeout_s, self.max_total_tokens, self.max_cost_usd) != (None, None, None)
 
     def tokens_reached(self, state: State) -> bool:
-        """Whether the rollout has used all the tokens it may."""
+        """Whether the rollout has used all the tokens that the limit allows."""
         if self.max_total_tokens is None:
             return False
         usage = state.usage
         return usage["input_tokens"] + usage["output_tokens"] >= self.max_total_tokens
 
     def cost_reached(self, state: State) -> bool:
-        """Whether the rollout has cost all it may."""
+        """Whether the rollout has reached its cost limit."""
         if self.max_cost_usd is None or self.cost_usd_of is None:
             return False
         usage = state.usage
@@ -56,13 +56,13 @@ _current: ContextVar[RolloutLimits] = ContextVar("rollout_limits", default=NO_LI
 
 
 def current_limits() -> RolloutLimits:
-    """The limits of the run this rollout belongs to."""
+    """Return the limits of the run that this rollout belongs to."""
     return _current.get()
 
 
 @contextmanager
 def run_limits(limits: RolloutLimits) -> Generator[None]:
-    """Rollouts started inside have these limits."""
+    """Apply these limits to the rollouts started in the block."""
     token = _current.set(limits)
     try:
         yield

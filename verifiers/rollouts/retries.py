@@ -1,4 +1,4 @@
-"""Running a whole rollout again when the machinery failed it."""
+"""Run a whole rollout again after an infrastructure error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Value = TypeVar("Value")
 
 
 def is_retryable(error: object, retryable: tuple[type[Exception], ...] = RETRYABLE) -> bool:
-    """Whether the error, or what caused it, is a failure of the machinery that may pass."""
+    """Whether the error, or one of its causes, is an infrastructure error that may pass."""
     return isinstance(error, BaseException) and any(
         isinstance(link, retryable) for link in error_chain(error)
     )
 
 
 def backoff_s(attempt: int, *, initial_s: float = 1.0, longest_s: float = 60.0) -> float:
-    """Seconds to wait before attempt `attempt` (1 is the first retry): exponential with full jitter.
+    """Return the seconds to wait before attempt `attempt` (1 is the first retry): exponential backoff with full jitter.
 
     Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
     """
@@ -36,7 +36,7 @@ async def with_retries(
     longest_s: float = 60.0,
     on_retry: Callable[[], None] | None = None,
 ) -> Value:
-    """`run()` again while its value carries a retryable error and attempts are left; the last value."""
+    """Call `run()` again while its value carries a retryable error and attempts are left. Return the last value."""
     for attempt in range(1, max_retries + 1):
         value = await run()
         if not is_retryable(error_of(value)):
@@ -54,7 +54,7 @@ def maybe_retry(
     max_wait: float = 60.0,
     error_types: tuple[type[Exception], ...] = RETRYABLE,
 ) -> Callable[..., Awaitable[Any]]:
-    """v0's wrapper: calls again when `func` raises one of `error_types`, or returns states that carry one."""
+    """v0's wrapper: call again when `func` raises one of `error_types`, or returns states that carry one."""
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         for attempt in range(1, max_retries + 1):

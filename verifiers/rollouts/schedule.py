@@ -1,7 +1,7 @@
-"""Many groups of rollouts at once, within limits: every rollout that is started ends exactly once.
+"""Run many groups of rollouts at once, within limits: every rollout that starts ends exactly once.
 
 One task plays one rollout. The task that finishes a group's last rollout also scores and delivers the group. The
-scheduler knows neither environments nor rubrics: it is given what plays, scores and delivers.
+scheduler does not depend on environments or rubrics: the caller supplies the functions that play, score and deliver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may happen at once; None and numbers below 1 mean no limit."""
+    """Limits of concurrency; None and numbers below 1 mean no limit."""
 
     max_concurrent: int | None = None
     """Rollouts being generated."""
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the rollouts that were started."""
+    """Counts of the started rollouts."""
 
     started: int = 0
     finished: int = 0
@@ -52,15 +52,15 @@ class _Group(Generic[Input, Result]):
 class Schedule(Generic[Input, Result]):
     """One run over groups of inputs.
 
-    `play(input)` gives the result of one rollout, `score(results)` scores a group, `deliver(index, results)` takes it
-    over. An exception from any of them ends the run: in-flight rollouts are cancelled and the exception is raised
-    (failures of single rollouts are results, not exceptions). After `stop()` nothing new starts, rollouts being played
-    are cancelled, and groups that are complete are still scored and delivered, if their scoring ends within
-    `scoring_grace_s`: a reward function that waits for something must not keep a stopped program alive.
+    `play(input)` returns the result of one rollout, `score(results)` scores a group, `deliver(index, results)` takes
+    the group over. An exception from any of them ends the run: rollouts in flight are cancelled and the exception is
+    raised (failures of single rollouts are results, not exceptions). After `stop()` nothing new starts, and rollouts
+    being played are cancelled. Complete groups are still scored and delivered if their scoring ends within
+    `scoring_grace_s`: a reward function that waits must not keep a stopped program alive.
     """
 
     scoring_grace_s = 10.0
-    """How long scoring may go on after `stop()`."""
+    """Seconds that scoring may continue after `stop()`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Schedule(Generic[Input, Result]):
             task.cancel()
 
     async def run(self, groups: Iterable[Sequence[Input]]) -> Tally:
-        """Play all groups. Raises what `play`, `score` or `deliver` raised first."""
+        """Play all groups. Raise the first exception of `play`, `score` or `deliver`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for index, inputs in enumerate(groups):
@@ -121,7 +121,7 @@ class Schedule(Generic[Input, Result]):
             return False
         if self._generating is None:
             return True
-        # A stop cancels the rollouts being played, whose permits then wake this.
+        # A stop cancels the rollouts being played; their permits then wake this coroutine.
         await self._generating.acquire()
         return not self._stopping.is_set()
 
@@ -141,14 +141,16 @@ class Schedule(Generic[Input, Result]):
             await self._complete(group)
 
     def _played(self, task: asyncio.Task[None] | None) -> None:
-        """Let the next rollout start, once for each task."""
+        """Let the next rollout start, once per task."""
         if task in self._playing:
             self._playing.discard(task)
             if self._generating is not None:
                 self._generating.release()
 
     async def _complete(self, group: _Group[Input, Result]) -> None:
-        results = cast("list[Result]", group.results)  # every place is filled when none is left
+        results = cast(
+            "list[Result]", group.results
+        )  # all slots are in use when no rollout is left
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._being_scored.add(task)
         try:
@@ -159,7 +161,9 @@ class Schedule(Generic[Input, Result]):
         except asyncio.CancelledError:
             if not self._stopping.is_set():
                 raise
-            self.tally.finished -= len(results)  # not scored, so not delivered: to be run again
+            self.tally.finished -= len(
+                results
+            )  # not scored and therefore not delivered: resuming runs it again
             return
         finally:
             self._being_scored.discard(task)
@@ -171,7 +175,7 @@ def _semaphore(limit: int | None) -> asyncio.Semaphore | None:
 
 
 def first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception of a group that is not itself a group."""
+    """Return the first exception that is not an exception group."""
     error: BaseException = failures
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

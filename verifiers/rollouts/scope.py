@@ -1,4 +1,4 @@
-"""What one rollout holds open: a stack that unwinds when it ends, however it ends."""
+"""Resources of one rollout: a stack that unwinds when the rollout ends, however it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class RolloutScope:
-    """Resources of one rollout: what is entered here is left when the rollout ends, last in, first out."""
+    """Resources of one rollout. Entered context managers are left when the rollout ends, last in, first out."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -26,7 +26,7 @@ class RolloutScope:
         return await self._stack.enter_async_context(resource)
 
     def on_exit(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Call `callback(*args)` at the end of the rollout; it may be a coroutine function."""
+        """Call `callback(*args)` at the end of the rollout; a coroutine function is awaited."""
 
         async def run() -> None:
             result = callback(*args)
@@ -36,12 +36,12 @@ class RolloutScope:
         self._stack.push_async_callback(run)
 
     async def aclose(self) -> None:
-        """Leave everything."""
+        """Leave all context managers."""
         await self._stack.aclose()
 
 
 def scope_of(state: State) -> RolloutScope:
-    """The scope of the rollout this state belongs to, made on first use."""
+    """Return the scope of the rollout that this state belongs to; create it on first use."""
     scope = dict.get(state, "scope")
     if scope is None:
         scope = RolloutScope()
@@ -50,14 +50,14 @@ def scope_of(state: State) -> RolloutScope:
 
 
 async def close_scope(state: State) -> None:
-    """Leave everything the rollout holds open; nothing to do when it opened nothing."""
+    """Leave everything that the rollout holds open. Do nothing for a rollout without a scope."""
     scope = dict.pop(state, "scope", None)
     if scope is not None:
         await scope.aclose()
 
 
 async def shielded(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` to its end even if this task is cancelled meanwhile; the cancellation follows afterwards."""
+    """Run `work` to its end even if this task is cancelled meanwhile, then raise the cancellation."""
     task = asyncio.ensure_future(work())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
