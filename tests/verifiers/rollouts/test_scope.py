@@ -125,7 +125,7 @@ async def test_cleanup_handlers_run_by_priority_and_a_failing_one_stops_no_other
         @vf.cleanup(priority=10)
         def first(self, state: vf.State) -> None:
             order.append("first")
-            raise ValueError("ignored, but logged")
+            raise ValueError("the files could not be collected")
 
         @vf.cleanup
         async def middle(self, state: vf.State) -> None:
@@ -133,7 +133,9 @@ async def test_cleanup_handlers_run_by_priority_and_a_failing_one_stops_no_other
 
     env = Env(dataset=[{"question": "q"}])
     state = await env.rollout(env.get_dataset()[0], ScriptedClient(["4"]), "m", {})
-    assert (order, state["error"]) == (["first", "middle", "last"], None)
+    assert order == ["first", "middle", "last"]
+    assert isinstance(state["error"], vf.EnvironmentCodeError), "a crash of author code, as anywhere"
+    assert "the files could not be collected" in str(state["error"])
 
 
 async def test_a_scope_without_resources_costs_nothing_and_closing_is_idempotent() -> None:
