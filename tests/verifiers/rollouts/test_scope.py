@@ -134,7 +134,9 @@ async def test_cleanup_handlers_run_by_priority_and_a_failing_one_stops_no_other
     env = Env(dataset=[{"question": "q"}])
     state = await env.rollout(env.get_dataset()[0], ScriptedClient(["4"]), "m", {})
     assert order == ["first", "middle", "last"]
-    assert isinstance(state["error"], vf.EnvironmentCodeError), "a crash of author code, as anywhere"
+    assert isinstance(state["error"], vf.EnvironmentCodeError), (
+        "a crash of author code, as anywhere"
+    )
     assert "the files could not be collected" in str(state["error"])
 
 
