@@ -6,7 +6,6 @@ Nothing here prints or handles signals: callbacks and an event go in, results co
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import logging
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -17,9 +16,10 @@ from verifiers.clients import resolve_client
 from verifiers.configs import EvalConfig, EvalRunConfig
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
-from verifiers.loading import Loaded, load, load_folder, require_folder, require_installed
+from verifiers.loading import Loaded, load
 from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
 from verifiers.runs.saved import RunNotFound
+from verifiers.runs.versions import get_env_version
 from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, StartCallback
 
 if TYPE_CHECKING:
@@ -51,28 +51,11 @@ class RunOptions(NamedTuple):
 def prepare_environment(config: EvalConfig) -> Loaded:
     """The environment of an evaluation with its extra settings applied. Blocks while it loads.
 
-    An `env_id` that is a path (`./my_env`) is loaded from that folder. Raises what `load_environment` raises, and
-    ConfigError for an extra setting that looks like a slip.
+    Raises what `load_environment` raises, and ConfigError for an extra setting that looks like a typo.
     """
-    if is_folder_id(config.env_id):
-        loaded = load_folder(config.env_id, config.env_args)
-    else:
-        loaded = load(config.env_id, config.env_args)
+    loaded = load(config.env_id, config.env_args)
     apply_extra_kwargs(loaded.environment, config.extra_env_kwargs)
     return loaded
-
-
-def is_folder_id(env_id: str) -> bool:
-    """Whether an id is a path to a folder rather than a name: it begins with `.`, `/` or `~`."""
-    return env_id.startswith((".", "/", "~"))
-
-
-def require_present(env_id: str) -> None:
-    """Raise EnvironmentNotFound when an evaluation could not load its environment; nothing is imported to find out."""
-    if is_folder_id(env_id):
-        require_folder(env_id)
-    else:
-        require_installed(env_id)
 
 
 def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:
@@ -150,12 +133,9 @@ def example_count(config: EvalConfig, environment: Environment) -> int:
     return min(config.num_examples, available) if config.num_examples > 0 else available
 
 
-def environment_version(env_id: str) -> str | None:
-    """The version of the installed package of an environment; None when it is not a package."""
-    try:
-        return importlib.metadata.version(env_id.rpartition("/")[2].partition("@")[0])
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return None
+def environment_version(environment: Environment) -> str | None:
+    """Version of an environment's package or project folder; None when it has none."""
+    return get_env_version(environment.env_id, environment.loaded_from)
 
 
 async def run_evaluation(
@@ -187,7 +167,6 @@ async def run_evaluation(
             num_workers=worker_count(config),
             extra_env_kwargs=config.extra_env_kwargs,
             log_level="WARNING",
-            env_id=config.env_id,
         )
     try:
         return await _evaluated(config, environment, results_path, options, **callbacks)

@@ -1,6 +1,7 @@
-"""Find an environment by its id and build it: `my-env` is the installed module `my_env`, its `load_environment()`.
+"""Find an environment and build it with its module's `load_environment()`.
 
-Only installed modules are found by id. A folder that is not installed is loaded when it is asked for by its path.
+An environment has an id or a path. The id `my-env` means the installed module `my_env`, or an example that this package
+brings. A path means a folder (`./my_env`) or a single Python file (`./my_env.py`); neither has to be installed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import logging
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
 
 
+logger = logging.getLogger(__name__)
+
+
 class EnvironmentLoadError(EnvironmentCodeError, RuntimeError):
     """An environment's module could not be imported, or its `load_environment` raised."""
 
@@ -44,49 +50,210 @@ class Loaded(NamedTuple):
     """Seconds from before the import of its module until the environment was built."""
 
 
+class EnvironmentSource(NamedTuple):
+    """What a path to an environment stands for."""
+
+    env_id: str
+    module: str
+    """Name under which the module is imported."""
+    file: Path
+    """Python file with `load_environment`."""
+    path: Path
+    """The environment's folder, or `file` when the environment is that one file."""
+    is_behind: bool = False
+    """Whether other modules come before the file's folder: the file has the name of an installed module."""
+
+
+EXAMPLES = Path(__file__).parent / "examples"
+"""Folders of the environments that this package brings: the demonstrations need nothing else."""
+
+
 def load_environment(env_id: str, **env_args: Any) -> Environment:
-    """The environment with this id, built by its module's `load_environment(**env_args)`.
+    """Environment with this id or path, built by its module's `load_environment(**env_args)`.
 
-    `env_id` is `my-env`, `owner/my-env` or `owner/my-env@version` (owner and version are for reading: what is
-    installed is what loads). Sets `env_id` and `env_args` of the environment.
+    `env_id` is `my-env`, `owner/my-env` or `owner/my-env@version` (owner and version inform the reader: the installed
+    environment is loaded), a folder (`./my_env`), or a Python file (`./my_env.py`). Sets `env_id` and `env_args` of the
+    environment.
 
-    Raises EnvironmentNotFound, ConfigError for arguments it does not take, and EnvironmentLoadError when the
-    environment's own code raises; errors of this library and MissingKeyError pass unchanged.
+    Raises EnvironmentNotFound, ConfigError for arguments that `load_environment` does not accept, and
+    EnvironmentLoadError when the environment's own code raises; errors of this library and MissingKeyError pass
+    unchanged.
     """
     return load(env_id, env_args).environment
 
 
 def load(env_id: str, env_args: Mapping[str, Any]) -> Loaded:
-    """`load_environment`, with the module and the time it took."""
+    """`load_environment`, with the module and the load time."""
+    if (path := path_of(env_id)) is not None:
+        return load_path(path, env_args)
+    if (example := _example_folder(env_id)) is not None:
+        return load_path(example, env_args)
     started = time.perf_counter()
     return _build(import_environment_module(env_id), env_id, env_args, started)
 
 
-def load_folder(folder: str | Path, env_args: Mapping[str, Any] | None = None) -> Loaded:
-    """The environment in a folder, installed or not; its module is imported from there.
+def load_path(path: str | Path, env_args: Mapping[str, Any] | None = None) -> Loaded:
+    """Environment in a folder or in a single Python file, installed or not; its module is imported from there.
 
-    Raises EnvironmentNotFound when the folder has no module of that name, and otherwise as `load_environment`.
+    Sets `loaded_from` of the environment. Raises EnvironmentNotFound when there is no environment at `path`, and
+    otherwise the errors of `load_environment`.
     """
     started = time.perf_counter()
-    source = require_folder(folder)
-    name = folder_module_name(Path(folder).resolve())
-    module = sys.modules.get(name)
-    if module is None or Path(getattr(module, "__file__", None) or "").resolve() != source:
-        module = _import_file(name, source)
-    return _build(module, name.replace("_", "-"), env_args or {}, started)
+    source = source_at(path)
+    module = sys.modules.get(source.module)
+    if module is None or not _is_current(module, source.file):
+        module = _import_file(source)
+    loaded = _build(module, source.env_id, env_args or {}, started, source.path)
+    loaded.environment.loaded_from = source.path
+    return loaded
 
 
-def require_folder(folder: str | Path) -> Path:
-    """The file that defines the environment of a folder; EnvironmentNotFound when it has none."""
-    folder = Path(folder).resolve()
-    source = environment_source(folder)
-    if source is None:
-        name = folder_module_name(folder)
-        raise EnvironmentNotFound(
-            f"{folder} holds no environment: expected {name}.py or {name}/__init__.py in it. "
-            f"`vf-init {name.replace('_', '-')}` makes one."
+def path_of(env: str) -> Path | None:
+    """Path that names an environment; None for an id.
+
+    A path begins with `.`, `/` or `~`, or ends with `/` or `.py`. `environments/my_env` is a path too when that folder
+    holds an environment. Raises ConfigError when `owner/my-env` is both such a folder and an installed environment.
+    """
+    if env.startswith((".", "/", "~")) or env.endswith(("/", ".py")):
+        return Path(env).expanduser()
+    if "/" not in env or "@" in env or environment_source(Path(env)) is None:
+        return None
+    folder = Path(env).resolve()
+    installed = module_name(env).replace("_", "-")
+    spec = importlib.util.find_spec(module_name(env))
+    if spec is not None and not (spec.origin and Path(spec.origin).is_relative_to(folder)):
+        raise ConfigError(
+            f"{env!r} is a folder here, and an environment {installed!r} is installed. Write './{env}' for "
+            f"the folder, or {installed!r} for the installed environment."
         )
-    return source
+    return folder
+
+
+def source_at(path: str | Path) -> EnvironmentSource:
+    """The environment at a path; EnvironmentNotFound when the path leads to none, with the nearest file."""
+    path = Path(path).expanduser()
+    if path.is_dir():
+        return _folder_source(path.resolve())
+    if not path.is_file():
+        raise EnvironmentNotFound(f"There is no folder or file {path}.{_near_path(path)}")
+    if path.suffix != ".py":
+        raise EnvironmentNotFound(
+            f"{path} is not a Python file. An environment is a folder or a .py file with load_environment()."
+        )
+    file, folder = path.resolve(), path.resolve().parent
+    is_project = (folder / "pyproject.toml").is_file() and environment_source(folder) == file
+    if is_project or path.name == "__init__.py":
+        return _folder_source(folder)
+    name = re.sub(r"\W+", "_", path.stem).lower()
+    is_taken = _is_taken(name, file)
+    module = f"{name}_file" if is_taken else name
+    return EnvironmentSource(name.strip("_").replace("_", "-"), module, file, file, is_taken)
+
+
+def _folder_source(folder: Path) -> EnvironmentSource:
+    file = environment_source(folder)
+    name = folder_module_name(folder)
+    env_id = name.replace("_", "-")
+    if file is None:
+        files = [one.name for one in sorted(folder.glob("*.py")) if _defines_environment(one)]
+        advice = (
+            f"{' and '.join(files)} there defines load_environment(): give the path of that file."
+            if files
+            else f"`vf-init {env_id}` makes a new environment."
+        )
+        raise EnvironmentNotFound(
+            f"{folder} holds no environment: expected {name}.py or {name}/__init__.py in it. {advice}"
+        )
+    return EnvironmentSource(env_id, name, file, folder)
+
+
+def _defines_environment(file: Path) -> bool:
+    """Whether the text of a file defines `load_environment`; nothing is executed."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (
+            re.search(r"^(async )?def load_environment\b", file.read_text("utf-8"), re.M)
+            is not None
+        )
+    return False
+
+
+def _near_path(path: Path) -> str:
+    """Hint with the path that was meant; "" without one."""
+    folder = path.parent
+    there = [one.name for one in folder.glob("*")] if folder.is_dir() else []
+    usable = [name for name in there if name.endswith(".py") or (folder / name).is_dir()]
+    near = [n for n in (f"{path.name}.py", path.stem) if n in usable and n != path.name]
+    near = near or get_close_matches(path.name, usable, n=1)
+    return f" Did you mean {str(folder / near[0])!r}?" if near else ""
+
+
+def _is_taken(name: str, file: Path) -> bool:
+    """Whether a module that is not an environment has this name: `chess.py` must not replace the package chess."""
+    if name in _stamps:
+        return False  # an environment of that name, loaded from another path
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None)
+    if loaded is None:
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+    if loaded is None and spec is None:
+        return False
+    origin = getattr(spec, "origin", None) or getattr(loaded, "__file__", None)
+    if origin and Path(origin).resolve() == file:
+        return False
+    return name.replace("_", "-") not in installed_environments()
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+_stamps: dict[str, tuple[int, int]] = {}
+"""Module name → time and size of the file when it was imported by its path."""
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _is_current(module: ModuleType, file: Path) -> bool:
+    """Whether a loaded module is this file, as the file is now: a notebook loads the file again after an edit."""
+    name = module.__name__
+    return _file_of(module) == file and _stamps.get(name, _stamp(file)) == _stamp(file)
+
+
+def _example_folder(env_id: str) -> Path | None:
+    """Folder of an example that this package brings; None when there is none or the id's module is installed."""
+    if not re.fullmatch(r"\w+(-\w+)*", env_id):
+        return None
+    name = module_name(env_id)
+    folder = EXAMPLES / name
+    importlib.invalidate_caches()
+    if not folder.is_dir() or importlib.util.find_spec(name) is not None:
+        return None
+    here = environment_source(Path("environments") / name)
+    if here is not None and here.read_bytes() != (folder / f"{name}.py").read_bytes():
+        logger.warning(
+            "%s is the example that the package brings. Write ./environments/%s for the folder here.",
+            env_id,
+            name,
+        )
+    return folder
+
+
+def example_environments() -> list[str]:
+    """Ids of the environments that this package brings, sorted."""
+    return sorted(folder.name.replace("_", "-") for folder in EXAMPLES.glob("*/"))
+
+
+def require_present(env_id: str) -> None:
+    """Raise EnvironmentNotFound when an environment could not be loaded; nothing is imported to find out."""
+    if (path := path_of(env_id)) is not None:
+        source_at(path)
+    elif _example_folder(env_id) is None:
+        require_installed(env_id)
 
 
 def require_installed(env_id: str) -> None:
@@ -101,13 +268,9 @@ def module_name(env_id: str) -> str:
     """The module of an id: `owner/my-env@1.2` → `my_env`."""
     name = env_id.rpartition("/")[2].partition("@")[0].replace("-", "_")
     if not name.isidentifier() or env_id.startswith((".", "/")):
-        folder = (
-            f" A folder is loaded by verifiers.loading.load_folder({env_id!r})."
-            if "/" in env_id
-            else ""
-        )
         raise EnvironmentNotFound(
-            f"{env_id!r} is not an environment id: write it as my-env, owner/my-env or owner/my-env@version.{folder}"
+            f"{env_id!r} is not an environment id: write it as my-env, owner/my-env or owner/my-env@version. Write a "
+            "folder or a file as ./my_env or ./my_env.py."
         )
     return name
 
@@ -129,8 +292,16 @@ def import_environment_module(env_id: str) -> ModuleType:
         raise
     except Exception as error:
         raise EnvironmentLoadError(
-            f"Environment {env_id!r} failed while its module {name} was imported: {_described(error)}"
+            f"Environment {env_id!r} failed while its module {name} was imported: {_described(error, _folder_of(name))}"
         ) from error
+
+
+def _folder_of(name: str) -> Path | None:
+    """Folder of an installed module's file; None when unknown."""
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        return Path(spec.origin).parent if spec and spec.origin else None
+    return None
 
 
 def installed_environments() -> list[str]:
@@ -188,11 +359,18 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def evaluation_defaults(env_id: str) -> dict[str, Any]:
-    """`num_examples` and `rollouts_per_example` an environment suggests, from `[tool.verifiers.eval]`.
+    """`num_examples` and `rollouts_per_example` that an environment suggests, from `[tool.verifiers.eval]`.
 
-    Read from the pyproject.toml that its wheel carries beside the module (or that stands beside an editable one),
+    Read from the pyproject.toml in the environment's folder, or from the one that its wheel carries beside the module,
     without importing the environment. `{}` when there is none.
     """
+    folder = path_of(env_id) or _example_folder(env_id)
+    if folder is not None:
+        try:
+            source = source_at(folder)
+        except EnvironmentNotFound:
+            return {}  # loading it says so
+        return {} if source.path == source.file else _suggested(read_pyproject(source.path))
     try:
         spec = importlib.util.find_spec(module_name(env_id))
     except (ImportError, ValueError):
@@ -217,29 +395,25 @@ def evaluation_defaults(env_id: str) -> dict[str, Any]:
     return {}
 
 
-def folder_evaluation_defaults(folder: Path) -> dict[str, Any]:
-    """`evaluation_defaults` of an environment's folder."""
-    return _suggested(read_pyproject(folder))
-
-
 def _suggested(pyproject: Mapping[str, Any]) -> dict[str, Any]:
     chosen = pyproject.get("tool", {}).get("verifiers", {}).get("eval", {})
     return {k: chosen[k] for k in ("num_examples", "rollouts_per_example") if k in chosen}
 
 
-def _import_file(name: str, source: Path) -> ModuleType:
-    root = source.parent.parent if source.name == "__init__.py" else source.parent
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))  # for the environment's own sibling modules
-    locations = [str(source.parent)] if source.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(
-        name, source, submodule_search_locations=locations
-    )
+def _import_file(source: EnvironmentSource) -> ModuleType:
+    name, file = source.module, source.file
+    is_package = file.name == "__init__.py"
+    root = str(file.parent.parent if is_package else file.parent)
+    if root not in sys.path:  # for the environment's own sibling modules
+        sys.path.insert(len(sys.path) if source.is_behind else 0, root)
+    locations = [str(file.parent)] if is_package else None
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=locations)
     if spec is None or spec.loader is None:
-        raise EnvironmentLoadError(f"{source} is not a Python source file.")
+        raise EnvironmentLoadError(f"{file} is not a Python source file.")
     module = importlib.util.module_from_spec(spec)
     previous = sys.modules.get(name)
     sys.modules[name] = module
+    _stamps[name] = _stamp(file)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -247,35 +421,40 @@ def _import_file(name: str, source: Path) -> ModuleType:
             del sys.modules[name]
         else:
             sys.modules[name] = previous
-        if isinstance(error, Error | MissingKeyError) or not isinstance(error, Exception):
+        if isinstance(error, (Error, MissingKeyError)) or not isinstance(
+            error, (Exception, SystemExit)
+        ):
             raise
         raise EnvironmentLoadError(
-            f"{source} failed while it was imported: {_described(error)}"
+            f"{file} failed while it was imported: {_described(error, file.parent)}"
         ) from error
     return module
 
 
-def _build(module: ModuleType, env_id: str, env_args: Mapping[str, Any], started: float) -> Loaded:
+def _build(
+    module: ModuleType,
+    env_id: str,
+    env_args: Mapping[str, Any],
+    started: float,
+    path: Path | None = None,
+) -> Loaded:
     from verifiers.envs.environment import Environment
 
+    file = _file_of(module)
     function = getattr(module, "load_environment", None)
     if not callable(function):
         raise EnvironmentLoadError(
-            f"The module {module.__name__} ({getattr(module, '__file__', 'built in')}) has no load_environment(), so "
-            f"it is not the environment {env_id!r}."
-            + (
-                _near_hint(env_id)
-                or " If another package has the same name, rename the environment."
-            )
+            _without_function(module, env_id) if path is None else _file_without_function(module)
         )
     check_arguments(function, env_args, f"load_environment of {env_id!r}")
     try:
         environment = function(**env_args)
     except (Error, MissingKeyError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvironmentLoadError(
-            f"load_environment of {env_id!r} raised {_described(error)} (arguments: {dict(env_args)})"
+            f"load_environment of {env_id!r} raised {_described(error, file and file.parent)} "
+            f"(arguments: {dict(env_args)})"
         ) from error
     if not isinstance(environment, Environment):
         raise EnvironmentLoadError(
@@ -284,6 +463,25 @@ def _build(module: ModuleType, env_id: str, env_args: Mapping[str, Any], started
     environment.env_id = env_id
     environment.env_args = dict(env_args)
     return Loaded(environment, module, time.perf_counter() - started)
+
+
+def _without_function(module: ModuleType, env_id: str) -> str:
+    where = getattr(module, "__file__", "built in")
+    hint = _near_hint(env_id) or " If another package has the same name, rename the environment."
+    return (
+        f"The module {module.__name__} ({where}) has no load_environment(), so it is not the environment "
+        f"{env_id!r}.{hint}"
+    )
+
+
+def _file_without_function(module: ModuleType) -> str:
+    functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+    near = get_close_matches("load_environment", functions, n=1)
+    hint = f" Rename {near[0]}() to load_environment()." if near else ""
+    return (
+        f"{module.__file__} has no load_environment(), so the file is not an environment.{hint} Define "
+        "`def load_environment(): ...`, which returns the environment."
+    )
 
 
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> None:
@@ -322,17 +520,28 @@ def _not_found_message(env_id: str, name: str) -> str:
         advice = f"./{local} is not installed: `vf-install {wanted}` installs it."
     elif "/" in env_id:
         advice = f"Install it: vf-install {env_id}"
+    elif here := [one for one in (f"./{name}.py", f"./{env_id}") if _is_environment_path(one)]:
+        advice = f"{here[0]} is an environment here: write {here[0]}, which needs no installation."
     else:
         advice = f"`vf-init {wanted}` starts a new one."
     listed = f"Installed: {', '.join(installed)}." if installed else "No environment is installed."
-    return f"No environment {env_id!r} is installed.{hint} {listed} {advice}"
+    examples = f"The package brings {', '.join(example_environments())}."
+    return f"No environment {env_id!r} is installed.{hint} {listed} {examples} {advice}"
+
+
+def _is_environment_path(path: str) -> bool:
+    try:
+        source_at(path)
+    except (EnvironmentNotFound, ConfigError):
+        return False
+    return True
 
 
 def _near_hint(env_id: str) -> str:
     """Which environment was meant, of those installed and those in ./environments; "" when none has a near name."""
     wanted = env_id.rpartition("/")[2].partition("@")[0].replace("_", "-")
-    installed = [name for name in installed_environments() if name != wanted]
-    if near := get_close_matches(wanted, installed, n=1):
+    loadable = {*installed_environments(), *example_environments()} - {wanted}
+    if near := get_close_matches(wanted, sorted(loadable), n=1):
         return f" Did you mean {near[0]!r}?"
     local: dict[str, Path] = {}
     for folder in sorted(Path("environments").glob("*/")):
@@ -345,6 +554,18 @@ def _near_hint(env_id: str) -> str:
     return ""
 
 
-def _described(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _described(error: BaseException, folder: Path | None) -> str:
+    """Type and text of an error, with the line of the author's file in which it arose."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    place = _place(error, folder)
+    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{described} ({place})" if place else described
+
+
+def _place(error: BaseException, folder: Path | None) -> str:
+    """`file:line` of the last frame in the author's folder; "" when none is there."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [] if folder is None else traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder or "/")]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""

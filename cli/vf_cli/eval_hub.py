@@ -37,8 +37,8 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     for one, _ in missing:
         if Path(_shown(one)).is_dir():
             raise ConfigError(
-                f"{_shown(one)} is a folder here, and means an environment of a hub. Write './{_shown(one)}' for the "
-                f"folder, or install the other first: `vf-install {_shown(one)}@VERSION`."
+                f"{_shown(one)} is a folder here, but holds no environment. Write './{_shown(one)}' to see what is "
+                f"missing, or install the hub's environment first: `vf-install {_shown(one)}@VERSION`."
             )
     at = hub_settings()
     listed = "; ".join(f"{_shown(one)} ({why})" for one, why in missing)

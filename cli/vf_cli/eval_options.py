@@ -30,7 +30,8 @@ EnvOrConfig = Annotated[
     str,
     typer.Argument(
         metavar="ENV_OR_CONFIG",
-        help="Id of an installed environment (my-env), a folder (./my_env), or a TOML file with several evaluations.",
+        help="Id of an installed environment (my-env), a folder (./my_env), a Python file (./my_env.py), or a TOML "
+        "file with several evaluations.",
     ),
 ]
 EnvArgs = Annotated[

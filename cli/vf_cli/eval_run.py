@@ -59,7 +59,7 @@ class Planned(NamedTuple):
 def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> int:
     """Plan and run every evaluation of the command, and give the exit code."""
     from verifiers.clients.connect import api_key_of, resolve_client_configs
-    from verifiers.evaluation import require_present
+    from verifiers.loading import require_present
     from verifiers.runs.prices import PriceTable
 
     planned, heartbeat_url = plan(env_id_or_config, said)
@@ -163,7 +163,7 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
         chosen = [(settings_of({**said, "env_id": env_id_or_config}, "options"), {})]
     planned = []
     for settings, swept in chosen:
-        config = resolve(settings, environment_defaults=_defaults_of(evaluation_defaults))
+        config = resolve(settings, environment_defaults=evaluation_defaults)
         planned.append(Planned(config, swept, bool(settings.resume)))
     return planned, heartbeat_url
 
@@ -177,15 +177,6 @@ def _and(settings: Sequence[str]) -> str:
         "--resume" if name == "resume_path" else f"--{name.replace('_', '-')}" for name in settings
     ]
     return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
-
-
-def _defaults_of(installed: Any) -> Any:
-    from verifiers.evaluation import is_folder_id
-    from verifiers.loading import folder_evaluation_defaults
-
-    return lambda env_id: (
-        folder_evaluation_defaults(Path(env_id)) if is_folder_id(env_id) else installed(env_id)
-    )
 
 
 def _show_plan(planned: Sequence[Planned], *, as_json: bool) -> None:
@@ -240,7 +231,7 @@ def _run_one(
     wanted = examples * config.rollouts_per_example
     title = report.title_of(
         environment.env_id,
-        environment_version(environment.env_id),
+        environment_version(environment),
         examples,
         config.rollouts_per_example,
         config.model,

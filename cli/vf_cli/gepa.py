@@ -20,7 +20,7 @@ EnvIdOrConfig = Annotated[
     str,
     typer.Argument(
         metavar="ENV_OR_CONFIG",
-        help="Id of an environment, a folder (./my_env), or a TOML file.",
+        help="Id of an environment, a folder (./my_env), a Python file (./my_env.py), or a TOML file.",
     ),
 ]
 ExtraEnvKwargs = Annotated[
@@ -173,7 +173,9 @@ def _search(
     if len(environments) > 1:
         from verifiers.envs.env_group import EnvGroup
 
-        environment = EnvGroup(environments, [one.env_id for one in configs])
+        ids = [one.env_id for one in environments]
+        paths = [one.env_id for one in configs]
+        environment = EnvGroup(environments, ids if len(set(ids)) == len(ids) else paths)
     folder: Path | None = None
     if not no_save:
         chosen = settings.get("run_dir")

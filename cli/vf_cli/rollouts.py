@@ -25,7 +25,9 @@ DEFAULTS = {"groups_per_batch": 8, "rollouts_per_group": 8}
 
 Envs = Annotated[
     list[str],
-    typer.Argument(metavar="ENV...", help="Installed environments; several are mixed."),
+    typer.Argument(
+        metavar="ENV...", help="Ids, folders or Python files of environments; several are mixed."
+    ),
 ]
 BaseUrl = Annotated[
     list[str],
@@ -172,7 +174,10 @@ def _environment(names: list[str], arguments: dict[str, Any]) -> Environment:
         raise typer.BadParameter(
             "-a is for one environment; several are loaded with their defaults."
         )
-    return EnvGroup([load_environment(name) for name in names], env_names=names)
+    environments = [load_environment(name) for name in names]
+    ids = [environment.env_id for environment in environments]
+    # Two files of one name in different folders keep their paths as names.
+    return EnvGroup(environments, env_names=ids if len(set(ids)) == len(ids) else names)
 
 
 def _endpoints(urls: list[str], dialect: str, key_var: str | None, *, salts: bool) -> list[Any]:

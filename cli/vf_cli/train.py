@@ -121,13 +121,9 @@ def _prepared(
 
 
 def _loaded(settings: TrainConfig) -> Loaded:
-    from verifiers.evaluation import is_folder_id
-    from verifiers.loading import load, load_folder
+    from verifiers.loading import load
 
-    section = settings.environment
-    if is_folder_id(section.id):
-        return load_folder(section.id, section.args)
-    return load(section.id, section.args)
+    return load(settings.environment.id, settings.environment.args)
 
 
 async def _train(

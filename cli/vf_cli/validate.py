@@ -19,7 +19,8 @@ def validate(
     env: Annotated[
         str,
         typer.Argument(
-            metavar="ENV", help="Id of an installed environment, or a folder (./my_env)."
+            metavar="ENV",
+            help="Id of an installed environment, a folder (./my_env), or a Python file (./my_env.py).",
         ),
     ],
     env_args: Annotated[

@@ -73,7 +73,7 @@ def rewards_of(folder: Path) -> tuple[list[float], str]:
     """Mean reward of every step; and the largest mismatch KL on step 1 and on any."""
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["phase"] == "step"]
-    mismatch = [abs(line["trainer/mismatch_kl"]) for line in steps]
+    mismatch = [line["trainer/mismatch_kl"] for line in steps]
     return [line["reward"] for line in steps], f"{mismatch[0]:.0e} | {max(mismatch):.0e}"
 
 

@@ -17,3 +17,11 @@ def test_a_plain_name_is_none_of_a_hub(tmp_path, monkeypatch):
     (tmp_path / "sums").mkdir()
     monkeypatch.chdir(tmp_path)
     assert install_missing(["sums", "./sums"], is_sure=True) is False
+
+
+def test_a_folder_that_holds_an_environment_is_none_of_a_hub(tmp_path, monkeypatch):
+    folder = tmp_path / "mine" / "sums"
+    folder.mkdir(parents=True)
+    (folder / "sums.py").write_text("def load_environment(): ...")
+    monkeypatch.chdir(tmp_path)
+    assert install_missing(["mine/sums", "mine/sums/", "sums.py"], is_sure=True) is False

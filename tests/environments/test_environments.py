@@ -13,7 +13,7 @@ import pytest
 
 import verifiers as vf
 from verifiers.endpoint import endpoint_process
-from verifiers.loading import load_folder
+from verifiers.loading import load_path
 from verifiers.packages.validation import Limits, validate
 from verifiers.testing import ScriptedClient
 from verifiers.training import validation
@@ -34,7 +34,7 @@ every = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.nam
 def module_of(folder: Path) -> Any:
     if folder.name in NEEDS:
         pytest.importorskip(NEEDS[folder.name])
-    return load_folder(folder).module
+    return load_path(folder).module
 
 
 def small(folder: Path, **options: Any) -> vf.Environment:
@@ -139,7 +139,7 @@ def test_the_readme_names_every_reward_function_and_its_weight(folder: Path):
 @every
 async def test_it_is_sound(folder: Path):
     module_of(folder)
-    known = inspect.signature(load_folder(folder).module.load_environment).parameters
+    known = inspect.signature(load_path(folder).module.load_environment).parameters
     arguments = {name: value for name, value in SMALL.items() if name in known}
     found = await validate(str(folder), arguments, limits=Limits(max_rows=8, max_played=2))
     assert [check for check in found.checks if check.status == "fail"] == []

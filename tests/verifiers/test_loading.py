@@ -7,7 +7,15 @@ import pytest
 
 import verifiers as vf
 from verifiers.errors import ConfigError, EnvironmentNotFound, MissingKeyError
-from verifiers.loading import EnvironmentLoadError, evaluation_defaults, load_folder, module_name
+from verifiers.loading import (
+    EnvironmentLoadError,
+    evaluation_defaults,
+    example_environments,
+    load_path,
+    module_name,
+    path_of,
+    require_present,
+)
 
 ENVIRONMENT = """
 import verifiers as vf
@@ -157,13 +165,13 @@ def test_a_folder_is_loaded_in_every_layout(installed, layout, request):
     source.parent.mkdir(parents=True)
     source.write_text(ENVIRONMENT)
 
-    assert load_folder(folder).environment.env_id == name
+    assert load_path(folder).environment.env_id == name
 
 
 def test_a_folder_without_its_module_is_explained():
     Path("empty").mkdir()
     with pytest.raises(EnvironmentNotFound, match=r"expected empty\.py or empty/__init__\.py"):
-        load_folder("empty")
+        load_path("empty")
 
 
 def test_two_versions_of_a_folder_do_not_mix(installed):
@@ -175,7 +183,7 @@ def test_two_versions_of_a_folder_do_not_mix(installed):
         )
 
     assert [
-        len(load_folder(f"{where}/twin").environment.get_dataset()) for where in ("one", "two")
+        len(load_path(f"{where}/twin").environment.get_dataset()) for where in ("one", "two")
     ] == [1, 2]
 
 
@@ -197,6 +205,138 @@ def test_suggestions_come_from_the_file_beside_the_module_and_not_from_another_p
     assert evaluation_defaults("not-there") == {}
 
 
-def test_a_path_given_for_an_id_is_answered_with_how_folders_are_loaded():
-    with pytest.raises(EnvironmentNotFound, match=r"load_folder\('\./environments/x'\)"):
-        vf.load_environment("./environments/x")
+@pytest.mark.parametrize(
+    ("name", "env_id"),
+    [
+        ("single.py", "single"),
+        ("./single_file.py", "single-file"),
+        ("with-dash.v2.py", "with-dash-v2"),
+        ("2nd try.py", "2nd-try"),
+        ("deep/er/single2.py", "single2"),
+        ("json.py", "json"),
+        ("datasets.py", "datasets"),
+        ("verifiers.py", "verifiers"),
+        ("__main__.py", "main"),
+    ],
+)
+def test_a_single_file_is_an_environment_whatever_its_name(installed, name, env_id):
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(ENVIRONMENT)
+    before = {one: sys.modules.get(one) for one in ("json", "verifiers", "__main__")}
+
+    environment = vf.load_environment(name, count=3)
+
+    assert (environment.env_id, environment.env_args) == (env_id, {"count": 3})
+    assert environment.loaded_from == file.resolve()
+    assert before == {one: sys.modules.get(one) for one in before}
+    import datasets
+
+    assert hasattr(datasets, "Dataset")
+
+
+def test_a_single_file_reads_data_and_modules_beside_it_and_is_read_again_after_an_edit(installed):
+    folder = Path("beside")
+    folder.mkdir()
+    (folder / "rows_of_it.py").write_text("ROWS = [{'question': 'q'}]")
+    (folder / "reader.py").write_text(
+        "from pathlib import Path\nimport verifiers as vf\nfrom rows_of_it import ROWS\n"
+        "def load_environment():\n"
+        "    return vf.SingleTurnEnv(dataset=ROWS, system_prompt=Path(__file__).with_name('p').read_text())\n"
+    )
+    (folder / "p").write_text("beside it")
+    assert vf.load_environment("beside/reader.py").system_prompt == "beside it"
+
+    text = (folder / "reader.py").read_text()
+    (folder / "reader.py").write_text(text.replace("read_text()", "read_text().upper()"))
+
+    assert vf.load_environment("beside/reader.py").system_prompt == "BESIDE IT"
+
+
+def test_the_file_of_a_project_is_that_project(installed):
+    folder = Path("environments/projected")
+    folder.mkdir(parents=True)
+    (folder / "projected.py").write_text(ENVIRONMENT)
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "projected"\n[tool.verifiers.eval]\nnum_examples = 7\n'
+    )
+    for path in ("environments/projected/projected.py", "environments/projected/", folder):
+        environment = vf.load_environment(str(path))
+        assert (environment.env_id, environment.loaded_from) == ("projected", folder.resolve())
+        assert evaluation_defaults(str(path)) == {"num_examples": 7}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x = 1", r"odd\.py has no load_environment\(\), so the file is not an environment"),
+        ("def load_env(): ...", r"Rename load_env\(\) to load_environment\(\)"),
+        ("\ndef load_environment(:\n    pass", r"SyntaxError: .* \(.*odd\.py:2\)"),
+        ("\n\nimport not_there_at_all", r"not_there_at_all' \(.*odd\.py:3\)"),
+        ("def load_environment():\n    return {}['a']", r"KeyError: 'a' \(.*odd\.py:2\)"),
+        ("import sys\nsys.exit(3)", r"SystemExit: 3 \(.*odd\.py:2\)"),
+        ("from . import other", r"ImportError: .* \(.*odd\.py:1\)"),
+    ],
+)
+def test_a_file_that_is_not_an_environment_says_why_with_its_line(installed, source, said):
+    Path("odd.py").write_text(source)
+    with pytest.raises(EnvironmentLoadError, match=said):
+        vf.load_environment("./odd.py")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("./no.py", "There is no folder or file no.py"),
+        ("./nearby", "Did you mean 'nearby.py'"),
+        ("./data.json", "data.json is not a Python file"),
+        ("./holder", r"nearby\.py there defines load_environment"),
+        ("nearby", r"\./nearby\.py is an environment here: write \./nearby\.py"),
+        ("./environments/x", "There is no folder or file environments/x"),
+    ],
+)
+def test_a_path_without_an_environment_names_the_nearest_one(asked, said):
+    Path("holder").mkdir()
+    for file in ("nearby.py", "holder/nearby.py", "data.json"):
+        Path(file).write_text(ENVIRONMENT)
+    with pytest.raises(EnvironmentNotFound, match=said):
+        vf.load_environment(asked)
+
+
+def test_an_existing_folder_with_a_slash_is_that_folder_unless_the_name_is_installed(installed):
+    folder = Path("environments/slashed")
+    folder.mkdir(parents=True)
+    (folder / "slashed.py").write_text(ENVIRONMENT)
+    assert vf.load_environment("environments/slashed").loaded_from == folder.resolve()
+    assert path_of("environments/slashed@1.0") is None
+    assert path_of("environments/other") is None
+
+    del sys.modules["slashed"]
+    sys.path.remove(str(folder.resolve()))
+    installed("slashed")
+    with pytest.raises(ConfigError, match=r"Write '\./environments/slashed' for the folder"):
+        vf.load_environment("environments/slashed")
+
+
+def test_the_package_brings_examples_that_an_installed_environment_replaces(
+    installed, monkeypatch, caplog
+):
+    assert example_environments() == ["addition", "higher-lower", "reverse-text"]
+    with monkeypatch.context() as nothing_is_installed:
+        nothing_is_installed.setattr("importlib.util.find_spec", lambda name: None)
+        environment = vf.load_environment("reverse-text", num_eval_examples=3)
+        assert environment.env_id == "reverse-text"
+        assert environment.loaded_from is not None
+        assert evaluation_defaults("reverse_text")["rollouts_per_example"] == 3
+        assert not caplog.records
+        Path("environments/reverse_text").mkdir(parents=True)
+        Path("environments/reverse_text/reverse_text.py").write_text("mine = True")
+        vf.load_environment("reverse-text")
+        assert "Write ./environments/reverse_text for the folder here" in caplog.text
+        sys.modules.pop("reverse_text")
+        with pytest.raises(EnvironmentNotFound):
+            require_present("alice/reverse-text")
+
+    installed("reverse_text")
+
+    assert vf.load_environment("reverse-text").loaded_from is None

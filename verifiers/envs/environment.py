@@ -15,6 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
@@ -134,6 +135,8 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         take_unknown(self, kwargs)
         open_environments.add(self)
 
+    loaded_from: Path | None = None
+    """Folder or file that `verifiers.loading` loaded the environment from by its path; None for an installed one."""
     _needs_dataset = True
     _own_group: RubricGroup | None = None
     _default_rubric: Rubric | None = None

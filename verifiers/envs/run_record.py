@@ -87,7 +87,7 @@ class RunRecord:
             state_columns=options.state_columns,
             path_to_save=folder,
             pass_threshold=env.pass_threshold,
-            version_info=get_version_info(env.env_id),
+            version_info=get_version_info(env.env_id, env.loaded_from),
             provenance=provenance(
                 env_id=env.env_id,
                 client=client,
@@ -95,6 +95,7 @@ class RunRecord:
                 system_prompt=env.system_prompt,
                 tools=env.tool_defs,
                 input_keys=keys.values(),
+                source=env.loaded_from,
             )
             if options.saves
             else None,

@@ -39,7 +39,8 @@ class HasServer:
         health_check_interval=1.0, startup_timeout=600.0, recovery_timeout=600.0)`, times in seconds, and by name
         `python` (the workers' interpreter) and the further options of `ZMQEnvServer`.
 
-        The workers load the environment by its id and arguments. They end with `stop_server`, or with this process.
+        The workers load the environment by its id, or by the path that it was loaded from. They end with `stop_server`,
+        or with this process.
         """
         await self.stop_server()
         start = importlib.import_module(SERVER_MODULE).start_server

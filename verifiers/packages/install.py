@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from verifiers.errors import ConfigError, EnvironmentNotFound, Error
-from verifiers.loading import read_pyproject
+from verifiers.loading import path_of, read_pyproject
 from verifiers.packages.build import last_lines, unmet_requirements, uv_command
 from verifiers.packages.library import NAME as LIBRARY
 from verifiers.packages.library import LibraryMissing, installed_library, write_library
@@ -121,6 +121,11 @@ def install(
     """
     if from_repo:
         return install_repository(env, repo, branch)
+    if env.endswith(".py"):
+        raise ConfigError(
+            f"{env} is a single file, which needs no installation: `vf-eval {env}` and `vf-train` load it by its path. "
+            "`vf-init` makes a project that can be installed."
+        )
     if env.endswith(".whl") or _is_folder_path(env):
         return install_folder(Path(env).expanduser(), installer)
     if "/" in env:
@@ -402,8 +407,8 @@ def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
 
 
 def is_hub_env(env_id: str) -> bool:
-    """Whether the id names an environment on a hub."""
-    return "/" in env_id and not env_id.startswith((".", "/"))
+    """Whether the id names an environment on a hub; a path to a folder or file here does not."""
+    return "/" in env_id and path_of(env_id) is None
 
 
 def parse_env_id(env_id: str) -> tuple[str, str, str | None]:

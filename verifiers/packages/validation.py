@@ -27,11 +27,10 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from verifiers.errors import Error
-from verifiers.loading import Loaded, load, load_folder
+from verifiers.loading import Loaded, load
 from verifiers.messages import normalize_messages
 from verifiers.packages.gold import (
     MAX_SILENT_TURNS,
@@ -97,13 +96,12 @@ class _Failed(Exception):
 async def validate(
     env: str, env_args: Mapping[str, Any] | None = None, *, limits: Limits | None = None
 ) -> Validation:
-    """Check an environment: an id, or a path to its folder. What is wrong with it is in the result, not raised."""
+    """Findings about an environment, named by its id or by the path of its folder or file; faults do not raise."""
     limits = limits or Limits()
     arguments = dict(env_args or {})
 
     def load_it() -> Loaded:
-        is_path = env.startswith((".", "/", "~"))
-        return load_folder(Path(env).expanduser(), arguments) if is_path else load(env, arguments)
+        return load(env, arguments)
 
     checks: list[Check] = []
     loaded = await _load(load_it, limits, checks)

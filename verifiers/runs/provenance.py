@@ -20,6 +20,7 @@ from verifiers.runs.encoding import jsonable
 from verifiers.runs.versions import (
     editable_folder,
     get_env_commit,
+    get_env_version,
     get_package_source_path,
     get_vf_commit,
     get_vf_version,
@@ -50,7 +51,7 @@ def provenance(
     """Everything known of where a run's numbers come from, as JSON values.
 
     `client`: a ClientConfig, a client or an SDK client. `input_keys`: of the run's rows, in their order. `source`: the
-    folder of an environment that is loaded from there and not installed.
+    folder or file of an environment that was loaded from there by its path.
     """
     return {
         "library": {"version": get_vf_version(), "commit": get_vf_commit()},
@@ -84,13 +85,16 @@ def dataset(input_keys: Iterable[str]) -> dict[str, Any]:
 
 
 def environment(env_id: str, source: Path | None = None) -> dict[str, Any]:
-    """Version of an environment's package, and a hash of its wheel or of its source folder."""
-    package = installed_package(env_id)
+    """Version of an environment's package, and a hash of its wheel, of its source folder, or of its one file.
+
+    The hash of an environment that is a single file covers that file, not what the file reads or imports.
+    """
+    package = installed_package(env_id) if source is None else None
     found: dict[str, Any] = {
         "id": env_id,
         "package": None if package is None else package.metadata["Name"],
-        "version": None if package is None else package.version,
-        "commit": get_env_commit(env_id),
+        "version": get_env_version(env_id, source),
+        "commit": get_env_commit(env_id, source),
         "wheel_sha256": None,
         "source_sha256": None,
     }

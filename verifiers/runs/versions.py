@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import subprocess
+import tomllib
 from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import url2pathname
@@ -34,14 +35,28 @@ def get_vf_commit() -> str | None:
     return get_env_commit(LIBRARY)
 
 
-def get_env_version(env_id: str) -> str | None:
-    """The version of an environment's package, or None when it is not installed."""
+def get_env_version(env_id: str, source: Path | None = None) -> str | None:
+    """Version of an environment's package; of its project folder when it was loaded from the path `source`; or None."""
+    if source is not None:
+        return project_version(source)
     found = installed_package(env_id)
     return None if found is None else found.version
 
 
-def get_env_commit(env_id: str) -> str | None:
-    """The commit an environment was installed from, or that its folder is checked out at; else None."""
+def project_version(source: Path) -> str | None:
+    """Version in the pyproject.toml of a folder; None for a single file and for a folder without one."""
+    try:
+        project = tomllib.loads((source / "pyproject.toml").read_text("utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return None
+    version = project.get("version") if isinstance(project, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def get_env_commit(env_id: str, source: Path | None = None) -> str | None:
+    """Commit that an environment was installed from, or that its folder is checked out at; else None."""
+    if source is not None:
+        return get_commit_for_path(source)
     found = installed_package(env_id)
     if found is not None:
         vcs = direct_url(found).get("vcs_info")
@@ -51,13 +66,16 @@ def get_env_commit(env_id: str) -> str | None:
     return None if path is None else get_commit_for_path(path)
 
 
-def get_version_info(env_id: str) -> VersionInfo:
-    """Versions and commits of the library and of an environment; None where not known."""
+def get_version_info(env_id: str, source: Path | None = None) -> VersionInfo:
+    """Versions and commits of the library and of an environment; None where not known.
+
+    `source` is the path that the environment was loaded from, when it was not loaded by its id.
+    """
     return {
         "vf_version": get_vf_version(),
         "vf_commit": get_vf_commit(),
-        "env_version": get_env_version(env_id),
-        "env_commit": get_env_commit(env_id),
+        "env_version": get_env_version(env_id, source),
+        "env_commit": get_env_commit(env_id, source),
     }
 
 

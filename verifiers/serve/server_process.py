@@ -191,8 +191,8 @@ async def start_server(
     python: str | None = None,
     **options: Any,
 ) -> tuple[ServerProcess, ZMQEnvClient]:
-    """`Environment.start_server`: a running server of the environment, loaded anew there by its id and arguments."""
-    served = env_id or env.env_id
+    """`Environment.start_server`: a running server that loads the environment anew, by its id or path."""
+    served = env_id or (str(env.loaded_from) if env.loaded_from else env.env_id)
     if not served:
         raise ConfigError(
             f"This {type(env).__name__} has no env_id: a server loads its environment by id, so start it for one that "

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from verifiers.clients import close_all_clients, resolve_client
 from verifiers.concurrency import EventLoopLagMonitor
 from verifiers.errors import ConfigError
-from verifiers.evaluation import apply_extra_kwargs, is_folder_id
-from verifiers.loading import load, load_folder
+from verifiers.evaluation import apply_extra_kwargs
+from verifiers.loading import load
 from verifiers.logs import setup_logging
 from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.serve import wire
@@ -186,8 +186,8 @@ def connected(address: str, name: str) -> Iterator[Any]:
 
 
 def load_served(env_id: str, env_args: dict[str, Any], extra: dict[str, Any]) -> Environment:
-    """The environment with its extra settings; an id that is a path is loaded from that folder."""
-    loaded = load_folder(env_id, env_args) if is_folder_id(env_id) else load(env_id, env_args)
+    """Environment with this id or path, with its extra settings."""
+    loaded = load(env_id, env_args)
     apply_extra_kwargs(loaded.environment, extra)
     return loaded.environment
 

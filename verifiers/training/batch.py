@@ -32,9 +32,14 @@ def batch_metrics(
     version: int,
     cancelled: Sequence[Cancellation],
     durations_s: Sequence[float],
+    batch_s: Sequence[float] = (),
+    stale_s: Sequence[float] = (),
     wall_s: float,
 ) -> dict[str, float]:
     """Figures by name.
+
+    `durations_s`, `batch_s` and `stale_s` are seconds of single rollouts: of those that finished since the last batch,
+    of those in the batch, and of those whose groups were dropped as stale (up to the drop).
 
     reward/mean, reward/std, reward/<env>      over the rollouts of the batch (not over dropped groups)
     metric/<name>                              means of the environment's metrics
@@ -43,6 +48,9 @@ def batch_metrics(
     tokens/sequences                           one a rollout, more where turns do not continue each other
     cancelled/<reason>                         groups dropped since the last batch
     rollouts/finished, rollouts/p50_s, rollouts/p95_s, rollouts/per_s, rollouts/failed
+    stale/rollouts                             rollouts of groups dropped as stale since the last batch
+    stale/length_selection                     mean seconds of a rollout in the batch, over the mean of these and of the
+                                               dropped ones: 1 without a drop; below 1, long rollouts are missing
     step/wall_s                                seconds since the last batch
     """
     outcomes = [entry.outcome for entry in entries]
@@ -60,6 +68,8 @@ def batch_metrics(
         "tokens/longest_sample": float(max((len(sample) for sample in samples), default=0)),
         "tokens/truncated": _mean([outcome.truncated for outcome in outcomes]),
         "rollouts/failed": float(sum(len(outcome.failures) for outcome in outcomes)),
+        "stale/rollouts": float(len(stale_s)),
+        "stale/length_selection": _selection(batch_s, stale_s),
         "step/wall_s": wall_s,
     }
     by_env: dict[str, list[float]] = {}
@@ -80,6 +90,11 @@ def batch_metrics(
             float(np.percentile(durations_s, share)) if durations_s else 0.0
         )
     return metrics
+
+
+def _selection(batch_s: Sequence[float], stale_s: Sequence[float]) -> float:
+    everything = _mean([*batch_s, *stale_s])
+    return _mean(batch_s) / everything if stale_s and batch_s and everything > 0 else 1.0
 
 
 def _mean(values: Sequence[float]) -> float:

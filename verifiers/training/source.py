@@ -12,6 +12,7 @@ acts: it plays, scores, turns rollouts into samples, and tells `Dispatch` what h
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -50,6 +51,8 @@ from verifiers.types import SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
+
+logger = logging.getLogger(__name__)
 
 STATE_FORMAT = 1
 
@@ -107,6 +110,12 @@ class RolloutSource:
         self._cancelled_since: list[Cancellation] = []
         self._durations_s: list[float] = []
         """Of rollouts since the last batch."""
+        self._played_s: dict[int, list[float]] = {}
+        """Seconds of each rollout of a group that has not ended, by group; those that were stopped included."""
+        self._stale_s: list[float] = []
+        """Seconds of the rollouts whose groups were dropped as stale since the last batch."""
+        self._without_signal = 0
+        """Groups in a row whose rollouts all have the same reward."""
         self._last_batch_time = 0.0
         self._updating = asyncio.Lock()
         self._limits = RolloutLimits(timeout_s=config.rollout_timeout_s)
@@ -244,7 +253,11 @@ class RolloutSource:
 
     async def _play(self, start: Start) -> None:
         """One rollout to its end, and its group's, if it was the last of it."""
-        result, retry = await self._rollout(start)
+        begun = time.monotonic()
+        try:
+            result, retry = await self._rollout(start)
+        finally:
+            self._note_seconds(start, time.monotonic() - begun)
         del self._running[start.ticket]
         number = self._open_dispatch.finished(start.ticket, result, retry=retry)
         self._fill()
@@ -310,6 +323,7 @@ class RolloutSource:
         mean = outcome.mean_reward if outcome.rewards else None
         dispatch.settle(number, outcome, mean_reward=mean, cancel=cancel)
         self._in_a_row = 0 if cancel is None else self._in_a_row + 1
+        self._note_signal(outcome)
         self._report_cancellations()
 
     def _verdict(self, outcome: GroupOutcome) -> tuple[CancelReason, str] | None:
@@ -322,9 +336,36 @@ class RolloutSource:
             return CancelReason.NO_SIGNAL, f"every reward is {outcome.rewards[0]:g}"
         return None
 
+    def _note_seconds(self, start: Start, seconds: float) -> None:
+        if start.evaluation is not None:
+            return
+        if (
+            self._open_dispatch.results_of(start.group) is None
+        ):  # stopped, because its group is too old
+            self._stale_s.append(seconds)
+        else:
+            self._played_s.setdefault(start.group, []).append(seconds)
+
+    def _note_signal(self, outcome: GroupOutcome) -> None:
+        """Warn when no group has taught anything for two batches, and again whenever the number has doubled."""
+        if not outcome.samples:
+            return  # it failed, which is reported as such
+        self._without_signal = 0 if has_signal(outcome) else self._without_signal + 1
+        batches, rest = divmod(self._without_signal, self.config.groups_per_batch)
+        if not rest and batches >= 2 and batches & (batches - 1) == 0:
+            logger.warning(
+                "In each of the last %d groups all rollouts have the same reward (%g in the last group), so the policy "
+                "learns nothing. The task is too easy or too hard for the model, or the reward function is wrong.",
+                self._without_signal,
+                outcome.mean_reward,
+            )
+
     def _report_cancellations(self) -> None:
         for cancelled in self._open_dispatch.take_cancellations():
             self._cancelled_since.append(cancelled)
+            played_s = self._played_s.pop(cancelled.group, [])
+            if cancelled.reason is CancelReason.STALE:
+                self._stale_s += played_s
             if cancelled.reason in (CancelReason.FAILED, CancelReason.NO_SIGNAL):
                 self._last_cancelled = cancelled
             if self._on_cancellation is not None:
@@ -371,6 +412,8 @@ class RolloutSource:
             version=dispatch.version,
             cancelled=self._cancelled_since,
             durations_s=self._durations_s,
+            batch_s=[s for entry in entries for s in self._played_s.pop(entry.group, [])],
+            stale_s=self._stale_s,
             wall_s=now - self._last_batch_time,
         )
         metrics |= {
@@ -383,6 +426,7 @@ class RolloutSource:
         self._last_batch_time = now
         self._cancelled_since = []
         self._durations_s = []
+        self._stale_s = []
         samples = [sample for entry in entries for sample in entry.outcome.samples]
         return Batch(dispatch.tally.batches, dispatch.version, samples, entries, metrics)
 

@@ -282,3 +282,17 @@ def test_wrong_shapes_are_named():
         loss(ok, ok, ok, ok > 0, sequence_ids=np.zeros(3, int))
     with pytest.raises(TypeError, match="got list"):
         loss([1.0], ok, ok, ok)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 3e-7, 1e-6, 1e-4])
+def test_a_mismatch_of_rounding_size_is_not_negative_in_single_precision(scale):
+    noise = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32) * np.float32(scale)
+    logprobs = np.full((8, 64), -1.5, np.float32)
+    mask = np.ones((8, 64), bool)
+    found = mismatch_kl(logprobs + noise, logprobs, mask)
+    assert found >= 0.0
+    assert not np.signbit(found)
+    real = (logprobs + noise).astype(np.float64) - logprobs
+    assert found == pytest.approx(np.mean(real**2) / 2, rel=1e-3, abs=1e-12)
+    of_a_loss = LOSSES["gspo"](logprobs + noise, logprobs, np.ones(8, np.float32), mask)
+    assert of_a_loss.metrics["mismatch_kl"] == found

@@ -10,6 +10,7 @@ from sources import environment, half_right, source
 import verifiers as vf
 from verifiers.errors import AuthenticationError, ConfigError, EndpointUnavailable
 from verifiers.testing import Reply, ScriptedClient
+from verifiers.training.batch import batch_metrics
 from verifiers.training.difficulty import DifficultyConfig
 from verifiers.training.dispatch_events import CancelReason
 from verifiers.training.samples import samples_of
@@ -80,6 +81,23 @@ async def test_a_group_too_old_is_stopped_in_flight_and_its_rollouts_replaced():
         assert batch.version == 2
         assert batch.entries[0].version >= 1
         assert batch.metrics["cancelled/stale"] >= 1
+        assert batch.metrics["stale/rollouts"] >= 1  # the one in flight too
+        assert batch.metrics["stale/length_selection"] > 0
+        assert (await rollouts.next_batch()).metrics["stale/length_selection"] == 1.0
+        assert (
+            not rollouts._played_s.keys()
+            - rollouts._open_dispatch._open.keys()
+            - {group.number for group in rollouts._open_dispatch._ready}
+        )
+
+
+def test_dropping_long_rollouts_is_reported_as_a_selection_by_length():
+    figures = {"version": 0, "cancelled": [], "durations_s": [], "wall_s": 1.0}
+    found = batch_metrics([], batch_s=[1.0, 1.0], stale_s=[4.0], **figures)
+    assert found["stale/rollouts"] == 1.0
+    assert found["stale/length_selection"] == 0.5
+    nothing_dropped = batch_metrics([], batch_s=[1.0, 3.0], **figures)
+    assert nothing_dropped["stale/length_selection"] == 1.0
 
 
 async def test_too_old_tokens_can_be_masked_instead():
@@ -113,6 +131,29 @@ async def test_groups_without_signal_are_dropped_and_the_source_does_not_search_
     async with source(environment(), client, keep_without_signal=True) as rollouts:
         batch = await rollouts.next_batch()
         assert {sample.advantage for sample in batch.samples} == {0.0}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_groups_that_never_differ_are_warned_about_once_and_again_when_doubled(kept, caplog):
+    client = ScriptedClient(then="yes", token_ids=True)
+    options = {"keep_without_signal": kept, "give_up_after": 9, "max_in_flight": 2}
+    async with source(environment(), client, **options) as rollouts:
+        if kept:
+            for _ in range(5):
+                await rollouts.next_batch()
+        else:
+            with pytest.raises(SourceStalled):
+                await rollouts.next_batch()
+    warned = [r.getMessage() for r in caplog.records if "same reward" in r.getMessage()]
+    assert warned[0].startswith(
+        "In each of the last 4 groups all rollouts have the same reward (1 "
+    )
+    assert warned[1].startswith("In each of the last 8 groups")
+    caplog.clear()
+    async with source(environment()) as rollouts:
+        for _ in range(5):
+            await rollouts.next_batch()
+    assert not caplog.records
 
 
 async def test_rollouts_that_the_machinery_fails_are_played_again_then_dropped():

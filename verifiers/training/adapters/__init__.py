@@ -29,14 +29,30 @@ class TrainerMissing(ConfigError, ImportError):
     """The trainer's package is not installed, or is another version than the adapter was written for."""
 
 
+def _what_is_missing(name: str, error: ImportError, install: str) -> str:
+    trainer = name.partition(".")[0]
+    module = error.name or name
+    if module == trainer:
+        return f"This adapter needs {trainer}, which is not installed. Install it: `{install}`."
+    if not isinstance(error, ModuleNotFoundError):
+        return f"Importing {name} failed: {error}. This adapter was written for what `{install}` installs."
+    if module.startswith(f"{trainer}."):
+        return (
+            f"{trainer} is installed, but this version has no module {module}. Install the version that this adapter "
+            f"was written for: `{install}`."
+        )
+    return (
+        f"{trainer} is installed, but {trainer} imports the module {module!r}, which is not installed. This command "
+        f"installs what {trainer} needs: `{install}`."
+    )
+
+
 def trainer_module(name: str, *names: str, install: str) -> ModuleType:
     """The trainer's module `name`, which must have `names`; `install`: the command that installs it."""
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        raise TrainerMissing(
-            f"This adapter needs the module {name} ({error}). Install it: `{install}`."
-        ) from error
+        raise TrainerMissing(_what_is_missing(name, error, install)) from error
     missing = [wanted for wanted in names if not hasattr(module, wanted)]
     if missing:
         raise TrainerMissing(

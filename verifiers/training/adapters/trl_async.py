@@ -65,7 +65,7 @@ class AsyncGRPOWorker:
         self._sample_type = trainer_module(
             "trl.experimental.async_grpo.async_rollout_worker",
             "RolloutSample",
-            install="pip install 'trl>=1.16'",
+            install="pip install 'trl>=1.16' requests",
         ).RolloutSample
         self._thread.start(self.version)
 

@@ -40,6 +40,9 @@ def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[
     ]
 
 
+INSTALL = "pip install verl torch 'setuptools<80' cachetools uvicorn fastapi"
+"""verl 0.9.1 imports the last four and does not declare them."""
+
 _loaded = cache(lambda env_id, env_args: load_environment(env_id, **json.loads(env_args)))
 
 
@@ -52,7 +55,7 @@ def _agent_loop_class() -> type:
     verl = trainer_module(
         "verl.experimental.agent_loop.agent_loop",
         "AgentLoopBase", "AgentLoopOutput",
-        install="pip install verl",
+        install=INSTALL,
     )  # fmt: skip
 
     class VerifiersAgentLoop(verl.AgentLoopBase):

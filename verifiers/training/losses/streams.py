@@ -142,8 +142,14 @@ def mismatch_kl(logprobs: Array, inference_logprobs: Array, mask: Array) -> Arra
 
     Trainer and inference server agree exactly when it is 0. Source: http://joschu.net/blog/kl-approx.html (k3).
     """
-    s = streams_of(logprobs, inference_logprobs, None, mask, None)
-    return detached(_mean(s, s.ratio - s.log_ratio - 1.0))
+    return _mismatch_kl(streams_of(logprobs, inference_logprobs, None, mask, None))
+
+
+def _mismatch_kl(s: Streams) -> Array:
+    # `ratio - 1` of a ratio near 1 loses all digits in float32, and the mean came out as -8e-9. The lower bound takes
+    # the last rounding error; + 0 turns the -0.0 of an exact agreement into 0.0.
+    log_ratio = detached(s.log_ratio)
+    return _mean(s, s.xp.clip(s.xp.expm1(log_ratio) - log_ratio, 0.0, None)) + 0.0
 
 
 def output_of(
@@ -151,12 +157,12 @@ def output_of(
 ) -> LossOutput:
     """The output of a loss. `ignored`: booleans a token; `dropped`: booleans a sequence."""
     xp = s.xp
-    ratio, log_ratio = detached(s.ratio), detached(s.log_ratio)
+    ratio = detached(s.ratio)
     ones = xp.ones_like(ratio)
     has_any = bool(s.mask.any())
     zero = ratio.sum() * 0.0
     metrics: dict[str, Array] = {
-        "mismatch_kl": _mean(s, ratio - log_ratio - 1.0),
+        "mismatch_kl": _mismatch_kl(s),
         "masked_fraction": zero if ignored is None else _mean(s, xp.where(ignored, ones, 0 * ones)),
         "dropped_sequences": zero
         if dropped is None

@@ -129,7 +129,9 @@ class _Run:
         self.trainer = trainer
         self.listener = listener
         self.stop = stop or asyncio.Event()
-        self.begun_s = time.monotonic()
+        # A run that goes on counts the time of its steps before; `elapsed_s` in metrics.jsonl never goes back.
+        earlier_s = max((line.get("elapsed_s", 0.0) for line in folder.metrics()), default=0.0)
+        self.begun_s = time.monotonic() - earlier_s
         self.sampling: SamplingArgs = {
             "temperature": config.sampling.temperature,
             "max_tokens": config.sampling.max_tokens,
@@ -150,6 +152,11 @@ class _Run:
         start = self.folder.weights("start")
         await self.trainer.ask("save_model", folder=start)
         version = about["step"] if about["phase"] == "reinforcement" else 0
+        if (
+            about["phase"] == "reinforcement"
+            and (before := self.folder.evaluation("before")) is not None
+        ):
+            self.evaluated["before"] = before  # measured before the interruption
         async with self._server(start, tasks) as server:
             endpoint = PolicyEndpoint.at(server.url)
             about["pids"] = {"trainer": self.trainer.pid, "server": server.pid}
@@ -241,8 +248,7 @@ class _Run:
     async def _check_warm_start(self, endpoint: PolicyEndpoint) -> None:
         """Measure what reinforcement begins with; too little of it is an error now, not after an hour."""
         mean = await self._played_mean(endpoint)
-        self.evaluated["before"] = mean
-        self.listener.evaluated("before", mean)
+        self._note_evaluation("before", mean)
         wanted = self.config.warm_start.min_reward
         if mean < wanted:
             raise ConfigError(
@@ -292,8 +298,7 @@ class _Run:
             if self.stop.is_set() and (self.last is None or self.last[1:] != ("step", step)):
                 await self._save("step", step, source)
         if not self.stop.is_set():
-            self.evaluated["after"] = await self._played_mean(endpoint)
-            self.listener.evaluated("after", self.evaluated["after"])
+            self._note_evaluation("after", await self._played_mean(endpoint))
 
     async def _next_batch(self, source: RolloutSource) -> Batch | None:
         """The next batch; None once the run is to stop."""
@@ -338,6 +343,11 @@ class _Run:
         }
         self.folder.add_metrics(line)
         tell(line)
+
+    def _note_evaluation(self, when: str, mean: float) -> None:
+        self.evaluated[when] = mean
+        self.folder.add_evaluation(when, mean)
+        self.listener.evaluated(when, mean)
 
     async def _save(self, phase: str, step: int, source: RolloutSource | None) -> None:
         """Everything at one moment: no batch is taken while this runs."""

@@ -2,6 +2,7 @@
 
 config.json                     the configuration, complete
 metrics.jsonl                   a line for every step
+evaluations.json                mean reward on the evaluation rows, before and after reinforcement
 curve.png                       mean reward by step
 checkpoints/warm_start_000120   one folder a checkpoint, complete or not there
 checkpoints/step_000010/        trainer.pt   weights, optimizers, random numbers
@@ -56,6 +57,7 @@ class RunFolder:
         self.path = path
         self.metrics_file = path / "metrics.jsonl"
         self.curve_file = path / "curve.png"
+        self.evaluations_file = path / "evaluations.json"
         self.trainer_log = path / "trainer.log"
 
     @classmethod
@@ -152,6 +154,19 @@ class RunFolder:
         """One more line."""
         with open(self.metrics_file, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+    def evaluation(self, when: str) -> float | None:
+        """Mean reward of the evaluation "before" or "after" reinforcement; None when there was none."""
+        try:
+            found = json.loads(self.evaluations_file.read_text()).get(when)
+        except (FileNotFoundError, ValueError, AttributeError):
+            return None
+        return float(found) if isinstance(found, int | float) else None
+
+    def add_evaluation(self, when: str, mean_reward: float) -> None:
+        """Keep the mean reward of an evaluation for the summary of a run that goes on."""
+        every = {name: self.evaluation(name) for name in ("before", "after")} | {when: mean_reward}
+        write_atomically(self.evaluations_file, json.dumps(every))
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
         """Drop the lines of steps that will be taken again."""

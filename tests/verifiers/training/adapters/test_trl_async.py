@@ -77,6 +77,21 @@ def test_the_trainer_gets_samples_with_everything_it_reads(trl):
     assert rollouts.metrics_queue.get_nowait()["reward/mean"] == 0.5
 
 
+def test_a_worker_whose_groups_never_differ_warns_and_says_so_when_it_is_asked_for_samples(
+    trl, caplog
+):
+    client = ScriptedClient(then="yes", token_ids=True)
+    rollouts = worker([PolicyEndpoint(client)], give_up_after=40)
+    rollouts.start()
+    try:
+        rollouts._thread.wait(60.0)
+        assert "all rollouts have the same reward" in caplog.text
+        with pytest.raises(WorkerFailed, match="every reward is"):
+            rollouts.check_health(60.0)
+    finally:
+        rollouts.stop()
+
+
 def test_new_versions_reach_the_rollouts_and_a_full_buffer_holds_them_up(trl):
     rollouts = worker(max_buffered=4, max_off_policy_steps=0)
     rollouts.start()
