@@ -27,8 +27,9 @@ def train(
     config: Annotated[
         str | None,
         typer.Argument(
-            metavar="CONFIG",
-            help="TOML file, or the name of a configuration that comes with the package.",
+            metavar="CONFIG_OR_ENV",
+            help="TOML file, name of a configuration that comes with the package, or an environment: a Python file "
+            "(./my_env.py), a folder (./my_env), or an id.",
         ),
     ] = None,
     demo: Annotated[
@@ -61,6 +62,7 @@ def train(
 
     \b
     vf-train --demo                            mean reward from about 0.6 to more than 0.9
+    vf-train ./my_env.py                       an environment of your own, with default settings
     vf-train my_run.toml --steps 200
     vf-train --resume outputs/train/my_run     go on after an interruption; --steps for more
 
@@ -78,12 +80,15 @@ def train(
     try:
         result = asyncio.run(_train(settings, loaded, folder, is_quiet=json_output))
     except (Error, OSError, KeyboardInterrupt) as error:
-        if folder.latest() is not None:
-            output.note(f"The last checkpoint is safe: vf-train --resume {folder.path}")
-        elif not isinstance(error, ConfigError):
-            output.note(f"There is no checkpoint yet in {folder.path}.")
+        # Settings that cannot work fail again after a resume, which takes them from the run's folder.
+        if not isinstance(error, ConfigError):
+            output.note(
+                f"The last checkpoint is safe: vf-train --resume {folder.path}"
+                if folder.latest() is not None
+                else f"There is no checkpoint yet in {folder.path}."
+            )
         raise
-    _show(result, settings, json_output=json_output)
+    _show(result, loaded.environment.env_id, json_output=json_output)
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     return 0 if result.rewards else EXIT_FAILED
@@ -97,27 +102,56 @@ def _prepared(
     changes: dict[str, Any],
 ) -> tuple[TrainConfig, RunFolder, Loaded]:
     """The configuration with what the command line changes, its folder and its environment."""
-    from verifiers.training.reference.config import DEMO, example_path, parse_config, read_fields
+    from verifiers.loading import path_of
+    from verifiers.training.reference.config import DEMO, parse_config
     from verifiers.training.reference.run_folder import RunFolder
 
     if (config is not None) + demo + (resume is not None) != 1:
-        raise typer.BadParameter("give one of: a CONFIG, --demo, --resume FOLDER")
+        raise typer.BadParameter("give one of: a CONFIG_OR_ENV, --demo, --resume FOLDER")
     if resume is not None:
         if output_folder is not None:
             raise typer.BadParameter("--output goes with a new run, not with --resume")
         folder, fields = RunFolder.existing(resume)
         settings = parse_config(fields | changes, name=str(resume))
         return settings, folder, _loaded(settings)
-    path = example_path(DEMO) if demo else Path(config or "")
-    if not path.exists() and example_path(path.name).exists():
-        path = example_path(path.name)
-    fields = read_fields(path) | changes
+    fields, name = _fields(DEMO if demo else config or "")
+    fields |= changes
     if output_folder is not None:
         fields["output"] = str(output_folder)
-    fields.setdefault("output", str(Path("outputs/train") / path.stem))
-    settings = parse_config(fields, name=str(path))
+    fields.setdefault("output", str(Path("outputs/train") / name))
+    settings = parse_config(fields, name=name)
     loaded = _loaded(settings)
+    if (path := loaded.environment.loaded_from) is not None and path_of(settings.environment.id):
+        # A resume may be given from another folder.
+        section = settings.environment.model_copy(update={"id": str(path)})
+        settings = settings.model_copy(update={"environment": section})
     return settings, RunFolder.new(settings), loaded
+
+
+def _fields(named: str) -> tuple[dict[str, Any], str]:
+    """What the configuration of this name says, or the default one for the environment of this name; and its name."""
+    from verifiers.errors import ConfigError, EnvironmentNotFound
+    from verifiers.loading import path_of, require_present, source_at
+    from verifiers.training.reference.config import OWN, example_names, example_path, read_fields
+
+    file, example = Path(named), example_path(Path(named).name.replace("-", "_"))
+    own = {"environment": {"id": named}}
+    if file.suffix == ".toml":
+        return read_fields(file), file.stem
+    if (path := path_of(named)) is not None:
+        return read_fields(example_path(OWN)) | own, source_at(path).env_id
+    if file.is_file():
+        return read_fields(file), file.stem
+    if example.exists():
+        return read_fields(example), example.stem
+    try:
+        require_present(named)
+    except EnvironmentNotFound as error:
+        raise ConfigError(
+            f"There is no configuration file {named}, and no environment of this name is installed. Configurations "
+            f"that come with the package: {', '.join(example_names())}."
+        ) from error
+    return read_fields(example_path(OWN)) | own, named.rpartition("/")[2].partition("@")[0]
 
 
 def _loaded(settings: TrainConfig) -> Loaded:
@@ -147,12 +181,12 @@ async def _train(
         )
 
 
-def _show(result: RunResult, settings: TrainConfig, *, json_output: bool) -> None:
+def _show(result: RunResult, env_id: str, *, json_output: bool) -> None:
     rewards = result.rewards
     first, last = rewards[:COMPARED_STEPS], rewards[-COMPARED_STEPS:]
     model = None if result.checkpoint is None else result.checkpoint.model
     summary = {
-        "environment": settings.environment.id,
+        "environment": env_id,
         "steps": len(rewards),
         "reward_first": sum(first) / len(first) if first else None,
         "reward_last": sum(last) / len(last) if last else None,

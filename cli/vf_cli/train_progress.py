@@ -48,9 +48,9 @@ class PlainTable(Listener):
         """All processes are up."""
         self._write(heading(self._config, folder, about))
 
-    def demonstrated(self, count: int, mean_reward: float) -> None:
+    def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
         """The demonstrations were played."""
-        self._write(f"{count} demonstrations, which score {mean_reward:.3f}")
+        self._write(demonstrated_text(count, mean_reward, noise))
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
         """Supervised steps."""
@@ -92,9 +92,9 @@ class LiveTable(Listener):
         self._title = heading(self._config, folder, about)
         self._refresh()
 
-    def demonstrated(self, count: int, mean_reward: float) -> None:
+    def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
         """The demonstrations were played."""
-        self._state = f"{count} demonstrations, which score {mean_reward:.3f}"
+        self._state = demonstrated_text(count, mean_reward, noise)
         self._refresh()
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
@@ -155,6 +155,12 @@ def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> st
         f"{config.environment.id}   {about['parameters']:,} parameters on {about['device']}   "
         f"{folder.path}{went_on}   processes: trainer {pids['trainer']}, server {pids['server']}"
     )
+
+
+def demonstrated_text(count: int, mean_reward: float, noise: float) -> str:
+    """How many demonstrations there are, and what they score."""
+    with_noise = f" with noise {noise:g}" if noise else ""
+    return f"{count} demonstrations{with_noise}, which score {mean_reward:.3f}"
 
 
 def warm_start_text(line: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from vf_cli.rollouts import _environment
+from vf_cli.train import _prepared
 
 SOURCE = """
 import json
@@ -128,3 +129,31 @@ def test_the_examples_work_without_the_environments_being_installed(endpoint, tm
         assert done.returncode == 0, done.stderr
         [report] = json.loads(done.stdout)["evaluations"]
         assert report["env_id"] == env_id.replace("_", "-")
+
+
+@pytest.mark.parametrize("named", ["./my-sums.v1.py", "my-sums.v1.py", "run.toml"])
+def test_a_file_is_trained_on_and_a_resumed_run_finds_it_from_another_folder(
+    file, named, monkeypatch
+):
+    Path("run.toml").write_text(
+        f'steps = 1\nenvironment = {{ id = "{file}", args = {{ count = 2 }} }}\n'
+        "source = { groups_per_batch = 1, rollouts_per_group = 2 }\n"
+    )
+    settings, folder, loaded = _prepared(named, False, None, None, {})
+    assert loaded.environment.env_id == "my-sums-v1"
+    assert settings.environment.id == str(file.resolve())
+    assert folder.path.name == ("run" if named.endswith("toml") else "my-sums-v1")
+    resumed = folder.path.resolve()
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    _, _, loaded = _prepared(None, False, resumed, None, {})
+    assert loaded.environment.loaded_from == Path(settings.environment.id)
+    assert loaded.environment.env_args == ({"count": 2} if named == "run.toml" else {})
+
+
+def test_training_on_what_is_neither_a_configuration_nor_an_environment_names_both(run):
+    for name in ("nothing_here", "nothing.toml", "./nothing.py"):
+        done = run("train", name)
+        assert done.code == 2, done
+        assert "nothing" in done.err
+    assert "higher_lower, reverse_text" in run("train", "nothing_here").err.replace("\n", " ")

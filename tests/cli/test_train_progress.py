@@ -33,7 +33,7 @@ def step(number: int) -> dict:
 
 def tell(table: LiveTable | PlainTable) -> None:
     table.started(RunFolder(Path("run")), ABOUT)
-    table.demonstrated(40, 0.5)
+    table.demonstrated(40, 0.5, 0.25)
     table.warm_start_step({"step": 60, "loss": 1.25, "is_noisy": 1.0})
     table.evaluated("before", 0.125)
     for number in range(1, 31):
@@ -58,7 +58,7 @@ def test_a_live_table_keeps_the_last_steps():
 def test_lines_tell_the_first_step_every_fifth_and_the_last():
     lines: list[str] = []
     tell(PlainTable(CONFIG, lines.append))
-    assert lines[1] == "40 demonstrations, which score 0.500"
+    assert lines[1] == "40 demonstrations with noise 0.25, which score 0.500"
     assert lines[2] == "warm start, step 60: loss 1.250 on noisy replies"
     assert lines[3] == "held-out reward before reinforcement 0.125"
     told = [line.split()[1] for line in lines if line.startswith("step ")]

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -24,6 +24,8 @@ EXAMPLES = Path(__file__).parent / "configs"
 """Configurations that come with the package."""
 DEMO = "reverse_text"
 """What `vf-train --demo` runs."""
+OWN = "own_environment"
+"""What `vf-train ./my_env.py` runs."""
 
 
 class Section(Config):
@@ -36,7 +38,7 @@ class EnvironmentSection(Section):
     """What is trained on."""
 
     id: str
-    """Id of an installed environment, or a folder (`./my_env`)."""
+    """Id of an environment, a folder (`./my_env`), or a Python file (`./my_env.py`)."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its `load_environment`."""
     num_examples: int = Field(default=-1, ge=-1)
@@ -121,8 +123,10 @@ class WarmStartSection(Section):
     """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer."""
     noisy_steps: int = Field(default=0, ge=0)
     """Then so many steps on replies with `noise`; the learning rate falls from half of it to 0 over them."""
-    noise: float = Field(default=0.0, ge=0, le=1)
-    """Share of the letters and digits of a reply that are replaced by random ones: a weak policy on purpose."""
+    noise: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the letters and digits of a reply that are replaced by random ones: a weak policy on purpose. `auto`:
+    the largest share, up to 0.5, with which the demonstrations still score half of what right replies score. Replies
+    that are scored as a whole need less noise the longer they are."""
     demonstrations: int = Field(default=2000, ge=1)
     """How many replies are played; rows come again when there are fewer."""
     batch_size: int = Field(default=64, ge=1)
@@ -243,9 +247,8 @@ def read_fields(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        examples = ", ".join(sorted(file.stem for file in EXAMPLES.glob("*.toml")))
         raise ConfigError(
-            f"Cannot read {path}: {error.strerror}. Examples that come with the package: {examples}."
+            f"Cannot read {path}: {error.strerror}. Examples that come with the package: {', '.join(example_names())}."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
@@ -254,3 +257,8 @@ def read_fields(path: Path) -> dict[str, Any]:
 def example_path(name: str) -> Path:
     """Where a configuration that comes with the package is."""
     return EXAMPLES / f"{name}.toml"
+
+
+def example_names() -> list[str]:
+    """Configurations that come with the package and name their environment, sorted."""
+    return sorted(file.stem for file in EXAMPLES.glob("*.toml") if file.stem != OWN)

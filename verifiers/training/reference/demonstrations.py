@@ -17,6 +17,8 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from verifiers.clients.chat_completions import native_message, native_messages, native_tool
 from verifiers.endpoint import tokenizer
 from verifiers.endpoint.chat_template import message_text, render_chat
@@ -58,6 +60,32 @@ def demonstrate(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[
     affixes = _affixes(clean)
     rng = random.Random(f"demonstrations {seed}")
     return [_noisy(clean[index % len(rows)], affixes, noise, rng) for index in range(count)]
+
+
+def longest_reply(samples: Sequence[TokenSample]) -> int:
+    """Tokens of the longest reply of one turn."""
+    longest = 0
+    for sample in samples:
+        edges = np.diff(np.concatenate([[0], sample.mask.astype(np.int8), [0]]))
+        lengths = np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)
+        longest = max(longest, int(lengths.max(initial=0)))
+    return longest
+
+
+NOISES = (0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03)
+"""Shares that `fitting_noise` tries."""
+TRIED_DEMONSTRATIONS = 200
+
+
+async def fitting_noise(loaded: Loaded, *, seed: int, at_least: float) -> float:
+    """Largest of NOISES with which demonstrations score `at_least` on average; 0.0 when none does."""
+    for noise in NOISES:
+        tried = await play_demonstrations(
+            loaded, count=TRIED_DEMONSTRATIONS, noise=noise, seed=seed
+        )
+        if tried.mean_reward >= at_least:
+            return noise
+    return 0.0
 
 
 async def play_demonstrations(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +26,11 @@ from verifiers.training.packing import PaddedBatch
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.reference.config import TrainConfig
 from verifiers.training.reference.curve import write_curve
-from verifiers.training.reference.demonstrations import play_demonstrations
+from verifiers.training.reference.demonstrations import (
+    fitting_noise,
+    longest_reply,
+    play_demonstrations,
+)
 from verifiers.training.reference.micro_batches import micro_batches
 from verifiers.training.reference.run_folder import Checkpoint, RunFolder
 from verifiers.training.reference.trainer_process import (
@@ -40,10 +45,14 @@ if TYPE_CHECKING:
     from verifiers.training.batch import Batch
     from verifiers.types import SamplingArgs
 
+logger = logging.getLogger(__name__)
+
 MODEL = "policy"
 """The name the server answers to."""
 WARM_START_CHUNK = 10
 """Supervised steps between two looks at whether to stop."""
+AUTO_NOISE_SCORE = 0.5
+"""`noise = "auto"`: what noisy demonstrations score, as a share of what right replies score."""
 WATCH_INTERVAL_S = 0.2
 START_TIMEOUT_S = 120.0
 
@@ -54,8 +63,8 @@ class Listener:
     def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
         """All processes are up; `about` says `parameters`, `device`, `pids`, and from which `step` it goes on."""
 
-    def demonstrated(self, count: int, mean_reward: float) -> None:
-        """The demonstrations of the warm start were played."""
+    def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
+        """The demonstrations of the warm start were played; the mean reward is that of replies with `noise`."""
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
         """Some supervised steps were taken; `line` is the line of `metrics.jsonl`."""
@@ -137,6 +146,10 @@ class _Run:
             "max_tokens": config.sampling.max_tokens,
         }
         self.evaluated: dict[str, float] = {}
+        self.clean_loss: float | None = None
+        """Loss of the warm start's last steps on right replies; None before them and after a resume."""
+        self.demonstrated = 0.0
+        """Mean reward of the demonstrations of the noisy steps."""
         self.last: Checkpoint | None = None
 
     async def to_the_end(
@@ -221,6 +234,8 @@ class _Run:
         while not is_over and not self.stop.is_set():
             metrics, is_over = await self.trainer.ask("warm_start", steps=WARM_START_CHUNK)
             done = int(metrics.pop("step"))
+            if not metrics["is_noisy"]:
+                self.clean_loss = metrics["loss"]
             self._note("warm_start", done, metrics, self.listener.warm_start_step)
         if done > begun:
             await self._save("warm_start", done, None)
@@ -235,15 +250,40 @@ class _Run:
     async def _demonstrate(self) -> None:
         """Play what the warm start learns from; the same replies every time, so going on needs no copy of them."""
         section, seed = self.config.warm_start, self.config.seed
-        count = section.demonstrations
+        count, wanted = section.demonstrations, section.min_reward
         clean = await play_demonstrations(self.loaded, count=count, noise=0.0, seed=seed)
-        noisy = clean
-        if section.noise and section.noisy_steps:
-            noisy = await play_demonstrations(
-                self.loaded, count=count, noise=section.noise, seed=seed
+        if clean.mean_reward < wanted:
+            raise ConfigError(
+                f"The right replies of {self.loaded.environment.env_id} score {clean.mean_reward:.3f} on average, less "
+                f"than warm_start.min_reward={wanted:g}. If {clean.mean_reward:.3f} is a full score there, set "
+                "min_reward to about a third of it; else correct the answers (`vf-validate` checks them)."
+            )
+        noisy, noise = clean, section.noise if section.noisy_steps else 0.0
+        if noise == "auto":
+            goal = max(wanted, AUTO_NOISE_SCORE * clean.mean_reward)
+            noise = await fitting_noise(self.loaded, seed=seed, at_least=goal)
+        if noise:
+            noisy = await play_demonstrations(self.loaded, count=count, noise=noise, seed=seed)
+        if noisy.mean_reward < wanted:
+            goal = max(wanted, AUTO_NOISE_SCORE * clean.mean_reward)
+            better = await fitting_noise(self.loaded, seed=seed, at_least=goal)
+            raise ConfigError(
+                f"Replies with warm_start.noise={noise:g} score {noisy.mean_reward:.3f} on average, less than "
+                f"warm_start.min_reward={wanted:g}, and the policy learns from these replies. Set "
+                f'warm_start.noise={better:g}, or noise="auto".'
+            )
+        longest = longest_reply(clean.samples)
+        if longest > self.config.sampling.max_tokens:
+            logger.warning(
+                "A right reply has %d tokens, more than sampling.max_tokens=%d, so the policy cannot finish such a "
+                "reply. Set sampling.max_tokens=%d.",
+                longest,
+                self.config.sampling.max_tokens,
+                longest + longest // 2,
             )
         await self.trainer.ask("set_demonstrations", clean=clean.samples, noisy=noisy.samples)
-        self.listener.demonstrated(count, noisy.mean_reward)
+        self.demonstrated = noisy.mean_reward
+        self.listener.demonstrated(count, noisy.mean_reward, noise)
 
     async def _check_warm_start(self, endpoint: PolicyEndpoint) -> None:
         """Measure what reinforcement begins with; too little of it is an error now, not after an hour."""
@@ -252,9 +292,29 @@ class _Run:
         wanted = self.config.warm_start.min_reward
         if mean < wanted:
             raise ConfigError(
-                f"The policy gets {mean:.3f} before reinforcement, less than warm_start.min_reward={wanted:g}: hardly "
-                "any rollout would succeed. Give the warm start more steps, or less noise."
+                f"The policy scores {mean:.3f} after the warm start, less than warm_start.min_reward={wanted:g}: too "
+                f"few rollouts would succeed. {self._warm_start_advice()} A resumed run keeps its settings: change the "
+                "configuration file and begin a new run."
             )
+
+    def _warm_start_advice(self) -> str:
+        """What to change, by what the warm start has reached."""
+        section = self.config.warm_start
+        if not section.is_on:
+            return "There was no warm start: set warm_start.steps, or model.folder to a model that is right sometimes."
+        loss = self.clean_loss
+        if loss is not None and section.until_loss and loss > section.until_loss:
+            return (
+                f"The loss on right replies was still {loss:.3g} after warm_start.steps={section.steps} "
+                f"(until_loss={section.until_loss:g}). Set warm_start.steps={4 * section.steps}; the steps end earlier "
+                "when the loss is reached. Replies of few tokens teach little per step: raise batch_size too."
+            )
+        return (
+            f"The demonstrations score {self.demonstrated:.3f}, and the policy learned them, but it does not answer "
+            "rows that it has not seen. Give the environment more different training rows, or raise "
+            f"warm_start.demonstrations (now {section.demonstrations}), or lower warm_start.noisy_steps (now "
+            f"{section.noisy_steps})."
+        )
 
     async def _played_mean(self, endpoint: PolicyEndpoint) -> float:
         results = await self.loaded.environment.evaluate(
