@@ -120,7 +120,8 @@ class WarmStartSection(Section):
     steps: int = Field(default=0, ge=0)
     """Most steps on right replies; 0: none."""
     until_loss: float = Field(default=0.0, ge=0)
-    """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer."""
+    """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer. The loss
+    is a mean over tokens. A policy that has it gives the right reply of n tokens with probability exp(-n * loss)."""
     noisy_steps: int = Field(default=0, ge=0)
     """Then so many steps on replies with `noise`; the learning rate falls from half of it to 0 over them."""
     noise: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
