@@ -9,6 +9,7 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 
 from hub_server.accounts.routes import router as accounts
@@ -75,6 +76,7 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
     app.add_exception_handler(HubError, _hub_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(FormParserError, _form_error)
     app.add_exception_handler(Exception, _internal_error)
 
     def count(environment_id: str) -> None:
@@ -102,6 +104,11 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _problem(request, error.status_code, error.detail, dict(error.headers or {}))
+
+
+async def _form_error(request: Request, error: Exception) -> Response:
+    """A form whose parts cannot be told from one another, such as one with an endless boundary."""
+    return _problem(request, 400, f"The form is damaged: {error}.", {})
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

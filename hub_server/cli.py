@@ -17,6 +17,7 @@ from hub_server.exits import leave
 from hub_server.logs import configure_logging
 from hub_server.moments import utc_now
 from hub_server.preparation import is_prepared
+from hub_server.private_files import keep_private, make_folder, tighten
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def serve(
     )
     configure_logging()
     _check_address(settings)
+    tighten(settings.data_dir, settings.sqlite_path)
     setup_token = None
     if not is_prepared(settings):
         setup_token = _run(settings, lambda database: _prepare(settings, database, migrate))
@@ -92,8 +94,8 @@ async def _prepare(settings: Settings, database: "Database", migrate: bool) -> s
     from hub_server.migrations import check_current, upgrade
     from hub_server.storage.service import open_store
 
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    settings.staging_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.data_dir)
+    make_folder(settings.staging_dir)
     await (upgrade(database.engine) if migrate else check_current(database.engine))
     await open_store(settings).check()
     async with database.write() as session:
@@ -112,7 +114,7 @@ def migrate(
         typer.echo(offline_sql())
         return
     settings = settings_from_environment(data_dir=data_dir)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.data_dir)
     _run(settings, lambda database: upgrade(database.engine))
     typer.echo("The database is up to date.")
 
@@ -171,7 +173,8 @@ def gc(data_dir: DataDir = None) -> None:
     )
     typer.echo(
         f"Removed {report.blobs} blobs ({report.bytes} bytes), {report.staged} files in transit,"
-        f" {report.uploads} reservations, {report.tokens} tokens that had ended."
+        f" {report.uploads} reservations, {report.tokens} tokens that had ended, the rows of"
+        f" {report.evaluations} deleted evaluations."
     )
 
 
@@ -245,17 +248,24 @@ def list_users(data_dir: DataDir = None) -> None:
 def set_password(
     name: str,
     password: Annotated[str, typer.Option(prompt=True, hide_input=True, envvar="VF_HUB_PASSWORD")],
+    revoke_tokens: Annotated[
+        bool, typer.Option("--revoke-tokens", help="End all API tokens of the person too.")
+    ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Replace a password."""
+    """Replace a password and end the sessions that were opened with the old one. API tokens still work."""
     from hub_server.accounts import service as accounts
 
-    async def change(database: "Database") -> None:
+    async def change(database: "Database") -> int:
         async with database.write() as session:
-            await accounts.set_password(session, name, password)
+            return await accounts.set_password(session, name, password, revoke_tokens=revoke_tokens)
 
-    _run(_settings_of_a_hub(data_dir), change)
-    typer.echo(f"Changed the password of {name}.")
+    working = _run(_settings_of_a_hub(data_dir), change)
+    typer.echo(f"Changed the password of {name}. Sessions that were open have ended.")
+    if working:
+        typer.echo(
+            f"{working} API tokens of {name} still work; `--revoke-tokens` ends them with the password."
+        )
 
 
 @user_app.command("disable")
@@ -364,6 +374,7 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
 
 def main() -> NoReturn:
     """Run the command. An error is one line: exit code 1 for what is broken, unknown or out of reach, else 2."""
+    keep_private()
     try:
         app()
     except SystemExit as ended:  # how the command line ends when nothing is wrong, too

@@ -11,9 +11,11 @@ import string
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, DateTime, Dialect, Insert, Table, event, insert, inspect
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
@@ -24,6 +26,7 @@ from hub_server.errors import BadRequest, Unavailable
 from hub_server.group_commit import GroupWriter
 from hub_server.moments import iso as iso
 from hub_server.moments import utc_now as utc_now
+from hub_server.private_files import touch
 from hub_server.sqlite_cursor import BUSY_TIMEOUT_S, InlineConnection, OneHopConnection
 
 CHANGED_OWNERS = "changed_owners"
@@ -207,8 +210,12 @@ def _sqlite_engine(
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )
 
+    path = make_url(url).database
+
     @event.listens_for(engine.sync_engine, "do_connect")
     def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> OneHopConnection:
+        if path and path != ":memory:" and Path(path).parent.is_dir():
+            touch(Path(path))
         adapted = dialect.connect(*arguments, **options)
         return connection_type(adapted.dbapi, adapted._connection)
 

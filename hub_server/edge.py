@@ -102,16 +102,20 @@ class _Request:
 
     def check_rate(self) -> None:
         """Take one request from the caller's share."""
-        token = self._headers.get(b"authorization")
-        key = str(hash(token)) if token else self.address
+        header = self._headers.get(b"authorization", b"").decode("latin-1")
         try:
-            self._left = self._hub.limiter.take(key)
+            self._left = self._hub.limits.take(header, self.address)
         except TooManyRequests:
             if not self._scope["path"].startswith(("/health", "/ready", "/metrics")):
                 raise
 
     async def check_length(self) -> None:
-        """Refuse a body that says it is too large before any of it is read."""
+        """Refuse a body that is packed, or too large by its own words, before any of it is read."""
+        packing = self._headers.get(b"content-encoding", b"identity").strip().lower()
+        if packing not in (b"identity", b""):
+            text = "Send the body without Content-Encoding; this hub unpacks none."
+            await self.answer(415, text, {"Connection": "close"})
+            raise _Answered
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._limit_bytes:
             await self._too_large()

@@ -11,15 +11,14 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from hub_server.accounts import service as accounts
-from hub_server.accounts.authorisation import ANONYMOUS, Principal
-from hub_server.accounts.credentials import token_from_header
 from hub_server.changes.service import Watcher, open_watcher
-from hub_server.database import Database, utc_now
+from hub_server.database import Database
 from hub_server.environments import service as environments
-from hub_server.errors import HubError, Unauthorized
+from hub_server.errors import HubError
+from hub_server.evaluations.samples import BatchTurns, purge
 from hub_server.index.cache import PageCache
 from hub_server.index.pinned import PinnedWheels
-from hub_server.limits import RateLimiter
+from hub_server.limits import CallerLimits, LoginLimits
 from hub_server.operations.metrics import Metrics
 from hub_server.publishing.service import Publisher
 from hub_server.secrets.cipher import open_cipher
@@ -51,12 +50,15 @@ class Hub:
         self.store: BlobStore = open_store(settings)
         self.watcher: Watcher = open_watcher(self.database)
         self.pages = PageCache(self.watcher)
-        self.limiter = RateLimiter(settings.rate_limit_per_minute)
-        self.logins = RateLimiter(settings.login_limit_per_minute)
+        self.limits = CallerLimits(settings.rate_limit_per_minute)
+        self.logins = LoginLimits(settings.login_limit_per_minute)
         self.metrics = Metrics()
         self.cipher = open_cipher(settings.data_dir)
         self.publisher = Publisher(settings, self.database, self.store)
         self.pinned = PinnedWheels(settings, self.store)
+        self.batches = BatchTurns()
+        self.unpacking = asyncio.Semaphore(2)
+        """Source archives that are searched for one file at the same time: each search may unpack gigabytes."""
         self.usage = Usage()
         self._flusher: asyncio.Task[None] | None = None
 
@@ -81,6 +83,10 @@ class Hub:
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
             await self._flush()
+            try:
+                await purge(self.database)
+            except HubError as error:
+                logger.warning("rows of deleted evaluations remain for now: %s", error)
 
     async def _flush(self) -> None:
         downloads, self.usage.downloads = self.usage.downloads, Counter()
@@ -101,33 +107,6 @@ async def hub_of(request: Request) -> Hub:
 
 
 HubDep = Annotated[Hub, Depends(hub_of)]
-
-
-async def caller_of(request: Request, hub: HubDep) -> Principal:
-    """Who is asking. Raises Unauthorized for credentials that are not valid."""
-    token = token_from_header(request.headers.get("authorization"))
-    if token is None:
-        if not hub.settings.anonymous_read:
-            return Principal(sees_public=False)
-        return ANONYMOUS
-    async with hub.database.look_up() as session:
-        caller = await accounts.authenticate(session, token)
-    if caller.token_id is not None:
-        hub.usage.tokens[caller.token_id] = utc_now()
-    return caller
-
-
-Caller = Annotated[Principal, Depends(caller_of)]
-
-
-async def known_caller(caller: Caller) -> Principal:
-    """The caller, who must have shown a token."""
-    if not caller.is_known:
-        raise Unauthorized("Log in first: this needs an API token.")
-    return caller
-
-
-KnownCaller = Annotated[Principal, Depends(known_caller)]
 
 
 def base_url_of(request: Request, hub: Hub) -> str:

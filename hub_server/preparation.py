@@ -9,7 +9,7 @@ from contextlib import closing
 
 from hub_server.settings import Settings
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision of the tables; a test compares it with the folder `migrations/versions`."""
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from hub_server.exits import leave
+from hub_server.exits import leave, leave_at_exit
 from hub_server.logs import configure_logging
+from hub_server.private_files import keep_private
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
 
@@ -82,6 +83,8 @@ def application() -> Any:  # an ASGI application, whose type uvicorn does not ex
     from hub_server.app import create_app  # here: the parent process of workers needs none of it
 
     configure_logging()
+    keep_private()
+    leave_at_exit()
     settings = settings_from_environment()
     TimedProtocol.header_timeout_s = settings.header_timeout_s
     return create_app(settings)

@@ -54,9 +54,21 @@ class Settings(BaseModel):
     max_json_bytes: int = Field(4 * 1024**2, ge=1)
     """Largest JSON body, except batches of samples."""
     max_batch_bytes: int = Field(64 * 1024**2, ge=1)
-    """Largest batch of samples."""
+    """Largest batch of samples, in bytes of JSON."""
+    max_sample_bytes: int = Field(16 * 1024**2, ge=1)
+    """Largest sample, as JSON before it is packed."""
+    max_samples_page_bytes: int = Field(8 * 1024**2, ge=1)
+    """Largest page of samples; a single sample is always sent whole."""
+    max_metadata_bytes: int = Field(1024**2, ge=1)
+    """Largest metadata of one evaluation; its metrics have a quarter of that."""
     owner_quota_bytes: int = Field(10 * 1024**3, ge=1)
-    """Most bytes of artifacts of one owner."""
+    """Most bytes of artifacts, samples and metadata of one owner."""
+    max_evaluations: int = Field(10_000, ge=1)
+    """Most evaluations of one owner."""
+    max_samples: int = Field(200_000, ge=1)
+    """Most samples of one evaluation."""
+    max_teams: int = Field(10, ge=1)
+    """Most teams that one person can found."""
     max_versions: int = Field(2_000, ge=1)
     """Most versions of one environment."""
     max_environments: int = Field(1_000, ge=1)
@@ -75,9 +87,9 @@ class Settings(BaseModel):
     body_min_bytes_per_s: int = Field(1_000, ge=0)
     """Slowest body that is not dropped, measured after `body_idle_timeout_s`."""
     rate_limit_per_minute: int = Field(6_000, ge=1)
-    """Requests a minute and caller (token, or address when anonymous), in each worker."""
+    """Requests per minute of one caller (a verified token, else an address), in each worker."""
     login_limit_per_minute: int = Field(10, ge=1)
-    """Password attempts a minute, for each address and for each account, in each worker."""
+    """Wrong passwords per minute for one account from one address, in each worker."""
     gc_grace_s: float = Field(86_400.0, ge=0)
     """Age in seconds at which a blob no version refers to may be removed."""
 

@@ -2,15 +2,20 @@
 
 A caller may do something to an environment when three things allow it: the role in the owning team
 (or being the owner), the actions of the token in use, and the environments the token is for.
+
+Each route declares its `Access`: the action it needs and what it is about. `admit` compares the declaration with the
+token before the body of the request is read. `require` decides for one environment, as soon as it is known which one.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from hub_server.errors import Forbidden, NotFound, Unauthorized
+from hub_server.errors import BadRequest, Forbidden, NotFound, Unauthorized
 
 
 class Action(StrEnum):
@@ -41,6 +46,33 @@ ROLE_ACTIONS: Mapping[str, frozenset[Action]] = {
 }
 
 
+class About(StrEnum):
+    """What a route is about."""
+
+    PUBLIC = "public"
+    """No data of an owner. Credentials are not looked at."""
+    ADDRESS = "address"
+    """The address is secret and is the permission."""
+    CALLER = "caller"
+    """The caller's own identity, as far as the token goes."""
+    ACCOUNT = "account"
+    """An account, a team, personal secrets. A token that is bound to environments is refused."""
+    ENVIRONMENT = "environment"
+    """One environment, or those that the caller may see."""
+    EVALUATION = "evaluation"
+    """Evaluations of the environments that the token is for."""
+
+
+class Access(NamedTuple):
+    """What a route declares."""
+
+    action: Action | None
+    """What a token must be allowed to do; None for any token."""
+    about: About
+    is_open: bool = False
+    """Whether callers without a token may ask; public things are shown to them."""
+
+
 class Place(NamedTuple):
     """An environment, as far as permission goes."""
 
@@ -60,6 +92,8 @@ class Principal:
     slug: str | None = None
     is_admin: bool = False
     token_id: str | None = None
+    expires_at: datetime | None = None
+    """End of the token; None for one without an end."""
     actions: frozenset[str] = frozenset()
     environments: tuple[str, ...] = ()
     """Patterns `owner/name` with `*`; `*` alone is everywhere."""
@@ -86,6 +120,11 @@ class Principal:
         """Whether the token is meant for this environment."""
         return self.is_everywhere or any(fnmatchcase(full_name, p) for p in self.environments)
 
+    def covers_owner(self, slug: str) -> bool:
+        """Whether the token is meant for any environment of this owner."""
+        patterns = (pattern.partition("/") for pattern in self.environments)
+        return self.is_everywhere or any(fnmatchcase(slug, owner) for owner, _, _ in patterns)
+
     def readable_owners(self) -> list[str]:
         """Ids of the owners whose private environments the caller may read."""
         if Action.READ not in self.actions:
@@ -94,6 +133,59 @@ class Principal:
 
 
 ANONYMOUS = Principal()
+
+_PATTERN = re.compile(r"[a-z0-9*-]+(/[a-z0-9*-]+)?")
+
+
+def environment_patterns(wanted: Collection[str]) -> list[str]:
+    """The patterns in the spelling in which names are compared. Raises BadRequest for one that cannot match.
+
+    An empty collection is refused: a token for no environment would look like a token for all of them.
+    """
+    if not wanted:
+        raise BadRequest("Name at least one environment, or `*` for all.")
+    patterns = [re.sub(r"[-_.]+", "-", pattern.lower()) for pattern in wanted]
+    for pattern in patterns:
+        if not _PATTERN.fullmatch(pattern):
+            raise BadRequest(
+                f"{pattern[:200]!r} is not a valid pattern: use owner/name, owner/* or *."
+            )
+    return sorted(set(patterns))
+
+
+def admit(caller: Principal, access: Access) -> None:
+    """Return when this token may use a route with this declaration at all; else Unauthorized or Forbidden.
+
+    Every request passes here. Roles and single environments are for `require`, `require_owner` and `readable_by`.
+    """
+    if access.about in (About.PUBLIC, About.ADDRESS):
+        return
+    if not caller.is_known:
+        if access.is_open:
+            return
+        raise Unauthorized("Log in first: this needs an API token.")
+    if access.action is not None and not access.is_open:
+        require_account(caller, access.action)
+    if access.about is About.ACCOUNT and not caller.is_everywhere:
+        raise Forbidden(
+            f"This token is for {', '.join(caller.environments)[:200]} only. Use a token for all environments (*)."
+        )
+
+
+def require_not_stronger(
+    caller: Principal, actions: Collection[str], environments: Collection[str]
+) -> None:
+    """Return when the caller's token covers these actions and patterns; Forbidden otherwise.
+
+    `environments` are in the spelling of `environment_patterns`. A pattern is covered when one of the caller's
+    patterns matches it as a text: a `*` in it then stands where the caller's pattern has one too.
+    """
+    excess = sorted(set(actions) - caller.actions)
+    if excess:
+        raise Forbidden(f"This token may not hand on {excess}, which it does not have.")
+    for pattern in environments:
+        if not caller.covers(pattern):
+            raise Forbidden(f"This token is not for {pattern!r}; it cannot hand that on.")
 
 
 def may(principal: Principal, action: Action, place: Place) -> bool:

@@ -4,12 +4,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from hub_server import stored
+from hub_server.access import (
+    PUBLIC,
+    ChangesAccount,
+    ChangesCaller,
+    HubRoute,
+    ReadsAccount,
+    ReadsCaller,
+)
 from hub_server.accounts import service
 from hub_server.accounts.authorisation import ROLE_ACTIONS, Action
 from hub_server.accounts.models import Token
 from hub_server.database import iso
-from hub_server.errors import Forbidden
-from hub_server.hub import HubDep, KnownCaller
+from hub_server.hub import HubDep
 from verifiers.hub.wire import (
     MemberRequest,
     SlugRequest,
@@ -18,11 +26,11 @@ from verifiers.hub.wire import (
     TokenRequest,
 )
 
-router = APIRouter(prefix="/api/v1", tags=["accounts"])
+router = APIRouter(prefix="/api/v1", tags=["accounts"], route_class=HubRoute)
 
 
 @router.get("/user/whoami")
-async def whoami(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
+async def whoami(hub: HubDep, caller: ReadsCaller) -> dict[str, Any]:
     """Who the token belongs to and what it may do."""
     async with hub.database.read() as session:
         user, owner = await service.account_of(session, caller)
@@ -34,7 +42,7 @@ async def whoami(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
     return {
         "data": {
             "id": user.id,
-            "email": user.email,
+            "email": user.email if caller.is_everywhere else None,
             "name": owner.display_name,
             "slug": owner.slug,
             "is_admin": user.is_admin,
@@ -44,7 +52,7 @@ async def whoami(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
 
 
 @router.patch("/user/slug")
-async def rename(hub: HubDep, caller: KnownCaller, body: SlugRequest) -> dict[str, Any]:
+async def rename(hub: HubDep, caller: ChangesAccount, body: SlugRequest) -> dict[str, Any]:
     """Choose the caller's public name; the former one leads to the new one."""
     async with hub.database.write() as session:
         owner = await service.rename(session, caller, body.slug)
@@ -54,7 +62,7 @@ async def rename(hub: HubDep, caller: KnownCaller, body: SlugRequest) -> dict[st
 @router.get("/user/teams")
 async def teams(
     hub: HubDep,
-    caller: KnownCaller,
+    caller: ReadsCaller,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
@@ -75,15 +83,15 @@ async def teams(
 
 
 @router.post("/teams")
-async def create_team(hub: HubDep, caller: KnownCaller, body: TeamRequest) -> dict[str, Any]:
+async def create_team(hub: HubDep, caller: ChangesAccount, body: TeamRequest) -> dict[str, Any]:
     """Found a team."""
     async with hub.database.write() as session:
-        team = await service.create_team(session, caller, body)
+        team = await service.create_team(session, caller, body, hub.settings.max_teams)
     return {"data": {"teamId": team.id, "name": team.display_name, "slug": team.slug}}
 
 
 @router.get("/teams/{team_id}/members")
-async def members(hub: HubDep, caller: KnownCaller, team_id: str) -> dict[str, Any]:
+async def members(hub: HubDep, caller: ReadsAccount, team_id: str) -> dict[str, Any]:
     """The people of a team; addresses only for those who may change it."""
     async with hub.database.read() as session:
         rows = await service.team_members(session, caller, team_id)
@@ -103,7 +111,7 @@ async def members(hub: HubDep, caller: KnownCaller, team_id: str) -> dict[str, A
 
 @router.post("/teams/{team_id}/members")
 async def set_member(
-    hub: HubDep, caller: KnownCaller, team_id: str, body: MemberRequest
+    hub: HubDep, caller: ChangesAccount, team_id: str, body: MemberRequest
 ) -> dict[str, Any]:
     """Add a person to a team or change the role."""
     async with hub.database.write() as session:
@@ -113,7 +121,7 @@ async def set_member(
 
 @router.delete("/teams/{team_id}/members/{user}")
 async def remove_member(
-    hub: HubDep, caller: KnownCaller, team_id: str, user: str
+    hub: HubDep, caller: ChangesAccount, team_id: str, user: str
 ) -> dict[str, Any]:
     """Take a person out of a team."""
     async with hub.database.write() as session:
@@ -122,32 +130,31 @@ async def remove_member(
 
 
 @router.get("/tokens")
-async def tokens(hub: HubDep, caller: KnownCaller) -> dict[str, Any]:
+async def tokens(hub: HubDep, caller: ChangesAccount) -> dict[str, Any]:
     """The caller's working tokens, without their secrets."""
     async with hub.database.read() as session:
         rows = await service.list_tokens(session, caller)
-    return {"data": [token_answer(row) for row in rows]}
+    shown = [token_answer(row).model_dump() for row in rows]
+    return {"data": stored.fitted(shown, {"name", "environments"})}
 
 
 @router.post("/tokens")
-async def create_token(hub: HubDep, caller: KnownCaller, body: TokenRequest) -> dict[str, Any]:
+async def create_token(hub: HubDep, caller: ChangesCaller, body: TokenRequest) -> dict[str, Any]:
     """Make a token that can do no more than the one that asks."""
-    if caller.token_id is None:
-        raise Forbidden("Only a token can make tokens.")
     async with hub.database.write() as session:
         new = await service.create_token(session, caller, body)
     return {"data": token_answer(new.row, new.text)}
 
 
 @router.delete("/tokens/{token_id}")
-async def revoke_token(hub: HubDep, caller: KnownCaller, token_id: str) -> dict[str, Any]:
+async def revoke_token(hub: HubDep, caller: ChangesCaller, token_id: str) -> dict[str, Any]:
     """End a token."""
     async with hub.database.write() as session:
         await service.revoke_token(session, caller, token_id)
     return {"data": {"success": True}}
 
 
-@router.post("/tokens/leaked")
+@router.post("/tokens/leaked", dependencies=[PUBLIC])
 async def report_leaked(hub: HubDep, body: list[dict[str, Any]]) -> dict[str, Any]:
     """Report tokens that were found in public; those that are ours are ended at once."""
     found = 0

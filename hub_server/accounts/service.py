@@ -1,9 +1,10 @@
 """People, teams and tokens."""
 
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,7 +13,9 @@ from hub_server.accounts.authorisation import (
     EVERYTHING,
     Action,
     Principal,
+    environment_patterns,
     require_account,
+    require_not_stronger,
     require_owner,
 )
 from hub_server.accounts.models import FormerName, Membership, Owner, Token, User
@@ -20,11 +23,13 @@ from hub_server.changes.service import record_audit, record_change
 from hub_server.database import utc_now
 from hub_server.environments.models import Environment
 from hub_server.environments.names import check_owner_name, skeleton
-from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, Unauthorized
+from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge, Unauthorized
 from verifiers.hub.wire import MemberRequest, TeamRequest, TokenRequest
 
 MAX_TOKENS = 500
 """Working tokens of one person."""
+MAX_MEMBERS = 500
+"""People of one team: the list of them is one answer."""
 DEFAULT_ACTIONS = tuple(a.value for a in Action if a is not Action.ADMIN)
 
 
@@ -75,6 +80,7 @@ async def authenticate(session: AsyncSession, token: str) -> Principal:
         slug=row.slug,
         is_admin=row.is_admin,
         token_id=row.id,
+        expires_at=row.expires_at,
         actions=frozenset(row.actions),
         environments=tuple(row.environments),
         roles={**roles, row.user_id: "owner"},
@@ -191,18 +197,27 @@ async def account_of(session: AsyncSession, caller: Principal) -> tuple[User, Ow
     )
 
 
-async def set_password(session: AsyncSession, slug: str, password: str) -> None:
-    """Replace a person's password and end the sessions that were opened with the old one."""
+async def set_password(
+    session: AsyncSession, slug: str, password: str, *, revoke_tokens: bool = False
+) -> int:
+    """Replace a person's password and end the sessions that were opened with the old one.
+
+    Returns how many API tokens go on working. With `revoke_tokens` they end too.
+    """
     found = await user_by_login(session, slug)
     if found is None:
         raise NotFound(f"There is no user {slug!r}.")
     user, _ = found
     user.password_hash = await passwords.hashed(password)
-    await session.execute(
-        update(Token)
-        .where(Token.user_id == user.id, Token.kind == "session", Token.revoked_at.is_(None))
-        .values(revoked_at=utc_now())
+    working = (
+        Token.user_id == user.id,
+        Token.revoked_at.is_(None),
+        or_(Token.expires_at.is_(None), Token.expires_at > utc_now()),
     )
+    ended = working if revoke_tokens else (*working, Token.kind == "session")
+    await session.execute(update(Token).where(*ended).values(revoked_at=utc_now()))
+    query = select(func.count()).select_from(Token).where(*working, Token.kind == "api")
+    return await session.scalar(query) or 0
 
 
 async def set_disabled(session: AsyncSession, slug: str, *, disabled: bool) -> None:
@@ -232,24 +247,25 @@ async def issue_token(
     user_id: str,
     *,
     name: str,
-    actions: tuple[str, ...] | list[str] = DEFAULT_ACTIONS,
-    environments: list[str] | None = None,
+    actions: Collection[str] = DEFAULT_ACTIONS,
+    environments: Collection[str] | None = None,
     expires_at: datetime | None = None,
     kind: str = "api",
+    text: str | None = None,
 ) -> NewToken:
     """A new token for a person, without asking whether the person may. BadRequest for an unknown action."""
     unknown = set(actions) - {action.value for action in EVERYTHING}
     if unknown:
         known = ", ".join(sorted(EVERYTHING))
         raise BadRequest(f"Unknown actions: {', '.join(sorted(unknown))}. Known: {known}.")
-    text = tokens.mint()
+    text = text or tokens.mint()
     row = Token(
         user_id=user_id,
         sha256=tokens.fingerprint(text),
         prefix=tokens.display_prefix(text),
         name=name,
         actions=sorted(set(actions)),
-        environments=environments or ["*"],
+        environments=environment_patterns(["*"] if environments is None else environments),
         expires_at=expires_at,
         kind=kind,
     )
@@ -259,19 +275,19 @@ async def issue_token(
 
 
 async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRequest) -> NewToken:
-    """A token that can do no more, in no more places, than the one that asks for it."""
+    """A token that can do no more, in no more places and for no longer, than the one that asks for it."""
     require_account(caller, Action.ACCOUNT)
-    excess = set(wanted.actions) & EVERYTHING - caller.actions
-    if excess:
-        raise Forbidden(f"This token may not hand on {sorted(excess)}, which it does not have.")
-    patterns = [pattern.lower().replace("_", "-") for pattern in wanted.environments]
-    for pattern in patterns:
-        if not caller.is_everywhere and pattern not in caller.environments:
-            raise Forbidden(f"This token is not for {pattern!r}; it cannot hand that on.")
+    patterns = environment_patterns(wanted.environments)
+    require_not_stronger(caller, set(wanted.actions) & EVERYTHING, patterns)
     working = await session.scalar(
         select(func.count())
         .select_from(Token)
-        .where(Token.user_id == caller.user_id, Token.kind == "api", Token.revoked_at.is_(None))
+        .where(
+            Token.user_id == caller.user_id,
+            Token.kind == "api",
+            Token.revoked_at.is_(None),
+            or_(Token.expires_at.is_(None), Token.expires_at > utc_now()),
+        )
     )
     if (working or 0) >= MAX_TOKENS:
         raise BadRequest(f"You have {working} tokens; revoke some first.")
@@ -283,24 +299,53 @@ async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRe
         name=wanted.name,
         actions=wanted.actions,
         environments=patterns,
-        expires_at=await end_within(session, caller, ends),
+        expires_at=end_within(caller, ends),
     )
     record_audit(session, caller, "token.create", new.row.id, actions=new.row.actions)
     return new
 
 
-async def end_within(
-    session: AsyncSession, caller: Principal, wanted: datetime | None
-) -> datetime | None:
-    """When a token that the caller makes ends: as wanted, but not after the caller's own.
-
-    Otherwise a token that ends could go on for ever through one that it made. A session is no limit: behind it is
-    a password.
-    """
-    own = await session.get(Token, caller.token_id) if caller.token_id else None
-    if own is None or own.expires_at is None or own.kind == "session":
+def end_within(caller: Principal, wanted: datetime | None) -> datetime | None:
+    """When a token that the caller makes ends: as wanted, but not after the caller's own."""
+    if caller.expires_at is None:
         return wanted
-    return min(wanted, own.expires_at) if wanted else own.expires_at
+    return min(wanted, caller.expires_at) if wanted else caller.expires_at
+
+
+async def install_token(
+    session: AsyncSession, caller: Principal, secret: bytes, names: list[str], lifetime_s: float
+) -> NewToken:
+    """A token that reads these environments, the same one for every request of a caller within half its life.
+
+    It ends after at most `lifetime_s` and never after the caller's own. Its text is derived from `secret`, so that
+    asking again stores nothing: a look at a private environment is not a row in the table.
+    """
+    require_account(caller, Action.READ)
+    require_not_stronger(caller, (), names)
+    half_s = lifetime_s / 2
+    slot = int(utc_now().timestamp() / half_s)
+    ends = end_within(caller, datetime.fromtimestamp((slot + 2) * half_s, UTC))
+    text = tokens.derived(secret, f"{caller.token_id}|{slot}|{half_s}|{'|'.join(sorted(names))}")
+    query = select(Token).where(Token.sha256 == tokens.fingerprint(text))
+    row = await session.scalar(query)
+    if row is not None:
+        return NewToken(text, row)
+    # What ended goes first, so that a person never has more rows than are in use.
+    await session.execute(
+        delete(Token).where(
+            Token.user_id == caller.user_id, Token.kind == "install", Token.expires_at < utc_now()
+        )
+    )
+    return await issue_token(
+        session,
+        caller.user_id or "",
+        name=f"install {', '.join(names)}"[:128],
+        actions=[Action.READ.value],
+        environments=names,
+        expires_at=ends,
+        kind="install",
+        text=text,
+    )
 
 
 async def list_tokens(session: AsyncSession, caller: Principal) -> list[Token]:
@@ -315,6 +360,8 @@ async def list_tokens(session: AsyncSession, caller: Principal) -> list[Token]:
 async def revoke_token(session: AsyncSession, caller: Principal, token_id: str) -> None:
     """End a token of the caller; the next request with it fails in every worker."""
     require_account(caller, Action.ACCOUNT)
+    if not caller.is_everywhere and token_id != caller.token_id:
+        raise Forbidden("A token that is bound to environments can end itself and no other.")
     token = await session.get(Token, token_id)
     if token is None or (token.user_id != caller.user_id and not caller.is_unlimited_admin):
         raise NotFound(f"Token {token_id} not found.")
@@ -341,9 +388,22 @@ async def note_use(session: AsyncSession, used: dict[str, datetime]) -> None:
 # --- teams ------------------------------------------------------------------------------------
 
 
-async def create_team(session: AsyncSession, caller: Principal, wanted: TeamRequest) -> Owner:
-    """A new team with the caller as its owner."""
+async def create_team(
+    session: AsyncSession, caller: Principal, wanted: TeamRequest, max_teams: int
+) -> Owner:
+    """A new team with the caller as its owner. Raises TooLarge when the caller has founded `max_teams`."""
     require_account(caller, Action.ACCOUNT)
+    # The row of the founder is locked, so that two requests at once cannot both be the last one allowed.
+    await session.get_one(User, caller.user_id, with_for_update=True)
+    founded = await session.scalar(
+        select(func.count())
+        .select_from(Membership)
+        .where(Membership.user_id == caller.user_id, Membership.role == "owner")
+    )
+    if (founded or 0) >= max_teams:
+        raise TooLarge(
+            f"You have founded {founded} teams, the maximum on this hub. Ask the operator."
+        )
     team = await _claim_name(session, wanted.slug, kind="team")
     team.display_name = wanted.name or wanted.slug
     session.add(Membership(team_id=team.id, user_id=caller.user_id, role="owner"))
@@ -354,18 +414,19 @@ async def create_team(session: AsyncSession, caller: Principal, wanted: TeamRequ
 async def teams_of(
     session: AsyncSession, caller: Principal, offset: int, limit: int
 ) -> tuple[list[tuple[Owner, Membership]], int]:
-    """A page of the caller's teams with the caller's role, and how many there are."""
+    """A page of the caller's teams with the caller's role, and how many there are.
+
+    A token that is bound to environments shows the teams that own any of them.
+    """
     require_account(caller, Action.READ)
-    mine = Membership.user_id == caller.user_id
     query = (
         select(Owner, Membership)
         .join(Membership, Membership.team_id == Owner.id)
-        .where(mine)
+        .where(Membership.user_id == caller.user_id)
         .order_by(Owner.slug)
     )
-    total = await session.scalar(select(func.count()).select_from(Membership).where(mine))
-    rows = await session.execute(query.offset(offset).limit(limit))
-    return list(rows), total or 0
+    rows = [row for row in await session.execute(query) if caller.covers_owner(row[0].slug)]
+    return [(team, joined) for team, joined in rows[offset : offset + limit]], len(rows)
 
 
 async def team_members(
@@ -397,6 +458,9 @@ async def set_member(
     if row is not None and row.role == "owner":
         raise Forbidden(f"{wanted.user!r} founded the team; that role stays.")
     if row is None:
+        count = select(func.count()).select_from(Membership).where(Membership.team_id == team.id)
+        if (await session.scalar(count) or 0) >= MAX_MEMBERS:
+            raise TooLarge(f"The team {team.slug} has {MAX_MEMBERS} members, the maximum.")
         session.add(Membership(team_id=team.id, user_id=user.id, role=wanted.role))
     else:
         row.role = wanted.role

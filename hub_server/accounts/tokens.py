@@ -1,6 +1,7 @@
 """API tokens: 256 random bits with a prefix that scanners find and a checksum they can verify."""
 
 import hashlib
+import hmac
 import secrets
 import zlib
 
@@ -11,7 +12,17 @@ _RANDOM_CHARACTERS, _CHECK_CHARACTERS = 43, 6
 
 def mint() -> str:
     """A new token: `vfh_`, 43 characters for 256 bits, 6 for the CRC-32 of those."""
-    random = _base62(secrets.randbits(256), _RANDOM_CHARACTERS)
+    return _with_checksum(secrets.randbits(256))
+
+
+def derived(secret: bytes, text: str) -> str:
+    """A token that the same secret and text make again, and nobody without the secret can make."""
+    digest = hmac.digest(secret, b"token " + text.encode(), "sha256")
+    return _with_checksum(int.from_bytes(digest))
+
+
+def _with_checksum(bits: int) -> str:
+    random = _base62(bits, _RANDOM_CHARACTERS)
     return PREFIX + random + _checksum(random)
 
 

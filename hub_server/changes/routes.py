@@ -4,19 +4,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from hub_server.accounts.authorisation import Action, require_account
+from hub_server import stored
+from hub_server.access import ChangesAccount, HubRoute, ReadsEnvironment
 from hub_server.changes import service
 from hub_server.database import iso
 from hub_server.environments.service import visible_ids
-from hub_server.hub import Caller, HubDep, KnownCaller
+from hub_server.hub import HubDep
 
-router = APIRouter(prefix="/api/v1", tags=["changes"])
+router = APIRouter(prefix="/api/v1", tags=["changes"], route_class=HubRoute)
 
 
 @router.get("/changes")
 async def changes(
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEnvironment,
     since: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 500,
 ) -> dict[str, Any]:
@@ -43,26 +44,24 @@ async def changes(
 @router.get("/audit")
 async def audit(
     hub: HubDep,
-    caller: KnownCaller,
+    caller: ChangesAccount,
     after: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> dict[str, Any]:
     """The caller's own entries in the audit log; an administrator sees all."""
-    require_account(caller, Action.ACCOUNT)
     actor = None if caller.is_unlimited_admin else caller.user_id
     async with hub.database.read() as session:
         rows = await service.audit_entries(session, after, limit, actor)
-    return {
-        "data": [
-            {
-                "id": row.id,
-                "at": iso(row.at),
-                "actor_id": row.actor_id,
-                "token_id": row.token_id,
-                "action": row.action,
-                "subject": row.subject,
-                "detail": row.detail,
-            }
-            for row in rows
-        ]
-    }
+    shown = [
+        {
+            "id": row.id,
+            "at": iso(row.at),
+            "actor_id": row.actor_id,
+            "token_id": row.token_id,
+            "action": row.action,
+            "subject": row.subject,
+            "detail": row.detail,
+        }
+        for row in rows
+    ]
+    return {"data": stored.fitted(shown, {"subject", "detail"})}

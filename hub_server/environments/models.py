@@ -7,6 +7,7 @@ from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConst
 from sqlalchemy.orm import Mapped, mapped_column
 
 from hub_server.accounts.authorisation import Place
+from hub_server.changes.models import Serial as Large
 from hub_server.database import Base, new_id, utc_now
 
 
@@ -39,7 +40,7 @@ class Environment(Base):
     latest_version: Mapped[str | None] = mapped_column(String(128))
     stars: Mapped[int] = mapped_column(default=0)
     downloads: Mapped[int] = mapped_column(default=0)
-    stored_bytes: Mapped[int] = mapped_column(default=0)
+    stored_bytes: Mapped[int] = mapped_column(Large, default=0)
     indexed_sha256: Mapped[str | None] = mapped_column(String(64))
     """Of the words in the search index, so that a version that changes none leaves it alone."""
     forked_from: Mapped[dict[str, Any] | None]

@@ -1,19 +1,21 @@
 """Environments over HTTP: find or create, describe, change, delete, browse, fork."""
 
 import asyncio
-from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from packaging.version import Version as ParsedVersion
 
+from hub_server import stored
+from hub_server.access import HubRoute, KnownReader, Manages, Publishes, ReadsEnvironment
 from hub_server.accounts import service as accounts
 from hub_server.accounts.authorisation import Action, Principal
 from hub_server.accounts.service import NewToken
-from hub_server.database import iso, utc_now
+from hub_server.database import iso
 from hub_server.environments import service
 from hub_server.environments.dependencies import Unresolved, dependencies, lines_of
+from hub_server.environments.models import File
 from hub_server.environments.schemas import (
     Address,
     Dependencies,
@@ -25,7 +27,7 @@ from hub_server.environments.schemas import (
 )
 from hub_server.errors import BadRequest, Forbidden, NotFound
 from hub_server.forks import service as forks
-from hub_server.hub import Caller, Hub, HubDep, KnownCaller, base_url_of
+from hub_server.hub import Hub, HubDep, base_url_of
 from hub_server.publishing.archives import read_member
 from hub_server.search import service as search
 from hub_server.search.service import ListQuery
@@ -40,11 +42,11 @@ from verifiers.hub.wire import (
     YankRequest,
 )
 
-router = APIRouter(prefix="/api/v1/environmentshub", tags=["environments"])
+router = APIRouter(prefix="/api/v1/environmentshub", tags=["environments"], route_class=HubRoute)
 
 
 @router.post("/resolve")
-async def resolve(hub: HubDep, caller: KnownCaller, body: ResolveRequest) -> dict[str, Any]:
+async def resolve(hub: HubDep, caller: KnownReader, body: ResolveRequest) -> dict[str, Any]:
     """Get or create an environment: the first step of a push."""
     async with hub.database.write() as session:
         found, created = await service.resolve(session, caller, body, hub.settings)
@@ -59,7 +61,7 @@ async def resolve(hub: HubDep, caller: KnownCaller, body: ResolveRequest) -> dic
 
 
 @router.post("/lookup")
-async def lookup(hub: HubDep, caller: Caller, body: LookupRequest) -> dict[str, Any]:
+async def lookup(hub: HubDep, caller: ReadsEnvironment, body: LookupRequest) -> dict[str, Any]:
     """Find an environment by id, or by owner and name."""
     async with hub.database.read() as session:
         found = await service.find_any(session, caller, body)
@@ -68,7 +70,7 @@ async def lookup(hub: HubDep, caller: Caller, body: LookupRequest) -> dict[str, 
 
 @router.post("/install-token")
 async def install_token(
-    request: Request, hub: HubDep, caller: KnownCaller, body: InstallTokenRequest
+    request: Request, hub: HubDep, caller: KnownReader, body: InstallTokenRequest
 ) -> dict[str, Any]:
     """One short-lived token that reads several environments and nothing else, to install them together."""
     base_url = base_url_of(request, hub)
@@ -82,8 +84,6 @@ async def install_token(
                 version = await service.find_version(session, one.environment, "latest")
                 needed = await dependencies(session, caller, one, version, base_url)
                 found += [dependency.found for dependency in needed]
-    if Action.READ not in caller.actions:
-        raise Forbidden("This token may not read; it cannot hand that on.")
     names = sorted({one.environment.full_name for one in found})
     new = await _install_token(hub, caller, names)
     ends = iso(new.row.expires_at) if new.row.expires_at else None
@@ -98,29 +98,42 @@ def _owner_and_name(reference: str) -> tuple[str, str]:
 @router.get("/")
 async def list_environments(
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEnvironment,
     wanted: Annotated[ListQuery, Query()],
 ) -> dict[str, Any]:
     """A page of the environments that the caller may see; `search` is full text."""
     async with hub.database.read() as session:
         page = await search.list_environments(session, caller, wanted)
-    return {"data": [environment_row(found) for found in page.rows], "total_count": page.total}
+    rows = [environment_row(found).model_dump() for found in page.rows]
+    return {"data": stored.fitted(rows, {"description", "tags"}), "total_count": page.total}
 
 
 @router.get("/{owner}/{name}/versions")
-async def list_versions(hub: HubDep, caller: Caller, owner: str, name: str) -> dict[str, Any]:
-    """All versions, newest first."""
+async def list_versions(
+    hub: HubDep,
+    caller: ReadsEnvironment,
+    owner: str,
+    name: str,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> dict[str, Any]:
+    """Versions, newest first."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
         versions = await service.versions_of(session, found.environment.id)
         files = await service.files_of(session, found.environment.id)
     versions.sort(key=lambda version: ParsedVersion(version.version), reverse=True)
-    rows = [version_row(v, [f for f in files if f.version_id == v.id]) for v in versions]
-    return {"data": {"versions": rows}}
+    of_version: dict[str, list[File]] = {}
+    for file in files:
+        of_version.setdefault(file.version_id, []).append(file)
+    shown = versions[offset : offset + limit]
+    rows = [version_row(v, of_version.get(v.id, [])).model_dump() for v in shown]
+    fitted = stored.fitted(rows, {"yanked_reason", "files"})
+    return {"data": {"versions": fitted, "total_count": len(versions)}}
 
 
 @router.get("/{owner}/{name}/status")
-async def status(hub: HubDep, caller: Caller, owner: str, name: str) -> dict[str, Any]:
+async def status(hub: HubDep, caller: ReadsEnvironment, owner: str, name: str) -> dict[str, Any]:
     """Name, visibility and newest version."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
@@ -150,7 +163,7 @@ async def status(hub: HubDep, caller: Caller, owner: str, name: str) -> dict[str
 @router.get("/{owner}/{name}/@{reference}/inspect")
 async def inspect(
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEnvironment,
     owner: str,
     name: str,
     reference: str,
@@ -170,7 +183,9 @@ async def inspect(
         entries = _entries_below(archive.members, path, iso(archive.uploaded_at))
         if path and not entries:
             raise NotFound(f"There is nothing at {path[:200]!r} in this version.")
-        answer = {"kind": "directory", "path": path, "entries": entries, "truncated": False}
+        shown = _first_that_fit(entries)
+        is_cut = len(shown) < len(entries)
+        answer = {"kind": "directory", "path": path, "entries": shown, "truncated": is_cut}
         return {"data": {**answer, "version_id": version.id}}
     content = await _read_source(hub, archive.sha256, path, max_bytes)
     return {
@@ -199,18 +214,30 @@ def _entries_below(members: list[dict[str, Any]], path: str, moment: str) -> lis
     return [entries[name] for name in sorted(entries)]
 
 
+def _first_that_fit(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many entries as one page holds; the caller says that it was cut."""
+    left, count = stored.PAGE_BYTES, 0
+    for entry in entries:
+        left -= len(stored.encoded(entry, "An entry")) + 1
+        if left < 0:
+            break
+        count += 1
+    return entries[:count]
+
+
 async def _read_source(hub: Hub, sha256: str, path: str, max_bytes: int) -> bytes:
     local = hub.store.local_path(sha256)
-    if local is not None:
-        return await asyncio.to_thread(read_member, local, path, max_bytes)
-    with staging_path(hub.settings) as copy:
-        await stage(hub.store.read(sha256), copy, hub.settings.max_source_bytes)
-        return await asyncio.to_thread(read_member, copy, path, max_bytes)
+    async with hub.unpacking:
+        if local is not None:
+            return await asyncio.to_thread(read_member, local, path, max_bytes)
+        with staging_path(hub.settings) as copy:
+            await stage(hub.store.read(sha256), copy, hub.settings.max_source_bytes)
+            return await asyncio.to_thread(read_member, copy, path, max_bytes)
 
 
 @router.get("/{owner}/{name}/@{reference}/pylock.toml", response_class=PlainTextResponse)
 async def pylock_file(
-    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, reference: str
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, reference: str
 ) -> Response:
     """The version pinned by address and hash, as PEP 751 has it."""
     async with hub.database.read() as session:
@@ -227,7 +254,7 @@ async def pylock_file(
 
 @router.get("/{owner}/{name}/@{reference}")
 async def details(
-    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, reference: str
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, reference: str
 ) -> dict[str, Any]:
     """Everything about one version, with the ways to install and download it."""
     async with hub.database.read() as session:
@@ -250,7 +277,8 @@ async def details(
     together = [found.environment, *(one.found.environment for one in needed)]
     is_private = any(environment.visibility == "PRIVATE" for environment in together)
     token = None
-    if (is_private or not hub.settings.anonymous_read) and files and Action.READ in caller.actions:
+    may_read = caller.is_known and Action.READ in caller.actions
+    if (is_private or not hub.settings.anonymous_read) and files and may_read:
         names = sorted({environment.full_name for environment in together})
         token = (await _install_token(hub, caller, names)).text
     answer = environment_answer(
@@ -268,24 +296,18 @@ async def details(
 async def _install_token(hub: Hub, caller: Principal, names: list[str]) -> NewToken:
     """A token that can only read these environments, for the addresses that installers are given.
 
-    They end up in terminals and logs, so it lives an hour and opens nothing else.
+    They end up in terminals and logs, so it lives an hour and opens nothing else. It is for what the caller's own
+    token is for: the other environments are public, and any token reads those.
     """
+    covered = [name for name in names if caller.covers(name)] or list(caller.environments)
+    secret, lifetime_s = hub.cipher.token_secret, hub.settings.install_token_lifetime_s
     async with hub.database.write() as session:
-        ends = utc_now() + timedelta(seconds=hub.settings.install_token_lifetime_s)
-        return await accounts.issue_token(
-            session,
-            caller.user_id or "",
-            name=f"install {', '.join(names)}"[:128],
-            actions=[Action.READ.value],
-            environments=names,
-            expires_at=await accounts.end_within(session, caller, ends),
-            kind="install",
-        )
+        return await accounts.install_token(session, caller, secret, covered, lifetime_s)
 
 
 @router.patch("/{owner}/{name}")
 async def change(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str, body: EnvironmentPatch
+    hub: HubDep, caller: Manages, owner: str, name: str, body: EnvironmentPatch
 ) -> dict[str, Any]:
     """Change visibility, status, description or tags."""
     async with hub.database.write() as session:
@@ -298,7 +320,7 @@ async def change(
 
 @router.post("/{owner}/{name}/@{reference}/yank")
 async def yank(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str, reference: str, body: YankRequest
+    hub: HubDep, caller: Manages, owner: str, name: str, reference: str, body: YankRequest
 ) -> dict[str, Any]:
     """Take a version out of normal resolution, or put it back."""
     async with hub.database.write() as session:
@@ -312,18 +334,20 @@ async def yank(
 @router.put("/{owner}/{name}/star")
 @router.delete("/{owner}/{name}/star")
 async def star(
-    request: Request, hub: HubDep, caller: KnownCaller, owner: str, name: str
+    request: Request, hub: HubDep, caller: KnownReader, owner: str, name: str
 ) -> dict[str, Any]:
     """Put (PUT) or take (DELETE) the caller's star."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, lock=True)
+        if not caller.covers(found.environment.full_name):
+            raise Forbidden(f"This token is not for {found.environment.full_name}.")
         stars = await search.set_star(session, caller, found, request.method == "PUT")
     return {"data": {"stars": stars, "starred": request.method == "PUT"}}
 
 
 @router.post("/{owner}/{name}/fork")
 async def fork(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str, body: ForkRequest
+    hub: HubDep, caller: Publishes, owner: str, name: str, body: ForkRequest
 ) -> dict[str, Any]:
     """Copy the newest version to the caller or a team; the files are shared, not copied."""
     async with hub.database.write() as session:
@@ -344,7 +368,7 @@ async def fork(
 
 @router.delete("/{owner}/{name}/@{reference}")
 async def delete_version(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str, reference: str
+    hub: HubDep, caller: Manages, owner: str, name: str, reference: str
 ) -> dict[str, Any]:
     """Delete a version by number or content hash; the number stays used."""
     async with hub.database.write() as session:
@@ -354,9 +378,7 @@ async def delete_version(
 
 
 @router.delete("/{owner}/{name}")
-async def delete_environment(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str
-) -> dict[str, Any]:
+async def delete_environment(hub: HubDep, caller: Manages, owner: str, name: str) -> dict[str, Any]:
     """Delete an environment with all versions; the name stays with its owner."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
@@ -365,7 +387,7 @@ async def delete_environment(
 
 
 @router.delete("/{environment_id}")
-async def delete_by_id(hub: HubDep, caller: KnownCaller, environment_id: str) -> dict[str, Any]:
+async def delete_by_id(hub: HubDep, caller: Manages, environment_id: str) -> dict[str, Any]:
     """As above, by id."""
     if not environment_id:
         raise BadRequest("Name the environment to delete.")

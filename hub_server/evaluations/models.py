@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from hub_server.changes.models import Serial
+from hub_server.changes.models import Serial as Large
 from hub_server.database import Base, new_id, utc_now
 
 
@@ -26,14 +26,22 @@ class Evaluation(Base):
     model_name: Mapped[str | None] = mapped_column(String(300), index=True)
     run_id: Mapped[str | None] = mapped_column(String(300))
     suite_id: Mapped[str | None] = mapped_column(String(300))
-    details: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    summary: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """What a list shows of the three that follow: short, whatever was sent."""
+    details: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
     """Dataset, framework, task type, description and tags."""
-    run_metadata: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    run_metadata: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
+    metadata_bytes: Mapped[int] = mapped_column(default=0)
+    """Of `run_metadata` as JSON."""
     sample_count: Mapped[int] = mapped_column(default=0)
+    stored_bytes: Mapped[int] = mapped_column(Large, default=0)
+    """What the evaluation takes of its owner's quota, samples included."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     finalized_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    """Deleted: nobody sees it, and its samples go little by little."""
 
 
 class EvaluatedEnvironment(Base):
@@ -61,11 +69,16 @@ class Sample(Base):
     """One rollout, as the client sent it."""
 
     __tablename__ = "samples"
-    __table_args__ = (UniqueConstraint("evaluation_id", "key"),)
+    __table_args__ = (
+        UniqueConstraint("evaluation_id", "key"),
+        Index("ix_samples_page", "evaluation_id", "id"),
+    )
 
-    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(Large, primary_key=True, autoincrement=True)
     evaluation_id: Mapped[str] = mapped_column(ForeignKey("evaluations.id"))
     key: Mapped[str] = mapped_column(String(200))
     """What makes it the same sample when it is sent again."""
     body: Mapped[bytes] = mapped_column(LargeBinary)
     """Compressed JSON."""
+    size_bytes: Mapped[int | None]
+    """Of the JSON; null for samples of releases that did not count it."""

@@ -4,21 +4,47 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from hub_server import stored
+from hub_server.access import (
+    PUBLIC,
+    AnyCaller,
+    Evaluates,
+    HubRoute,
+    ReadsEvaluation,
+    body_pieces,
+)
 from hub_server.database import iso
-from hub_server.errors import NotOffered
-from hub_server.evaluations import service
+from hub_server.errors import BadRequest, NotOffered
+from hub_server.evaluations import samples, service
 from hub_server.evaluations.service import Row
-from hub_server.hub import Caller, Hub, HubDep, KnownCaller, base_url_of
+from hub_server.hub import Hub, HubDep, base_url_of
+from hub_server.storage.service import stage, staging_path
 from verifiers.hub.wire import EvaluationPatch, EvaluationRequest, FinalizeEvaluation
 
-router = APIRouter(prefix="/api/v1", tags=["evaluations"])
+router = APIRouter(prefix="/api/v1", tags=["evaluations"], route_class=HubRoute)
+
+_CUT_IN_LISTS = {
+    "name",
+    "error_message",
+    "environment_names",
+    "environments",
+    "model_name",
+    "run_id",
+} | {
+    "suite_id",
+    "dataset",
+    "framework",
+    "task_type",
+    "tags",
+    "metrics",
+}
 
 
-def _answer(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
+def _summary(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
+    """An evaluation in a list: nothing in it is as long as its sender likes."""
     evaluation = row.evaluation
-    metadata = {"num_examples": None, "rollouts_per_example": None, **evaluation.run_metadata}
     return {
         "evaluation_id": evaluation.id,
         "id": evaluation.id,
@@ -32,9 +58,10 @@ def _answer(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
         "suite_id": evaluation.suite_id,
         "is_public": evaluation.is_public,
         "is_hosted": False,
-        **evaluation.details,
-        "metadata": metadata,
-        "metrics": evaluation.metrics,
+        # Clients read both keys of `metadata`, and it must be an object.
+        "metadata": {"num_examples": None, "rollouts_per_example": None},
+        **evaluation.summary,
+        "metadata_bytes": evaluation.metadata_bytes,
         "total_samples": evaluation.sample_count,
         "viewer_url": f"{base_url_of(request, hub)}/dashboard/evaluations/{evaluation.id}",
         "created_at": iso(evaluation.created_at),
@@ -43,29 +70,42 @@ def _answer(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
     }
 
 
+async def _answer(session: Any, row: Row, request: Request, hub: Hub) -> Response:
+    """One evaluation with everything, written inside its transaction: what cannot be sent is not kept."""
+    evaluation = row.evaluation
+    answer = _summary(row, request, hub)
+    is_whole = await service.load(session, evaluation, hub.settings.max_metadata_bytes)
+    answer |= evaluation.details
+    answer["metrics"] = evaluation.metrics
+    if is_whole:
+        answer["metadata"] = {**answer["metadata"], **evaluation.run_metadata}
+    else:
+        answer["metadata_left_out"] = f"/api/v1/evaluations/{evaluation.id}/metadata"
+    return Response(stored.encoded(answer, "The evaluation"), media_type="application/json")
+
+
 @router.post("/evaluations/")
 async def create(
-    request: Request, hub: HubDep, caller: KnownCaller, body: EvaluationRequest
-) -> dict[str, Any]:
+    request: Request, hub: HubDep, caller: Evaluates, body: EvaluationRequest
+) -> Response:
     """Open an evaluation."""
     async with hub.database.write() as session:
-        evaluation = await service.create(session, caller, body)
-        row = await service.find(session, caller, evaluation.id)
-    return _answer(row, request, hub)
+        row = await service.create(session, caller, body, hub.settings)
+        return await _answer(session, row, request, hub)
 
 
 @router.get("/evaluations/")
 async def list_evaluations(
     request: Request,
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEvaluation,
     skip: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     environment_name: str | None = None,
     suite_id: str | None = None,
     team_id: str | None = None,
-) -> dict[str, Any]:
-    """Evaluations that the caller may see, newest first."""
+) -> Response:
+    """Evaluations that the caller may see, newest first. The whole metadata is at `/metadata` of each."""
     async with hub.database.read() as session:
         rows, total = await service.page(
             session,
@@ -76,85 +116,107 @@ async def list_evaluations(
             suite_id=suite_id,
             team_id=team_id,
         )
-    return {"evaluations": [_answer(row, request, hub) for row in rows], "total": total}
+    shown = stored.fitted([_summary(row, request, hub) for row in rows], _CUT_IN_LISTS)
+    text = stored.encoded({"evaluations": shown, "total": total}, "The list")
+    return Response(text, media_type="application/json")
 
 
 @router.get("/evaluations/{evaluation_id}")
-async def get(request: Request, hub: HubDep, caller: Caller, evaluation_id: str) -> dict[str, Any]:
+async def get(
+    request: Request, hub: HubDep, caller: ReadsEvaluation, evaluation_id: str
+) -> Response:
     """One evaluation."""
     async with hub.database.read() as session:
         row = await service.find(session, caller, evaluation_id)
-    return _answer(row, request, hub)
+        try:
+            return await _answer(session, row, request, hub)
+        except BadRequest:  # stored without a check by an earlier release, and not mended since
+            evaluation = row.evaluation
+            whole = {**evaluation.details, "metrics": evaluation.metrics}
+            answer = stored.mended({**_summary(row, request, hub), **whole})
+            return Response(stored.encoded(answer, "It"), media_type="application/json")
+
+
+@router.get("/evaluations/{evaluation_id}/metadata")
+async def metadata(hub: HubDep, caller: ReadsEvaluation, evaluation_id: str) -> Response:
+    """The whole metadata of an evaluation."""
+    async with hub.database.read() as session:
+        row = await service.find(session, caller, evaluation_id)
+        text = await service.metadata_text(session, row.evaluation.id)
+    return Response(text.encode(), media_type="application/json")
 
 
 @router.put("/evaluations/{evaluation_id}")
 async def change(
-    request: Request,
-    hub: HubDep,
-    caller: KnownCaller,
-    evaluation_id: str,
-    body: EvaluationPatch,
-) -> dict[str, Any]:
+    request: Request, hub: HubDep, caller: Evaluates, evaluation_id: str, body: EvaluationPatch
+) -> Response:
     """Change an evaluation, or close it as failed or cancelled."""
     async with hub.database.write() as session:
-        row = await service.change(session, caller, evaluation_id, body)
-    return _answer(row, request, hub)
+        row = await service.change(session, caller, evaluation_id, body, hub.settings)
+        return await _answer(session, row, request, hub)
+
+
+@router.delete("/evaluations/{evaluation_id}")
+async def delete(hub: HubDep, caller: Evaluates, evaluation_id: str) -> dict[str, Any]:
+    """Delete an evaluation with its samples."""
+    async with hub.database.write() as session:
+        await service.delete(session, caller, evaluation_id)
+    return {"success": True, "evaluation_id": evaluation_id}
 
 
 @router.post("/evaluations/{evaluation_id}/finalize")
 async def finalize(
     request: Request,
     hub: HubDep,
-    caller: KnownCaller,
+    caller: Evaluates,
     evaluation_id: str,
     body: FinalizeEvaluation | None = None,
-) -> dict[str, Any]:
+) -> Response:
     """Close an evaluation with its final metrics."""
     async with hub.database.write() as session:
         metrics = body.metrics if body else None
-        row = await service.finalize(session, caller, evaluation_id, metrics)
-    return _answer(row, request, hub)
+        row = await service.finalize(session, caller, evaluation_id, metrics, hub.settings)
+        return await _answer(session, row, request, hub)
 
 
 @router.post("/evaluations/{evaluation_id}/samples")
 async def add_samples(
-    request: Request, hub: HubDep, caller: KnownCaller, evaluation_id: str
+    request: Request, hub: HubDep, caller: Evaluates, evaluation_id: str
 ) -> dict[str, Any]:
     """Add a batch `{"samples": [...]}`; batches may come in parallel, in any order and twice."""
     async with hub.database.read() as session:
         await service.find(session, caller, evaluation_id)
-    batch = await asyncio.to_thread(service.read_batch, await request.body())
-    async with hub.database.write() as session:
-        new = await service.add_samples(session, caller, evaluation_id, batch)
+    settings = hub.settings
+    with staging_path(settings) as path:
+        await stage(body_pieces(request), path, settings.max_batch_bytes)
+        async with hub.batches.turn(caller):
+            batch = await asyncio.to_thread(samples.read_batch, path, settings.max_sample_bytes)
+            new = await samples.store(hub.database, caller, evaluation_id, batch, settings)
     return {"samples_pushed": len(batch.rows), "samples_new": new}
 
 
 @router.get("/evaluations/{evaluation_id}/samples", response_class=Response)
 async def read_samples(
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEvaluation,
     evaluation_id: str,
     page: Annotated[int, Query(ge=1)] = 1,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """A page of samples, as they were sent."""
+    """A page of samples, as they were sent. One that does not fit is replaced by an object with `left_out`."""
     async with hub.database.read() as session:
         row = await service.find(session, caller, evaluation_id)
-        bodies = await service.samples(session, evaluation_id, page, limit)
+        planned = await samples.plan(session, evaluation_id, page, limit)
     total = row.evaluation.sample_count
-    more = "true" if page * limit < total else "false"
+    more = b"true" if page * limit < total else b"false"
+    end = b'],"total":%d,"page":%d,"limit":%d,"has_more":%s}' % (total, page, limit, more)
+    most = hub.settings.max_samples_page_bytes
     # The samples are JSON already: put together, not parsed and written again.
-    text = b'{"samples":[%s],"total":%d,"page":%d,"limit":%d,"has_more":%s}' % (
-        b",".join(bodies),
-        total,
-        page,
-        limit,
-        more.encode(),
-    )
-    return Response(text, media_type="application/json")
+    pieces = samples.page_pieces(hub.database, planned, end, most)
+    return StreamingResponse(pieces, media_type="application/json")
 
 
-@router.post("/traces", response_class=JSONResponse)
+@router.post("/traces", response_class=JSONResponse, dependencies=[PUBLIC])
 async def traces() -> Response:
     """Declined in the words at which clients fall back to sending samples.
 
@@ -167,6 +229,6 @@ async def traces() -> Response:
 @router.post("/hosted-evaluations")
 @router.get("/hosted-evaluations/{rest:path}")
 @router.patch("/hosted-evaluations/{rest:path}")
-async def hosted(caller: KnownCaller, rest: str = "") -> dict[str, Any]:
+async def hosted(caller: AnyCaller, rest: str = "") -> dict[str, Any]:
     """This hub does not run evaluations."""
     raise NotOffered("This hub does not run evaluations; run `vf-eval` and push the results.")

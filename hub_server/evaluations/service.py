@@ -1,33 +1,39 @@
-"""Evaluations: opening, filling, closing, reading."""
+"""Evaluations: opening, closing, reading, deleting. What they consist of is in `samples`."""
 
-import hashlib
-import zlib
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import orjson
-from sqlalchemy import ColumnElement, and_, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Text, and_, cast, exists, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hub_server.accounts.authorisation import Action, Principal, require_account, require_owner
+from hub_server import stored
+from hub_server.accounts.authorisation import (
+    ROLE_ACTIONS,
+    Action,
+    Principal,
+    require_account,
+    require_owner,
+)
 from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
-from hub_server.database import inserter, utc_now
+from hub_server.database import utc_now
 from hub_server.environments.models import Environment, Version
 from hub_server.environments.names import normalized
-from hub_server.environments.service import find_by_id, readable_by
+from hub_server.environments.service import covered_by, find_by_id, readable_by
 from hub_server.environments.versions import canonical
-from hub_server.errors import BadRequest, Conflict, NotFound
-from hub_server.evaluations.models import (
-    EvaluatedEnvironment,
-    Evaluation,
-    Sample,
-    SampleBatch,
-)
+from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge
+from hub_server.evaluations.models import EvaluatedEnvironment, Evaluation
+from hub_server.limits import check_quota
+from hub_server.settings import Settings
 from verifiers.hub.wire import EvaluationPatch, EvaluationRequest
 
 OPEN = ("PENDING", "RUNNING")
 _DETAILS = ("dataset", "framework", "task_type", "description", "tags")
-_ROWS_AT_ONCE = 500
+_LOADED_WHEN_ASKED = ("details", "metrics", "run_metadata")
+ROW_BYTES = 1024
+"""What an evaluation takes of the quota when it is empty."""
+_MAX_SHOWN_METRICS = 20
 
 
 class Subject(NamedTuple):
@@ -49,9 +55,12 @@ class Row(NamedTuple):
 
 def _readable(caller: Principal) -> ColumnElement[bool]:
     """Own and team evaluations, and public ones whose environments the caller may all see."""
+    alive = Evaluation.deleted_at.is_(None)
+    if caller.is_unlimited_admin:
+        return and_(alive, _in_token(caller))
     mine: ColumnElement[bool] = false()
     if Action.READ in caller.actions:
-        mine = Evaluation.owner_id.in_(caller.readable_owners())
+        mine = and_(Evaluation.owner_id.in_(caller.readable_owners()), _in_token(caller))
     hidden = exists().where(
         EvaluatedEnvironment.evaluation_id == Evaluation.id,
         EvaluatedEnvironment.environment_id == Environment.id,
@@ -60,14 +69,23 @@ def _readable(caller: Principal) -> ColumnElement[bool]:
     open_to_all = and_(Evaluation.is_public.is_(True), ~hidden)
     if not (caller.sees_public or caller.is_known):
         open_to_all = false()
-    if caller.is_unlimited_admin:
+    return and_(alive, or_(mine, open_to_all))
+
+
+def _in_token(caller: Principal) -> ColumnElement[bool]:
+    """The condition of evaluations that the caller's token is for: of its environments, and of no other one."""
+    if caller.is_everywhere:
         return Evaluation.id.is_not(None)
-    # A token for some environments sees only evaluations of those, even its owner's.
-    in_scope = and_(mine, ~hidden) if not caller.is_everywhere else mine
-    return or_(in_scope, open_to_all)
+    of = EvaluatedEnvironment.evaluation_id == Evaluation.id
+    other = exists().where(
+        of, EvaluatedEnvironment.environment_id == Environment.id, ~covered_by(caller)
+    )
+    return and_(exists().where(of), ~other)
 
 
-async def create(session: AsyncSession, caller: Principal, wanted: EvaluationRequest) -> Evaluation:
+async def create(
+    session: AsyncSession, caller: Principal, wanted: EvaluationRequest, settings: Settings
+) -> Row:
     """Open an evaluation. Raises NotFound for an environment the caller cannot see."""
     require_account(caller, Action.EVALUATE)
     if not wanted.environments and not wanted.run_id:
@@ -78,6 +96,7 @@ async def create(session: AsyncSession, caller: Principal, wanted: EvaluationReq
         if owner is None:
             raise NotFound(f"Team {owner_id[:60]} not found.")
         require_owner(caller, Action.EVALUATE, owner_id, owner.slug)
+    await _check_count(session, owner_id, settings.max_evaluations)
     evaluation = Evaluation(
         owner_id=owner_id,
         created_by=caller.user_id or "",
@@ -86,14 +105,22 @@ async def create(session: AsyncSession, caller: Principal, wanted: EvaluationReq
         model_name=wanted.model_name,
         run_id=wanted.run_id,
         suite_id=wanted.suite_id,
-        details={key: getattr(wanted, key) for key in _DETAILS},
-        run_metadata=wanted.metadata or {},
-        metrics=wanted.metrics or {},
+        stored_bytes=0,
+        metadata_bytes=0,
+        details={},
+        run_metadata={},
+        metrics={},
     )
     session.add(evaluation)
+    details = {key: getattr(wanted, key) for key in _DETAILS}
+    await _describe(
+        session, evaluation, details, wanted.metadata or {}, wanted.metrics or {}, settings
+    )
     await session.flush()
     for reference in {item.id: item for item in wanted.environments or []}.values():
         found = await find_by_id(session, caller, reference.id)
+        if not caller.covers(found.environment.full_name):
+            raise Forbidden(f"This token is not for {found.environment.full_name}.")
         version_id = await _version_id(session, found.environment, reference.version_id)
         session.add(
             EvaluatedEnvironment(
@@ -102,8 +129,74 @@ async def create(session: AsyncSession, caller: Principal, wanted: EvaluationReq
                 version_id=version_id,
             )
         )
+    if not wanted.environments and not caller.is_everywhere:
+        raise Forbidden("This token is for environments; name those that were evaluated.")
     record_audit(session, caller, "evaluation.create", evaluation.id, name=wanted.name)
-    return evaluation
+    await session.flush()
+    subjects = await _subjects(session, caller, [evaluation.id])
+    return Row(evaluation, subjects.get(evaluation.id, []))
+
+
+async def _check_count(session: AsyncSession, owner_id: str, most: int) -> None:
+    query = select(func.count()).where(
+        Evaluation.owner_id == owner_id, Evaluation.deleted_at.is_(None)
+    )
+    if (await session.scalar(query) or 0) >= most:
+        raise TooLarge(f"The owner has {most} evaluations, the maximum. Delete some first.")
+
+
+async def _describe(
+    session: AsyncSession,
+    evaluation: Evaluation,
+    details: dict[str, Any],
+    metadata: dict[str, Any],
+    metrics: dict[str, Any],
+    settings: Settings,
+) -> None:
+    """Set what describes an evaluation, within its limits and the owner's quota. Raises TooLarge, BadRequest."""
+    most = settings.max_metadata_bytes
+    before = await _described_bytes(session, evaluation)
+    metadata_bytes = len(stored.encoded(metadata, "The metadata", most))
+    others = stored.encoded(metrics, "The metrics", most // 4), stored.encoded(details, "The rest")
+    added = ROW_BYTES + metadata_bytes + sum(map(len, others)) - before
+    if added > 0:
+        owner = await owner_by_id(session, evaluation.owner_id)
+        slug = owner.slug if owner else "The owner"
+        await check_quota(session, evaluation.owner_id, slug, added, settings.owner_quota_bytes)
+    evaluation.details, evaluation.run_metadata, evaluation.metrics = details, metadata, metrics
+    evaluation.metadata_bytes = metadata_bytes
+    evaluation.stored_bytes = max(0, evaluation.stored_bytes + added)
+    evaluation.summary = summary_of(details, metadata, metrics)
+
+
+async def _described_bytes(session: AsyncSession, evaluation: Evaluation) -> int:
+    """What the description takes of the quota as it is; nothing before it is counted for the first time."""
+    if evaluation.stored_bytes == 0:
+        return 0
+    values = (evaluation.details, evaluation.run_metadata, evaluation.metrics)
+    return ROW_BYTES + sum(len(stored.encoded(stored.mended(value), "It")) for value in values)
+
+
+def summary_of(
+    details: Mapping[str, Any], metadata: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a list shows: short texts and numbers, whatever was sent."""
+    counts = {key: _number(metadata.get(key)) for key in ("num_examples", "rollouts_per_example")}
+    shown = {str(key)[:100]: value for key, value in metrics.items() if _number(value) is not None}
+    texts = {key: details[key][:200] for key in _DETAILS[:3] if isinstance(details.get(key), str)}
+    tags = [tag[:64] for tag in details.get("tags") or [] if isinstance(tag, str)]
+    return {
+        **dict.fromkeys(_DETAILS[:3]),
+        **texts,
+        "tags": tags[:10],
+        "metadata": counts,
+        "metrics": dict(list(shown.items())[:_MAX_SHOWN_METRICS]),
+    }
+
+
+def _number(value: Any) -> int | float | None:
+    is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63
+    return value if is_number else None
 
 
 async def _version_id(
@@ -123,10 +216,12 @@ async def _version_id(
     return found
 
 
-async def find(session: AsyncSession, caller: Principal, evaluation_id: str) -> Row:
+async def find(
+    session: AsyncSession, caller: Principal, evaluation_id: str, *, lock: bool = False
+) -> Row:
     """An evaluation that the caller may read."""
     query = select(Evaluation).where(Evaluation.id == evaluation_id, _readable(caller))
-    evaluation = await session.scalar(query)
+    evaluation = await session.scalar(query.with_for_update() if lock else query)
     if evaluation is None:
         raise NotFound(f"Evaluation {evaluation_id[:60]} not found.")
     subjects = await _subjects(session, caller, [evaluation.id])
@@ -135,13 +230,29 @@ async def find(session: AsyncSession, caller: Principal, evaluation_id: str) -> 
 
 async def find_own(session: AsyncSession, caller: Principal, evaluation_id: str) -> Row:
     """An evaluation that the caller may change, locked. Raises NotFound, Forbidden."""
-    row = await find(session, caller, evaluation_id)
+    row = await find(session, caller, evaluation_id, lock=True)
     owner = await owner_by_id(session, row.evaluation.owner_id)
     require_owner(
         caller, Action.EVALUATE, row.evaluation.owner_id, owner.slug if owner else "its owner"
     )
-    await session.refresh(row.evaluation, with_for_update=True)
+    in_token = select(Evaluation.id).where(Evaluation.id == evaluation_id, _in_token(caller))
+    if await session.scalar(in_token) is None:
+        raise Forbidden("This token is not for the environments of this evaluation.")
     return row
+
+
+async def load(session: AsyncSession, evaluation: Evaluation, max_metadata_bytes: int) -> bool:
+    """Load what lists leave out; False without metadata that is larger than this, from an earlier release."""
+    await session.flush()  # refreshing would undo what is not written yet
+    is_whole = evaluation.metadata_bytes <= max_metadata_bytes
+    await session.refresh(evaluation, _LOADED_WHEN_ASKED if is_whole else _LOADED_WHEN_ASKED[:2])
+    return is_whole
+
+
+async def metadata_text(session: AsyncSession, evaluation_id: str) -> str:
+    """The metadata as JSON, as the database has it."""
+    query = select(cast(Evaluation.run_metadata, Text)).where(Evaluation.id == evaluation_id)
+    return await session.scalar(query) or "{}"
 
 
 async def _subjects(
@@ -219,92 +330,12 @@ async def page(
     return rows, await session.scalar(count) or 0
 
 
-class Batch(NamedTuple):
-    """Samples as they will be stored."""
-
-    sha256: str
-    rows: list[tuple[str, bytes]]
-    """Key and compressed JSON."""
-
-
-def read_batch(body: bytes) -> Batch:
-    """The samples of a request body. Pure; call it from a thread, bodies are large.
-
-    A sample is known by `sample_id`, or by example and rollout number; one without either is known by
-    its place in its batch, since two rollouts may well be equal to the last character.
-    """
-    try:
-        samples = orjson.loads(body)["samples"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise BadRequest('Send {"samples": [...]}: the body is not JSON of this form.') from error
-    if not isinstance(samples, list) or not all(isinstance(s, dict) for s in samples):
-        raise BadRequest("`samples` must be a list of objects.")
-    digest = hashlib.sha256(body).hexdigest()
-    rows = {
-        _sample_key(sample, f"{digest[:32]}:{place}"): zlib.compress(orjson.dumps(sample), 3)
-        for place, sample in enumerate(samples)
-    }
-    return Batch(digest, list(rows.items()))
-
-
-def _sample_key(sample: dict[str, Any], otherwise: str) -> str:
-    if sample.get("sample_id") not in (None, ""):
-        return f"id:{str(sample['sample_id'])[:190]}"
-    example, rollout = sample.get("example_id"), sample.get("rollout_number")
-    if example is not None and rollout is not None:
-        return f"ex:{str(example)[:90]}:{str(rollout)[:90]}"
-    return otherwise
-
-
-async def add_samples(
-    session: AsyncSession, caller: Principal, evaluation_id: str, batch: Batch
-) -> int:
-    """Store a batch; how many of its samples are new. The same batch again adds nothing."""
-    row = await find_own(session, caller, evaluation_id)
-    if row.evaluation.status in ("FAILED", "CANCELLED"):
-        raise Conflict(f"The evaluation is {row.evaluation.status}; it takes no more samples.")
-    insert = inserter(session)
-    seen = await session.get(SampleBatch, (evaluation_id, batch.sha256))
-    if seen is not None:
-        return 0
-    session.add(SampleBatch(evaluation_id=evaluation_id, sha256=batch.sha256))
-    before = await _count(session, evaluation_id)
-    for start in range(0, len(batch.rows), _ROWS_AT_ONCE):
-        values = [
-            {"evaluation_id": evaluation_id, "key": key, "body": body}
-            for key, body in batch.rows[start : start + _ROWS_AT_ONCE]
-        ]
-        await session.execute(
-            insert(Sample)
-            .values(values)
-            .on_conflict_do_nothing(index_elements=["evaluation_id", "key"])
-        )
-    row.evaluation.sample_count = await _count(session, evaluation_id)
-    row.evaluation.updated_at = utc_now()
-    return row.evaluation.sample_count - before
-
-
-async def _count(session: AsyncSession, evaluation_id: str) -> int:
-    query = select(func.count()).select_from(Sample).where(Sample.evaluation_id == evaluation_id)
-    return await session.scalar(query) or 0
-
-
-async def samples(
-    session: AsyncSession, evaluation_id: str, page_number: int, limit: int
-) -> list[bytes]:
-    """A page (from 1) of samples in the order they came, as JSON."""
-    query = (
-        select(Sample.body)
-        .where(Sample.evaluation_id == evaluation_id)
-        .order_by(Sample.id)
-        .offset((page_number - 1) * limit)
-        .limit(limit)
-    )
-    return [zlib.decompress(body) for body in await session.scalars(query)]
-
-
 async def change(
-    session: AsyncSession, caller: Principal, evaluation_id: str, wanted: EvaluationPatch
+    session: AsyncSession,
+    caller: Principal,
+    evaluation_id: str,
+    wanted: EvaluationPatch,
+    settings: Settings,
 ) -> Row:
     """Change an evaluation. Raises Conflict when its status would change after it was closed."""
     row = await find_own(session, caller, evaluation_id)
@@ -316,11 +347,8 @@ async def change(
     if status is not None and status != evaluation.status and evaluation.status not in OPEN:
         raise Conflict(f"The evaluation is closed as {evaluation.status}.")
     evaluation.status = status or evaluation.status
-    evaluation.details = {**evaluation.details, **{k: given[k] for k in _DETAILS if k in given}}
-    if "metadata" in given:
-        evaluation.run_metadata = {**evaluation.run_metadata, **given["metadata"]}
-    if "metrics" in given:
-        evaluation.metrics = {**evaluation.metrics, **given["metrics"]}
+    details = {key: given[key] for key in _DETAILS if key in given}
+    await _add(session, evaluation, details, given.get("metadata"), given.get("metrics"), settings)
     for field in ("name", "model_name", "is_public", "error_message"):
         if field in given:
             setattr(evaluation, field, given[field])
@@ -328,8 +356,34 @@ async def change(
     return row
 
 
+async def _add(
+    session: AsyncSession,
+    evaluation: Evaluation,
+    details: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None,
+    metrics: Mapping[str, Any] | None,
+    settings: Settings,
+) -> None:
+    """Add to what describes an evaluation; keys that are given replace those that are there."""
+    if not (details or metadata or metrics):
+        return
+    await session.refresh(evaluation, _LOADED_WHEN_ASKED)
+    await _describe(
+        session,
+        evaluation,
+        {**evaluation.details, **details},
+        {**evaluation.run_metadata, **(metadata or {})},
+        {**evaluation.metrics, **(metrics or {})},
+        settings,
+    )
+
+
 async def finalize(
-    session: AsyncSession, caller: Principal, evaluation_id: str, metrics: dict[str, Any] | None
+    session: AsyncSession,
+    caller: Principal,
+    evaluation_id: str,
+    metrics: dict[str, Any] | None,
+    settings: Settings,
 ) -> Row:
     """Close an evaluation as completed; repeating it is harmless."""
     row = await find_own(session, caller, evaluation_id)
@@ -337,7 +391,25 @@ async def finalize(
     if evaluation.status in ("FAILED", "CANCELLED"):
         raise Conflict(f"The evaluation is closed as {evaluation.status}.")
     evaluation.status = "COMPLETED"
-    evaluation.metrics = {**evaluation.metrics, **(metrics or {})}
+    await _add(session, evaluation, {}, None, metrics, settings)
     evaluation.finalized_at = evaluation.finalized_at or utc_now()
     evaluation.updated_at = utc_now()
     return row
+
+
+async def delete(session: AsyncSession, caller: Principal, evaluation_id: str) -> None:
+    """Delete an evaluation: from now on nobody sees it; `samples.purge` removes its rows.
+
+    Who opened it may delete it, and who may manage what the owner has.
+    """
+    row = await find_own(session, caller, evaluation_id)
+    evaluation = row.evaluation
+    role = caller.roles.get(evaluation.owner_id, "")
+    is_manager = Action.MANAGE in ROLE_ACTIONS.get(role, ()) or caller.is_unlimited_admin
+    if evaluation.created_by != caller.user_id and not is_manager:
+        raise Forbidden(
+            "Only the member who opened an evaluation, or an admin of the team, deletes it."
+        )
+    evaluation.deleted_at = utc_now()
+    evaluation.stored_bytes = 0
+    record_audit(session, caller, "evaluation.delete", evaluation.id, name=evaluation.name)

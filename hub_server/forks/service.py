@@ -4,7 +4,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
-from hub_server.accounts.authorisation import Action, Principal, require_owner
+from hub_server.accounts.authorisation import Action, Principal, require, require_owner
 from hub_server.accounts.service import owner_by_id, owner_by_slug
 from hub_server.changes.service import record_audit
 from hub_server.environments.dependencies import BOUND, bound_for_a_fork
@@ -25,7 +25,8 @@ async def fork(
 ) -> tuple[Found, Version]:
     """Copy the newest version to the caller, or to a team of the caller's.
 
-    Raises Conflict when the target exists. A private environment's fork is private.
+    Raises Conflict when the target exists. A private environment's fork is private, and only who may manage the
+    environment can make it.
     """
     if wanted.team_id:
         owner = await owner_by_id(session, wanted.team_id)
@@ -35,6 +36,9 @@ async def fork(
         raise NotFound(f"Owner {wanted.team_id or wanted.team_slug!r} not found.")
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     original = source.environment
+    if original.visibility == "PRIVATE":
+        # The owner of the copy can show it to everybody: a reader must not decide that.
+        require(caller, Action.MANAGE, original.place, f"Environment {original.full_name}")
     if wanted.name and wanted.name != original.name:
         raise BadRequest("A fork keeps its name: the wheel inside has it.")
     found, created = await get_or_create(

@@ -6,17 +6,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
+from hub_server.access import PUBLIC, HubRoute, ReadsEnvironment
+from hub_server.accounts.authorisation import Principal
 from hub_server.environments.dependencies import LIBRARY
 from hub_server.environments.names import is_reserved, normalized
 from hub_server.environments.schemas import REFUSED
 from hub_server.errors import Conflict, Forbidden, NotFound, Unauthorized
-from hub_server.hub import Caller, HubDep, base_url_of
+from hub_server.hub import HubDep, base_url_of
 from hub_server.index import service
 from hub_server.index.answers import Receive, Scope, Send, send_file, send_page
 from hub_server.index.cache import CachedFile, CachedPage
 from hub_server.index.service import Download, IndexPage
 
-router = APIRouter(tags=["index"])
+router = APIRouter(tags=["index"], route_class=HubRoute)
 
 
 class Sent(Response):
@@ -33,7 +35,9 @@ class Sent(Response):
 
 @router.get("/{owner}/simple/", response_class=Response)
 @router.head("/{owner}/simple/", response_class=Response)
-async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str) -> Response:
+async def owner_index(
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str
+) -> Response:
     """The projects of an owner."""
     generation = hub.pages.generation
     async with hub.database.read() as session:
@@ -44,7 +48,7 @@ async def owner_index(request: Request, hub: HubDep, caller: Caller, owner: str)
 @router.get("/{owner}/simple/{project}/", response_class=Response)
 @router.head("/{owner}/simple/{project}/", response_class=Response)
 async def owner_project(
-    request: Request, hub: HubDep, caller: Caller, owner: str, project: str
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, project: str
 ) -> Response:
     """The files of one of an owner's projects.
 
@@ -71,7 +75,7 @@ async def owner_project(
 @router.get("/{owner}/{name}/simple/", response_class=Response)
 @router.head("/{owner}/{name}/simple/", response_class=Response)
 async def environment_index(
-    request: Request, hub: HubDep, caller: Caller, owner: str, name: str
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str
 ) -> Response:
     """The one project of an environment's own index."""
     generation = hub.pages.generation
@@ -83,7 +87,7 @@ async def environment_index(
 @router.get("/{owner}/{name}/simple/{project}/", response_class=Response)
 @router.head("/{owner}/{name}/simple/{project}/", response_class=Response)
 async def environment_project(
-    request: Request, hub: HubDep, caller: Caller, owner: str, name: str, project: str
+    request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, project: str
 ) -> Response:
     """The files of an environment, and of the environments of this hub that it requires.
 
@@ -102,7 +106,7 @@ async def environment_project(
     return _page(request, hub, found._replace(is_public=False), generation)
 
 
-async def _own_page(hub: HubDep, caller: Caller, owner: str, name: str) -> IndexPage:
+async def _own_page(hub: HubDep, caller: ReadsEnvironment, owner: str, name: str) -> IndexPage:
     try:
         async with hub.database.read() as session:
             return await service.project(session, caller, owner, name, up="../../../../")
@@ -110,7 +114,7 @@ async def _own_page(hub: HubDep, caller: Caller, owner: str, name: str) -> Index
         raise _refused(caller) from None
 
 
-def _refused(caller: Caller) -> Forbidden | Unauthorized:
+def _refused(caller: Principal) -> Forbidden | Unauthorized:
     if caller.is_known:
         return Forbidden("This index does not exist or is not yours.")
     return Unauthorized("This index does not exist or needs an API token.")
@@ -131,7 +135,7 @@ def _page(request: Request, hub: HubDep, found: IndexPage, generation: object) -
 async def download(
     request: Request,
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEnvironment,
     owner: str,
     name: str,
     sha256: str,
@@ -176,7 +180,7 @@ async def download(
 async def _pinned_copy(
     request: Request,
     hub: HubDep,
-    caller: Caller,
+    caller: ReadsEnvironment,
     place: tuple[str, str],
     sha256: str,
     filename: str,
@@ -230,9 +234,9 @@ def _entry(hub: HubDep, found: Download, is_download: bool) -> CachedFile:
     )
 
 
-@router.get("/{owner}/simple", include_in_schema=False)
-@router.get("/{owner}/simple/{project}", include_in_schema=False)
-@router.get("/{owner}/{name}/simple/{project}", include_in_schema=False)
+@router.get("/{owner}/simple", include_in_schema=False, dependencies=[PUBLIC])
+@router.get("/{owner}/simple/{project}", include_in_schema=False, dependencies=[PUBLIC])
+@router.get("/{owner}/{name}/simple/{project}", include_in_schema=False, dependencies=[PUBLIC])
 async def with_slash(request: Request) -> Response:
     """Index pages end in a slash, or their relative addresses would be wrong."""
     return RedirectResponse(request.url.path.rpartition("/")[2] + "/", 301)

@@ -23,6 +23,10 @@ class LoginChallenge(Base):
     address: Mapped[str] = mapped_column(String(64), default="")
     approved_by: Mapped[str | None] = mapped_column(ForeignKey("users.id"))
     approved_at: Mapped[datetime | None]
+    granted_actions: Mapped[list[str] | None]
+    """What the approving token could hand on; null after a password, which can hand on everything."""
+    granted_environments: Mapped[list[str] | None]
+    granted_until: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
     last_polled_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -5,61 +5,58 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from hub_server.access import PUBLIC, ChangesCaller, HubRoute
 from hub_server.accounts.routes import token_answer
 from hub_server.errors import NotFound, Unauthorized
-from hub_server.hub import Hub, HubDep, KnownCaller, base_url_of
+from hub_server.hub import HubDep, base_url_of
 from hub_server.logins import service
 from hub_server.logins.service import CHALLENGE_LIFETIME, POLL_INTERVAL_S
 from verifiers.hub.wire import ApproveRequest, ChallengeRequest, PasswordLogin, SetupRequest
 
-router = APIRouter(prefix="/api/v1", tags=["login"])
+router = APIRouter(prefix="/api/v1", tags=["login"], route_class=HubRoute)
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
-def limit_address(request: Request, hub: Hub) -> None:
-    """Count an attempt for the address. Raises TooManyRequests."""
-    hub.logins.take(f"address {request.client.host if request.client else '-'}")
+def address_of(request: Request) -> str:
+    """Where a request comes from."""
+    return request.client.host if request.client else "-"
 
 
-def limit_logins(request: Request, hub: Hub, account: str) -> None:
-    """Count an attempt for the address and for the account. Raises TooManyRequests."""
-    limit_address(request, hub)
-    hub.logins.take(f"account {account.lower()[:128]}")
-
-
-@router.post("/setup")
+@router.post("/setup", dependencies=[PUBLIC])
 async def setup(request: Request, hub: HubDep, body: SetupRequest) -> dict[str, Any]:
     """Make the first administrator with the token that the server printed."""
-    limit_logins(request, hub, "setup")
+    hub.logins.attempt(address_of(request), "setup")
     async with hub.database.write() as session:
         new = await service.use_setup_token(session, body)
     return {"data": token_answer(new.row, new.text)}
 
 
-@router.post("/login")
+@router.post("/login", dependencies=[PUBLIC])
 async def log_in(request: Request, hub: HubDep, body: PasswordLogin) -> dict[str, Any]:
     """A session token for a name and password."""
-    limit_logins(request, hub, body.username)
+    address = address_of(request)
+    hub.logins.attempt(address, body.username)
     new = await service.log_in(hub.database, body)
+    hub.logins.succeeded(address, body.username)
     return {"data": token_answer(new.row, new.text)}
 
 
-@router.post("/auth_challenge/generate")
+@router.post("/auth_challenge/generate", dependencies=[PUBLIC])
 async def start_challenge(request: Request, hub: HubDep, body: ChallengeRequest) -> dict[str, Any]:
     """Begin `prime login`: a code for the browser and a secret to poll with."""
-    limit_address(request, hub)  # nothing that all people share: anybody could use it up
+    hub.logins.start(address_of(request))  # nothing that all share: anybody could use it up
     async with hub.database.write() as session:
         challenge = await service.start_challenge(
             session,
             kind="rsa",
             public_key_pem=body.encryptionPublicKey,
             client=request.headers.get("user-agent", ""),
-            address=request.client.host if request.client else "",
+            address=address_of(request),
         )
     return {"challenge": challenge.code, "status_auth_token": challenge.secret}
 
 
-@router.get("/auth_challenge/status")
+@router.get("/auth_challenge/status", dependencies=[PUBLIC])
 async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dict[str, Any]:
     """The token, encrypted with the client's key, once a person has approved; null before."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -73,23 +70,23 @@ async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dic
 
 
 @router.post("/auth_challenge/approve")
-async def approve(hub: HubDep, caller: KnownCaller, body: ApproveRequest) -> dict[str, Any]:
+async def approve(hub: HubDep, caller: ChangesCaller, body: ApproveRequest) -> dict[str, Any]:
     """Let the client that shows this code act for the caller."""
     async with hub.database.write() as session:
         await service.approve(session, caller, body.code)
     return {"data": {"success": True}}
 
 
-@router.post("/oauth/device")
+@router.post("/oauth/device", dependencies=[PUBLIC])
 async def start_device(request: Request, hub: HubDep) -> dict[str, Any]:
     """Begin the device flow (RFC 8628)."""
-    limit_address(request, hub)
+    hub.logins.start(address_of(request))
     async with hub.database.write() as session:
         challenge = await service.start_challenge(
             session,
             kind="device",
             client=request.headers.get("user-agent", ""),
-            address=request.client.host if request.client else "",
+            address=address_of(request),
         )
     page = f"{base_url_of(request, hub)}/dashboard/tokens/challenge"
     return {
@@ -102,7 +99,7 @@ async def start_device(request: Request, hub: HubDep) -> dict[str, Any]:
     }
 
 
-@router.post("/oauth/token", response_class=JSONResponse)
+@router.post("/oauth/token", response_class=JSONResponse, dependencies=[PUBLIC])
 async def device_token(request: Request, hub: HubDep) -> Response:
     """Poll for the token of the device flow."""
     form = await request.form(max_fields=20)

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts import passwords
 from hub_server.accounts.authorisation import Action, Principal, require_account
+from hub_server.accounts.models import User
 from hub_server.accounts.service import (
     DEFAULT_ACTIONS,
     NewToken,
@@ -72,8 +73,8 @@ async def use_setup_token(session: AsyncSession, wanted: SetupRequest) -> NewTok
     )
 
 
-async def log_in(database: Database, wanted: PasswordLogin) -> NewToken:
-    """A session token for a name and password. Raises Unauthorized without saying what was wrong.
+async def person_behind(database: Database, wanted: PasswordLogin) -> User:
+    """The person with this name and password. Raises Unauthorized without saying what was wrong.
 
     The slow hash runs outside of any transaction.
     """
@@ -83,6 +84,12 @@ async def log_in(database: Database, wanted: PasswordLogin) -> NewToken:
     right = await passwords.matches(wanted.password, user.password_hash if user else None)
     if user is None or not right or user.disabled_at is not None:
         raise Unauthorized("The username or password is wrong.")
+    return user
+
+
+async def log_in(database: Database, wanted: PasswordLogin) -> NewToken:
+    """A session token for a name and password. Raises Unauthorized."""
+    user = await person_behind(database, wanted)
     actions = [a.value for a in Action if a is not Action.ADMIN or user.is_admin]
     async with database.write() as session:
         record_audit(session, Principal(user_id=user.id), "login", wanted.username)
@@ -138,9 +145,16 @@ async def waiting_challenge(session: AsyncSession, code: str) -> LoginChallenge:
 
 
 async def approve(session: AsyncSession, caller: Principal, code: str) -> None:
-    """Let the waiting client act for the caller."""
-    require_account(caller, Action.ACCOUNT)
+    """Let the waiting client act for the caller, with no more than the caller's own token can do.
+
+    A caller without a token has shown a password: the client then receives what a person can hand out.
+    """
     row = await waiting_challenge(session, code)
+    if caller.token_id is not None:
+        require_account(caller, Action.ACCOUNT)
+        row.granted_actions = [action for action in DEFAULT_ACTIONS if action in caller.actions]
+        row.granted_environments = list(caller.environments)
+        row.granted_until = caller.expires_at
     row.approved_by, row.approved_at = caller.user_id, utc_now()
     record_audit(session, caller, "login.approve", row.client, address=row.address)
 
@@ -183,7 +197,14 @@ async def poll(session: AsyncSession, secret: str, code: str | None = None) -> P
         return Poll("slow_down" if too_soon and row.kind == "device" else "pending")
     row.delivered_at = now
     name = row.client.split(" ")[0] or row.kind
-    new = await issue_token(session, row.approved_by, name=name, actions=DEFAULT_ACTIONS)
+    new = await issue_token(
+        session,
+        row.approved_by,
+        name=name,
+        actions=DEFAULT_ACTIONS if row.granted_actions is None else row.granted_actions,
+        environments=row.granted_environments,
+        expires_at=row.granted_until,
+    )
     if row.public_key_pem is None:
         return Poll("done", token=new.text)
     from cryptography.hazmat.primitives import hashes

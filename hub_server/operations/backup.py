@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 from datetime import timedelta
@@ -16,8 +17,10 @@ from hub_server.accounts.authorisation import ANONYMOUS
 from hub_server.database import Database, iso, utc_now
 from hub_server.environments.service import Found, files_of
 from hub_server.errors import HubError, SettingsError, Unavailable
+from hub_server.evaluations.samples import purge
 from hub_server.index import service as index
 from hub_server.operations import service
+from hub_server.private_files import FOLDER_MODE, create, make_folder, touch
 from hub_server.secrets.cipher import KEY_FILE
 from hub_server.settings import Settings
 from hub_server.storage.service import open_store, stage
@@ -48,6 +51,7 @@ class GcReport(NamedTuple):
     staged: int
     uploads: int
     tokens: int
+    evaluations: int
 
 
 async def fsck(database: Database, store: BlobStore, *, read_bytes: bool = True) -> FsckReport:
@@ -93,6 +97,7 @@ async def gc(settings: Settings, database: Database, store: BlobStore) -> GcRepo
     async with database.write() as session:
         uploads = await service.forget_old_uploads(session, grace)
         tokens = await service.forget_expired_tokens(session, grace)
+    evaluations = await purge(database)
     async with database.read() as session:
         needed = await service.referenced_blobs(session)
     removed, removed_bytes = 0, 0
@@ -105,7 +110,7 @@ async def gc(settings: Settings, database: Database, store: BlobStore) -> GcRepo
             await store.delete(blob.sha256)
         removed, removed_bytes = removed + 1, removed_bytes + blob.size_bytes
     staged = _clear_staging(settings, grace)
-    return GcReport(removed, removed_bytes, staged, uploads, tokens)
+    return GcReport(removed, removed_bytes, staged, uploads, tokens, evaluations)
 
 
 def _clear_staging(settings: Settings, grace: timedelta) -> int:
@@ -128,7 +133,7 @@ async def backup(settings: Settings, into: Path) -> int:
     _make_empty_folder(into)
     await _dump_database(settings, into)
     if (settings.data_dir / KEY_FILE).exists():
-        shutil.copy2(settings.data_dir / KEY_FILE, into / KEY_FILE)
+        _write(into / KEY_FILE, (settings.data_dir / KEY_FILE).read_bytes())
     store, database = open_store(settings), Database(settings.sqlalchemy_url)
     count = 0
     try:
@@ -136,13 +141,13 @@ async def backup(settings: Settings, into: Path) -> int:
             needed = await service.referenced_blobs(session)
         for sha256 in sorted(needed):
             target = into / "blobs" / sha256[:2] / sha256
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             await _fetch(store, sha256, target)
             count += 1
     finally:
         await database.aclose()
     manifest = {"made_at": iso(utc_now()), "blobs": count, "sqlite": settings.is_sqlite}
-    (into / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    _write(into / MANIFEST, json.dumps(manifest, indent=1).encode())
     return count
 
 
@@ -160,13 +165,25 @@ async def _fetch(store: BlobStore, sha256: str, target: Path) -> None:
 def _make_empty_folder(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise SettingsError(f"{folder} is not empty; name an empty folder or a new one.")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    if folder.stat().st_uid == os.geteuid():
+        folder.chmod(FOLDER_MODE)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with create(path) as file:
+        file.write(content)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as original, create(target) as copy:
+        shutil.copyfileobj(original, copy, 1 << 20)
 
 
 def _make_folder_for_database(path: Path) -> None:
     if path.exists():
         raise SettingsError(f"{path} exists; restore into an empty data folder.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
 
 
 async def _check_empty(settings: Settings) -> None:
@@ -190,6 +207,7 @@ async def _dump_database(settings: Settings, into: Path) -> None:
 
 def _copy_sqlite(source: str, target: Path) -> None:
     """SQLite's own online copy: consistent, and it waits for writers."""
+    touch(target)
     with sqlite3.connect(source) as original, sqlite3.connect(target) as copy:
         original.backup(copy)
     original.close()
@@ -221,16 +239,16 @@ async def restore(settings: Settings, source: Path) -> int:
             _libpq_url(settings),
             str(source / "hub.pgdump"),
         )
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.data_dir)
     if (source / KEY_FILE).exists():
-        shutil.copy2(source / KEY_FILE, settings.data_dir / KEY_FILE)
+        _write(settings.data_dir / KEY_FILE, (source / KEY_FILE).read_bytes())
     store = open_store(settings)
     await store.check()
     count = 0
-    settings.staging_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.staging_dir)
     for blob in sorted((source / "blobs").glob("*/*")):
         staged = settings.staging_dir / blob.name
-        await asyncio.to_thread(shutil.copy2, blob, staged)
+        await asyncio.to_thread(_copy, blob, staged)
         await store.put(staged, blob.name)
         staged.unlink(missing_ok=True)
         count += 1
@@ -251,20 +269,20 @@ async def export(settings: Settings, into: Path) -> int:
                     session, ANONYMOUS, found.owner.slug, name, up="../../../"
                 )
                 folder = into / found.owner.slug / "simple" / name
-                folder.mkdir(parents=True, exist_ok=True)
-                (folder / "index.html").write_bytes(page.page.html.identity)
-                (folder / "index.json").write_bytes(page.page.json.identity)
+                make_folder(folder)
+                _write(folder / "index.html", page.page.html.identity)
+                _write(folder / "index.json", page.page.json.identity)
                 for file in await files_of(session, found.environment.id):
                     target = into / index.file_path(found, file)
-                    target.parent.mkdir(parents=True, exist_ok=True)
+                    make_folder(target.parent)
                     await _fetch(store, file.sha256, target)
                     if file.kind == "wheel":
                         await _export_metadata(session, found, file.sha256, file.filename, target)
                 count += 1
             for slug in sorted({found.owner.slug for found in rows}):
                 root = await index.owner_root(session, ANONYMOUS, slug)
-                (into / slug / "simple" / "index.html").write_bytes(root.page.html.identity)
-                (into / slug / "simple" / "index.json").write_bytes(root.page.json.identity)
+                _write(into / slug / "simple" / "index.html", root.page.html.identity)
+                _write(into / slug / "simple" / "index.json", root.page.json.identity)
     finally:
         await database.aclose()
     return count
@@ -277,7 +295,7 @@ async def _export_metadata(
     download = await index.find_file(
         session, ANONYMOUS, found.owner.slug, name, sha256, f"{filename}.metadata"
     )
-    target.with_name(f"{filename}.metadata").write_bytes(download.metadata or b"")
+    _write(target.with_name(f"{filename}.metadata"), download.metadata or b"")
 
 
 def _libpq_url(settings: Settings) -> str:

@@ -5,19 +5,20 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
+from hub_server.access import PUBLIC, HubRoute
 from hub_server.hub import Hub, HubDep
 from hub_server.operations import service
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], route_class=HubRoute)
 
 
-@router.get("/health")
+@router.get("/health", dependencies=[PUBLIC])
 async def health() -> dict[str, Any]:
     """The process answers."""
     return {"status": "ok"}
 
 
-@router.get("/ready")
+@router.get("/ready", dependencies=[PUBLIC])
 async def ready(hub: HubDep) -> dict[str, Any]:
     """Database and storage answer too; 503 says which one does not."""
     await service.check(hub.database)
@@ -25,7 +26,7 @@ async def ready(hub: HubDep) -> dict[str, Any]:
     return {"status": "ready"}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[PUBLIC])
 async def metrics(hub: HubDep) -> Response:
     """Counters of this worker, for Prometheus."""
     return PlainTextResponse(hub.metrics.render(await _gauges(hub)))

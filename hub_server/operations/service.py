@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import delete, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server.accounts.models import Owner, Token, User
@@ -88,8 +88,9 @@ async def forget_old_uploads(session: AsyncSession, age: timedelta) -> int:
 
 
 async def forget_expired_tokens(session: AsyncSession, age: timedelta) -> int:
-    """Remove tokens that ended long ago, of which every look at a private environment makes one."""
-    ended = (Token.kind != "api", Token.expires_at < utc_now() - age)
+    """Remove tokens that ended long ago."""
+    before = utc_now() - age
+    ended = (or_(Token.expires_at < before, Token.revoked_at < before),)
     count = await session.scalar(select(func.count()).select_from(Token).where(*ended))
     await session.execute(delete(Token).where(*ended))
     return count or 0

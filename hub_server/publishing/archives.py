@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from hub_server.errors import BadRequest, NotFound, Unavailable
+from hub_server.private_files import create
 from verifiers.packages.manifest import unsafe_path
 
 MAX_MEMBERS = 20_000
@@ -40,7 +41,7 @@ def repack(source: Path, target: Path, max_unpacked_bytes: int) -> list[dict[str
         if f"{top}pyproject.toml" not in names:
             raise ArchiveRejected("The source archive has no pyproject.toml at its top.")
         with (
-            target.open("wb") as raw,
+            create(target) as raw,
             # mtime=0 and no file name: gzip's header must not make equal archives differ.
             gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,

@@ -18,6 +18,7 @@ from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.service import Found, announce, set_tags
 from hub_server.environments.versions import better_latest, canonical
 from hub_server.errors import Conflict, TooLarge, Unavailable
+from hub_server.limits import check_quota
 from hub_server.publishing.intake import Arrived
 from hub_server.search.service import index_document
 from hub_server.settings import Settings
@@ -36,9 +37,7 @@ _SOURCE = select(File).where(
     File.kind == "source",
 )
 _VERSION_COUNT = select(func.count()).where(Version.environment_id == bindparam("environment_id"))
-_USED_BYTES = select(func.coalesce(func.sum(Environment.stored_bytes), 0)).where(
-    Environment.owner_id == bindparam("owner_id")
-)
+_FILE_COUNT = select(func.count()).where(File.environment_id == bindparam("environment_id"))
 _FILENAMES = select(File.filename).where(File.version_id == bindparam("version_id"))
 
 _NOT_LISTED = frozenset({"metadata_text", "description", "sha256", "size_bytes", "filename"})
@@ -99,6 +98,7 @@ class Claims:
         rows = [row for row in claims if row is not None]
         if not rows:
             return Publication(release, is_new=False)
+        await self._check_file_count(session, environment, len(rows))
         await hold_blobs(session)
         environment.updated_at = utc_now()
         for row in rows:
@@ -127,19 +127,24 @@ class Claims:
 
     async def check_quota(self, session: AsyncSession, found: Found, more_bytes: int) -> None:
         """Return when the owner may store so many more bytes; TooLarge otherwise."""
-        used = await session.scalar(_USED_BYTES, {"owner_id": found.owner.id})
-        quota = self._settings.owner_quota_bytes
-        if (used or 0) + more_bytes > quota:
-            raise TooLarge(
-                f"{found.owner.slug} has used {used} of {quota} bytes; {more_bytes} more do not"
-                " fit. Delete versions or ask the operator."
-            )
+        owner, quota_bytes = found.owner, self._settings.owner_quota_bytes
+        await check_quota(session, owner.id, owner.slug, more_bytes, quota_bytes)
 
     async def _check_version_count(self, session: AsyncSession, environment: Environment) -> None:
         count = await session.scalar(_VERSION_COUNT, {"environment_id": environment.id})
         if (count or 0) >= self._settings.max_versions:
             raise TooLarge(
                 f"{environment.full_name} has {count} versions, the most this hub allows. Ask the operator."
+            )
+
+    async def _check_file_count(
+        self, session: AsyncSession, environment: Environment, more: int
+    ) -> None:
+        """Refuse files beyond what one index page can list; each version may have two on average."""
+        count = await session.scalar(_FILE_COUNT, {"environment_id": environment.id}) or 0
+        if count + more > 2 * self._settings.max_versions:
+            raise TooLarge(
+                f"{environment.full_name} has {count} files, the maximum. Ask the operator."
             )
 
     async def _check_open(

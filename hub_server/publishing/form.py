@@ -7,14 +7,18 @@ limits. Nothing is buffered twice and nothing is unbounded.
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from hub_server.errors import BadRequest, TooLarge, Unavailable
+from hub_server.private_files import create
 from hub_server.storage.service import Staged, write_all
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 MAX_PARTS = 1_000
 MAX_FIELD_BYTES = 2 * 1024**2
@@ -49,20 +53,18 @@ class UploadForm:
         boundary = options.get(b"boundary")
         if media_type != b"multipart/form-data" or not boundary:
             raise BadRequest("Send the upload as multipart/form-data, as twine and uv do.")
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._on_part_begin,
-                "on_part_data": self._on_part_data,
-                "on_part_end": self._on_part_end,
-                "on_header_field": self._on_header_field,
-                "on_header_value": self._on_header_value,
-                "on_header_end": self._on_header_end,
-                "on_headers_finished": self._on_headers_finished,
-                "on_end": self._on_end,
-            },
-        )
+        callbacks: MultipartCallbacks = {
+            "on_part_begin": self._on_part_begin,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_header_field": self._on_header_field,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_end": self._on_end,
+        }
         try:
+            parser = MultipartParser(boundary, callbacks)
             async for piece in body:
                 parser.write(piece)
             parser.finalize()
@@ -116,7 +118,7 @@ class UploadForm:
             if self._file is not None:
                 raise BadRequest("The upload form has two files; send one at a time.")
             self.filename = filename.decode("utf-8", "replace")
-            self._file = self._path.open("wb", buffering=0)
+            self._file = create(self._path)
             self._value = None
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:

@@ -1,13 +1,12 @@
 """Publishing: the sequence of `prime env push`, the hub's own two phases, and the upload form."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
-from starlette.requests import ClientDisconnect
 
+from hub_server.access import ADDRESS, AnyCaller, HubRoute, Publishes, body_pieces
 from hub_server.accounts.authorisation import Action, Principal, require_owner
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_slug
@@ -17,16 +16,16 @@ from hub_server.environments.names import normalized
 from hub_server.environments.service import Found
 from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, NotFound
-from hub_server.hub import Hub, HubDep, KnownCaller, base_url_of
+from hub_server.hub import Hub, HubDep, base_url_of
 from hub_server.publishing.claims import Publication
 from hub_server.publishing.form import UploadForm
 from hub_server.publishing.intake import Announced, Arrived, check_wheel_filename
 from hub_server.publishing.models import Upload
 from hub_server.publishing.service import arrived as arrived_file
 from hub_server.storage.service import staging_path
-from verifiers.hub.wire import ArtifactRequest, FinalizeRequest, ReserveRequest
+from verifiers.hub.wire import AnyVisibility, ArtifactRequest, FinalizeRequest, ReserveRequest
 
-router = APIRouter(tags=["publishing"])
+router = APIRouter(tags=["publishing"], route_class=HubRoute)
 
 
 # --- the sequence of `prime env push` ---------------------------------------------------------
@@ -34,7 +33,7 @@ router = APIRouter(tags=["publishing"])
 
 @router.post("/api/v1/environmentshub/{environment_id}/wheels")
 async def announce_wheel(
-    request: Request, hub: HubDep, caller: KnownCaller, environment_id: str, body: ArtifactRequest
+    request: Request, hub: HubDep, caller: Publishes, environment_id: str, body: ArtifactRequest
 ) -> dict[str, Any]:
     """Step 2 of a push: say what the wheel is; the answer says where to put it."""
     upload_id, url = await _announce(request, hub, caller, environment_id, "wheel", body)
@@ -43,7 +42,7 @@ async def announce_wheel(
 
 @router.post("/api/v1/environmentshub/{environment_id}/versions")
 async def announce_source(
-    request: Request, hub: HubDep, caller: KnownCaller, environment_id: str, body: ArtifactRequest
+    request: Request, hub: HubDep, caller: Publishes, environment_id: str, body: ArtifactRequest
 ) -> dict[str, Any]:
     """Step 5 of a push: say what the source archive is."""
     upload_id, url = await _announce(request, hub, caller, environment_id, "source", body)
@@ -79,16 +78,16 @@ async def _upload_url(request: Request, hub: Hub, upload: Upload, secret: str) -
     return direct or f"{base_url_of(request, hub)}/upload/{upload.id}/{secret}"
 
 
-@router.put("/upload/{upload_id}/{secret}")
+@router.put("/upload/{upload_id}/{secret}", dependencies=[ADDRESS])
 async def receive(request: Request, hub: HubDep, upload_id: str, secret: str) -> dict[str, Any]:
     """Take the bytes of an announced file; the address is the permission."""
-    await hub.publisher.receive(upload_id, secret, _body(request))
+    await hub.publisher.receive(upload_id, secret, body_pieces(request))
     return {"received": True}
 
 
 @router.post("/api/v1/environmentshub/{environment_id}/wheels/{upload_id}/finalize")
 async def finalize_wheel(
-    hub: HubDep, caller: KnownCaller, environment_id: str, upload_id: str
+    hub: HubDep, caller: Publishes, environment_id: str, upload_id: str
 ) -> dict[str, Any]:
     """Step 4 of a push: the wheel has arrived and is good. It is not visible yet."""
     await hub.publisher.fetch_incoming(upload_id)
@@ -103,7 +102,7 @@ async def finalize_wheel(
 
 @router.post("/api/v1/environmentshub/{environment_id}/versions/{upload_id}/finalize")
 async def finalize_version(
-    hub: HubDep, caller: KnownCaller, environment_id: str, upload_id: str
+    hub: HubDep, caller: Publishes, environment_id: str, upload_id: str
 ) -> dict[str, Any]:
     """Step 7 of a push: wheel and source become a version, together."""
     await hub.publisher.fetch_incoming(upload_id)
@@ -132,7 +131,7 @@ def _published(found: Found, done: Publication) -> dict[str, Any]:
 
 @router.post("/api/v1/hub/{owner}/{name}/reserve")
 async def reserve(
-    request: Request, hub: HubDep, caller: KnownCaller, owner: str, name: str, body: ReserveRequest
+    request: Request, hub: HubDep, caller: Publishes, owner: str, name: str, body: ReserveRequest
 ) -> dict[str, Any]:
     """Announce the files of one version; the environment is created when there is none."""
     answers = []
@@ -155,7 +154,7 @@ async def reserve(
 
 @router.post("/api/v1/hub/{owner}/{name}/finalize")
 async def finalize(
-    hub: HubDep, caller: KnownCaller, owner: str, name: str, body: FinalizeRequest
+    hub: HubDep, caller: Publishes, owner: str, name: str, body: FinalizeRequest
 ) -> dict[str, Any]:
     """Publish the uploaded files as one version; repeating it changes nothing."""
     for upload_id in body.upload_ids:
@@ -168,10 +167,10 @@ async def finalize(
 
 @router.post("/api/v1/hub/validate")
 async def validate(
-    request: Request, hub: HubDep, caller: KnownCaller, filename: Annotated[str, Query()]
+    request: Request, hub: HubDep, caller: AnyCaller, filename: Annotated[str, Query()]
 ) -> dict[str, Any]:
     """Check a wheel without publishing it; the body is the wheel."""
-    manifest = await hub.publisher.intake.validate(filename, _body(request))
+    manifest = await hub.publisher.intake.validate(filename, body_pieces(request))
     return {"data": manifest.model_dump(mode="json", exclude={"metadata_text", "description"})}
 
 
@@ -183,9 +182,9 @@ async def validate(
 async def upload_form(
     request: Request,
     hub: HubDep,
-    caller: KnownCaller,
+    caller: Publishes,
     owner: str | None = None,
-    visibility: str | None = None,
+    visibility: Annotated[AnyVisibility, Query()] = None,
 ) -> Response:
     """Publish one file the way `twine upload` and `uv publish` send it."""
     # Before the body: strangers cannot make the hub store anything.
@@ -194,11 +193,11 @@ async def upload_form(
     settings = hub.settings
     with staging_path(settings) as path:
         form = UploadForm(path, max(settings.max_wheel_bytes, settings.max_source_bytes))
-        await form.read(request.headers.get("content-type", ""), _body(request))
+        await form.read(request.headers.get("content-type", ""), body_pieces(request))
         arrived, name, version = await _check_form(hub, form)
     async with hub.database.write() as session:
         found, _ = await environments.get_or_create(
-            session, caller, place, name, settings, visibility=(visibility or "").upper() or None
+            session, caller, place, name, settings, visibility=visibility
         )
         if arrived.kind == "wheel":
             check_wheel_filename(found.environment, arrived.filename)
@@ -216,6 +215,9 @@ async def _check_form(hub: Hub, form: UploadForm) -> tuple[Arrived, str, str]:
         for algorithm in ("sha256", "blake2_256", "md5")
         if (digest := form.text(f"{algorithm}_digest"))
     }
+    for field in ("name", "version"):
+        if form.text(field) is None:
+            raise BadRequest(f"The upload form has no field {field!r}; every client sends it.")
     if form.text("attestations"):
         raise BadRequest("Attestations cannot be verified by this hub; upload without them.")
     if filename.endswith(".whl"):
@@ -274,12 +276,3 @@ async def _owner_for(session: Any, caller: Principal, slug: str | None) -> Owner
         raise NotFound(f"Owner {slug!r} not found.")
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     return owner
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for piece in request.stream():
-            if piece:
-                yield piece
-    except ClientDisconnect as error:
-        raise BadRequest("The connection ended before the whole file had arrived.") from error

@@ -1,5 +1,6 @@
 """Encrypting values at rest with a key that is not in the database."""
 
+import hmac
 import os
 import secrets
 from functools import cached_property
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hub_server.errors import SettingsError
+from hub_server.private_files import make_folder
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -20,6 +22,8 @@ class Cipher:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
+        self.token_secret = hmac.digest(key, b"install tokens", "sha256")
+        """What tokens inside install addresses are derived from."""
 
     @cached_property
     def _aead(self) -> "AESGCM":
@@ -50,7 +54,7 @@ class Cipher:
 def open_cipher(data_dir: Path) -> Cipher:
     """The cipher of this hub; its key is made on first use, readable by the operator only."""
     path = data_dir / KEY_FILE
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(data_dir)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

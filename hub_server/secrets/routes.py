@@ -4,14 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from hub_server import stored
+from hub_server.access import EnvironmentSecrets, HubRoute, OwnSecrets
 from hub_server.database import iso
-from hub_server.hub import Hub, HubDep, KnownCaller
+from hub_server.hub import Hub, HubDep
 from hub_server.secrets import service
 from hub_server.secrets.models import Secret, SecretLink
 from hub_server.secrets.service import Kind
 from verifiers.hub.wire import SecretPatch, SecretRequest
 
-router = APIRouter(prefix="/api/v1", tags=["secrets"])
+router = APIRouter(prefix="/api/v1", tags=["secrets"], route_class=HubRoute)
 TeamId = Annotated[str | None, Query(alias="teamId")]
 
 
@@ -43,17 +45,20 @@ def _link_answer(link: SecretLink, secret: Secret) -> dict[str, Any]:
 # --- of an environment ------------------------------------------------------------------------
 
 
-async def _list(hub: Hub, caller: KnownCaller, environment_id: str, kind: Kind) -> dict[str, Any]:
+async def _list(
+    hub: Hub, caller: EnvironmentSecrets, environment_id: str, kind: Kind
+) -> dict[str, Any]:
     async with hub.database.read() as session:
         await service.environment_scope(session, caller, environment_id)
         rows = await service.secrets_of(session, environment_id, kind)
         linked = await service.linked_to(session, environment_id) if kind == "secret" else []
     data = [_answer(row, hub) for row in rows]
-    return {"data": data + [_answer(secret, hub, "linked") for _, secret in linked]}
+    data += [_answer(secret, hub, "linked") for _, secret in linked]
+    return {"data": stored.fitted(data, {"description"})}
 
 
 async def _create(
-    hub: Hub, caller: KnownCaller, environment_id: str, kind: Kind, body: SecretRequest
+    hub: Hub, caller: EnvironmentSecrets, environment_id: str, kind: Kind, body: SecretRequest
 ) -> dict[str, Any]:
     async with hub.database.write() as session:
         found = await service.environment_scope(session, caller, environment_id)
@@ -72,7 +77,7 @@ async def _create(
 
 async def _change(
     hub: Hub,
-    caller: KnownCaller,
+    caller: EnvironmentSecrets,
     environment_id: str,
     kind: Kind,
     secret_id: str,
@@ -89,20 +94,24 @@ async def _change(
 
 
 @router.get("/environmentshub/{environment_id}/secrets")
-async def list_secrets(hub: HubDep, caller: KnownCaller, environment_id: str) -> dict[str, Any]:
+async def list_secrets(
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str
+) -> dict[str, Any]:
     """Secrets of an environment, without values."""
     return await _list(hub, caller, environment_id, "secret")
 
 
 @router.get("/environmentshub/{environment_id}/variables")
-async def list_variables(hub: HubDep, caller: KnownCaller, environment_id: str) -> dict[str, Any]:
+async def list_variables(
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str
+) -> dict[str, Any]:
     """Variables of an environment, with values."""
     return await _list(hub, caller, environment_id, "variable")
 
 
 @router.post("/environmentshub/{environment_id}/secrets")
 async def create_secret(
-    hub: HubDep, caller: KnownCaller, environment_id: str, body: SecretRequest
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, body: SecretRequest
 ) -> dict[str, Any]:
     """Store a secret of an environment."""
     return await _create(hub, caller, environment_id, "secret", body)
@@ -110,7 +119,7 @@ async def create_secret(
 
 @router.post("/environmentshub/{environment_id}/variables")
 async def create_variable(
-    hub: HubDep, caller: KnownCaller, environment_id: str, body: SecretRequest
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, body: SecretRequest
 ) -> dict[str, Any]:
     """Store a variable of an environment."""
     return await _create(hub, caller, environment_id, "variable", body)
@@ -118,7 +127,7 @@ async def create_variable(
 
 @router.post("/environmentshub/{environment_id}/secrets/link/{secret_id}")
 async def link(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str
 ) -> dict[str, Any]:
     """Let an environment use a secret of its owner or of the caller."""
     async with hub.database.write() as session:
@@ -129,7 +138,7 @@ async def link(
 
 @router.delete("/environmentshub/{environment_id}/secrets/link/{secret_id}")
 async def unlink(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str
 ) -> dict[str, Any]:
     """Take the link back."""
     async with hub.database.write() as session:
@@ -140,7 +149,7 @@ async def unlink(
 
 @router.patch("/environmentshub/{environment_id}/secrets/{secret_id}")
 async def change_secret(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str, body: SecretPatch
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str, body: SecretPatch
 ) -> dict[str, Any]:
     """Change a secret."""
     return await _change(hub, caller, environment_id, "secret", secret_id, body)
@@ -148,7 +157,7 @@ async def change_secret(
 
 @router.patch("/environmentshub/{environment_id}/variables/{secret_id}")
 async def change_variable(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str, body: SecretPatch
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str, body: SecretPatch
 ) -> dict[str, Any]:
     """Change a variable."""
     return await _change(hub, caller, environment_id, "variable", secret_id, body)
@@ -156,7 +165,7 @@ async def change_variable(
 
 @router.delete("/environmentshub/{environment_id}/secrets/{secret_id}")
 async def delete_secret(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str
 ) -> dict[str, Any]:
     """Delete a secret."""
     return await _change(hub, caller, environment_id, "secret", secret_id, None)
@@ -164,7 +173,7 @@ async def delete_secret(
 
 @router.delete("/environmentshub/{environment_id}/variables/{secret_id}")
 async def delete_variable(
-    hub: HubDep, caller: KnownCaller, environment_id: str, secret_id: str
+    hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str
 ) -> dict[str, Any]:
     """Delete a variable."""
     return await _change(hub, caller, environment_id, "variable", secret_id, None)
@@ -174,16 +183,16 @@ async def delete_variable(
 
 
 @router.get("/secrets/")
-async def list_own(hub: HubDep, caller: KnownCaller, team_id: TeamId = None) -> dict[str, Any]:
+async def list_own(hub: HubDep, caller: OwnSecrets, team_id: TeamId = None) -> dict[str, Any]:
     """Secrets of the caller or a team, without values."""
     async with hub.database.read() as session:
         scope = await service.own_scope(session, caller, team_id)
         rows = await service.secrets_of(session, scope, "secret")
-    return {"data": [_answer(row, hub, "global") for row in rows]}
+    return {"data": stored.fitted([_answer(row, hub, "global") for row in rows], {"description"})}
 
 
 @router.post("/secrets/")
-async def create_own(hub: HubDep, caller: KnownCaller, body: SecretRequest) -> dict[str, Any]:
+async def create_own(hub: HubDep, caller: OwnSecrets, body: SecretRequest) -> dict[str, Any]:
     """Store a secret of the caller or a team."""
     async with hub.database.write() as session:
         scope = await service.own_scope(session, caller, body.teamId)
@@ -202,7 +211,7 @@ async def create_own(hub: HubDep, caller: KnownCaller, body: SecretRequest) -> d
 
 @router.get("/secrets/{secret_id}")
 async def get_own(
-    hub: HubDep, caller: KnownCaller, secret_id: str, team_id: TeamId = None
+    hub: HubDep, caller: OwnSecrets, secret_id: str, team_id: TeamId = None
 ) -> dict[str, Any]:
     """One secret, without its value."""
     async with hub.database.read() as session:
@@ -213,7 +222,7 @@ async def get_own(
 
 @router.patch("/secrets/{secret_id}")
 async def change_own(
-    hub: HubDep, caller: KnownCaller, secret_id: str, body: SecretPatch, team_id: TeamId = None
+    hub: HubDep, caller: OwnSecrets, secret_id: str, body: SecretPatch, team_id: TeamId = None
 ) -> dict[str, Any]:
     """Change a secret of the caller or a team."""
     async with hub.database.write() as session:
@@ -225,7 +234,7 @@ async def change_own(
 
 @router.delete("/secrets/{secret_id}")
 async def delete_own(
-    hub: HubDep, caller: KnownCaller, secret_id: str, team_id: TeamId = None
+    hub: HubDep, caller: OwnSecrets, secret_id: str, team_id: TeamId = None
 ) -> dict[str, Any]:
     """Delete a secret of the caller or a team."""
     async with hub.database.write() as session:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,12 +11,16 @@ from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
 from hub_server.database import utc_now
 from hub_server.environments.service import Found, find_by_id
-from hub_server.errors import Conflict, NotFound
+from hub_server.errors import Conflict, Forbidden, NotFound, TooLarge
 from hub_server.secrets.cipher import Cipher
 from hub_server.secrets.models import Secret, SecretLink
 from verifiers.hub.wire import SecretPatch, SecretRequest
 
 Kind = Literal["secret", "variable"]
+MAX_SECRETS = 200
+"""Secrets and variables of one environment, person or team."""
+MAX_VALUE_BYTES = 512 * 1024
+"""Of all of them together."""
 
 
 async def environment_scope(session: AsyncSession, caller: Principal, environment_id: str) -> Found:
@@ -72,7 +76,8 @@ async def create(
     kind: Kind,
     wanted: SecretRequest,
 ) -> Secret:
-    """Store a value. Raises Conflict for a name that the scope has."""
+    """Store a value. Raises Conflict for a name that the scope has, TooLarge when the scope is full."""
+    await _check_room(session, scope, len(wanted.value.encode()))
     secret = Secret(
         owner_id=owner_id,
         environment_id=environment_id,
@@ -92,6 +97,17 @@ async def create(
     return secret
 
 
+async def _check_room(session: AsyncSession, scope: str, more_bytes: int, new: int = 1) -> None:
+    """Everything of a scope is one answer, values of variables included."""
+    query = select(func.count(), func.coalesce(func.sum(func.length(Secret.value)), 0))
+    count, used = (await session.execute(query.where(Secret.scope == scope))).one()
+    if count + new > MAX_SECRETS or used + more_bytes > MAX_VALUE_BYTES:
+        raise TooLarge(
+            f"There are {count} secrets and variables of {used} bytes here; the maximum is {MAX_SECRETS} and"
+            f" {MAX_VALUE_BYTES} bytes."
+        )
+
+
 async def change(
     session: AsyncSession,
     caller: Principal,
@@ -101,6 +117,8 @@ async def change(
 ) -> None:
     """Change name, value or description."""
     if wanted.value is not None:
+        more = len(wanted.value.encode()) - len(secret.value)
+        await _check_room(session, secret.scope, more, new=0)
         secret.value = cipher.seal(wanted.value, secret.scope)
     secret.name = wanted.name or secret.name
     if wanted.description is not None:
@@ -125,7 +143,14 @@ async def remove(session: AsyncSession, caller: Principal, secret: Secret) -> No
 async def link(
     session: AsyncSession, caller: Principal, found: Found, secret_id: str
 ) -> tuple[SecretLink, Secret]:
-    """Let the environment use a secret of the caller, or of the environment's owner."""
+    """Let the environment use a secret of the caller, or of the environment's owner.
+
+    Such a secret belongs to a person or team, so a token that is bound to environments may not hand it on.
+    """
+    if not caller.is_everywhere:
+        raise Forbidden(
+            "This token is for environments only; linking a personal or team secret needs one for all."
+        )
     secret = await session.get(Secret, secret_id)
     owners = {caller.user_id, found.owner.id}
     if secret is None or secret.environment_id is not None or secret.owner_id not in owners:
@@ -135,6 +160,9 @@ async def link(
     )
     row = await session.scalar(query)
     if row is None:
+        links = select(func.count()).where(SecretLink.environment_id == found.environment.id)
+        if (await session.scalar(links) or 0) >= MAX_SECRETS:
+            raise TooLarge(f"The environment uses {MAX_SECRETS} linked secrets, the maximum.")
         row = SecretLink(environment_id=found.environment.id, secret_id=secret_id)
         session.add(row)
         await session.flush()

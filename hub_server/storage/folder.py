@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hub_server.errors import Unavailable
+from hub_server.private_files import make_folder
 from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
 
 PIECE_BYTES = 256 * 1024
@@ -27,7 +28,7 @@ class FolderStore:
             with staged.open("rb") as file:
                 os.fsync(file.fileno())
             new_folder = not target.parent.exists()
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             try:
                 # A link, unlike a rename, never replaces: whoever came first keeps the place.
                 os.link(staged, target)
@@ -105,7 +106,7 @@ class FolderStore:
     async def check(self) -> None:
         """Make the folder and see whether it can be written."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         except OSError as error:
             raise Unavailable(f"{self._folder} cannot be made: {error.strerror}.") from error
         if not os.access(self._folder, os.W_OK):

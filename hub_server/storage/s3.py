@@ -13,6 +13,7 @@ from obstore.store import S3Store
 
 from hub_server.database import utc_now
 from hub_server.errors import TooLarge, Unavailable
+from hub_server.private_files import create
 from hub_server.settings import Settings
 from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
 
@@ -176,7 +177,7 @@ class ObjectStore:
         if result.meta["size"] > max_bytes:
             await _answered(obstore.delete_async(self._store, key))
             raise TooLarge(f"{result.meta['size']} bytes came; at most {max_bytes} were announced.")
-        with into.open("wb") as file:
+        with create(into) as file:
             async for piece in result.stream(min_chunk_size=1024**2):
                 await asyncio.to_thread(file.write, bytes(piece))
         await _answered(obstore.delete_async(self._store, key))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hub_server.database import new_id
 from hub_server.errors import TooLarge, Unavailable
+from hub_server.private_files import create, make_folder
 from hub_server.settings import Settings
 from hub_server.storage.folder import FolderStore
 from hub_server.storage.store import BlobStore
@@ -38,7 +39,7 @@ class Staged(NamedTuple):
 @contextmanager
 def staging_path(settings: Settings) -> Iterator[Path]:
     """A new name in the staging folder; the file is removed at the end of the block."""
-    settings.staging_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.staging_dir)
     path = settings.staging_dir / new_id()
     try:
         yield path
@@ -53,7 +54,7 @@ async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Sta
     """
     digest, size_bytes = hashlib.sha256(), 0
     try:
-        with path.open("wb", buffering=0) as file:
+        with create(path) as file:
             async for piece in pieces:
                 size_bytes += len(piece)
                 if size_bytes > max_bytes:

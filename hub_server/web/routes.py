@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from hub_server.accounts import service as accounts
+from hub_server.access import PUBLIC, HubRoute
+from hub_server.accounts.authorisation import Principal
 from hub_server.errors import HubError
 from hub_server.hub import Hub, HubDep
 from hub_server.logins import service
-from hub_server.logins.routes import limit_address, limit_logins
+from hub_server.logins.routes import address_of
 from verifiers.hub.wire import PasswordLogin
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=HubRoute)
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -53,13 +54,13 @@ async def _form(hub: Hub, code: str, username: str = "", error: HubError | None 
     return _page(said + form, error.status if error else 200)
 
 
-@router.get("/dashboard/tokens/challenge")
+@router.get("/dashboard/tokens/challenge", dependencies=[PUBLIC])
 async def challenge(hub: HubDep, code: str = "") -> Response:
     """Ask the person for name and password, showing who is waiting."""
     return await _form(hub, code)
 
 
-@router.post("/dashboard/tokens/challenge")
+@router.post("/dashboard/tokens/challenge", dependencies=[PUBLIC])
 async def decide(
     request: Request,
     hub: HubDep,
@@ -74,33 +75,29 @@ async def decide(
     """
     try:
         if answer == "deny":
-            limit_address(request, hub)
+            hub.logins.start(address_of(request))
             async with hub.database.write() as session:
                 await service.deny(session, code)
             return _page("<p>Refused. The client gets nothing.</p>")
-        limit_logins(request, hub, username)
+        address = address_of(request)
+        hub.logins.attempt(address, username)
         wanted = PasswordLogin(username=username, password=password)
-        new = await service.log_in(hub.database, wanted)
+        person = await service.person_behind(hub.database, wanted)
+        hub.logins.succeeded(address, username)
         async with hub.database.write() as session:
-            caller = await accounts.authenticate(session, new.text)
-        try:
-            async with hub.database.write() as session:
-                await service.approve(session, caller, code)
-        finally:
-            async with hub.database.write() as session:
-                await accounts.revoke_token(session, caller, new.row.id)
+            await service.approve(session, Principal(user_id=person.id), code)
     except HubError as error:
         return await _form(hub, code, username, error)
     return _page("<p>Done. You can go back to your terminal.</p>")
 
 
-@router.get("/dashboard/environments/{owner}/{name}")
+@router.get("/dashboard/environments/{owner}/{name}", dependencies=[PUBLIC])
 async def environment(owner: str, name: str) -> Response:
     """The address that clients print after a push."""
     return RedirectResponse(f"/api/v1/environmentshub/{owner}/{name}/@latest", 302)
 
 
-@router.get("/dashboard/evaluations/{evaluation_id}")
+@router.get("/dashboard/evaluations/{evaluation_id}", dependencies=[PUBLIC])
 async def evaluation(evaluation_id: str) -> Response:
     """The address that clients print after an evaluation."""
     return RedirectResponse(f"/api/v1/evaluations/{evaluation_id}", 302)

@@ -264,7 +264,8 @@ BOUNDARY = "boundary-of-the-form"
 
 def form_ends(filename: str) -> tuple[bytes, bytes]:
     """What comes before and after the file in the upload form."""
-    fields = {":action": "file_upload", "protocol_version": "1"}
+    name, version = filename.split("-")[:2]
+    fields = {":action": "file_upload", "name": name, "version": version}
     head = "".join(
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()

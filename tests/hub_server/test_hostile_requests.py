@@ -127,6 +127,59 @@ async def test_s11_a_broken_or_excessive_form_is_refused(small_hub, body, conten
     assert list(small_hub.settings.staging_dir.glob("*")) == []
 
 
+@pytest.mark.parametrize(
+    "path", ["/legacy/", "/alice/legacy/", "/dashboard/tokens/challenge", "/api/v1/oauth/token"]
+)
+async def test_s11_a_form_with_an_endless_boundary_is_refused(small_hub, path):
+    alice = await small_hub.person("alice")
+    boundary = "b" * 300
+    answer = await alice.http.post(
+        path,
+        content=f"--{boundary}--\r\n".encode(),
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary}"},
+    )
+    assert answer.status_code == 400, answer.text
+
+
+@pytest.mark.parametrize("absent", ["name", "version"])
+async def test_a_form_that_names_no_project_or_version_is_refused(small_hub, wheel, absent):
+    alice = await small_hub.person("alice")
+    for value in (None, ""):
+        form = {"name": "demo-env", "version": "0.1.0", absent: value}
+        answer = await alice.http.post(
+            "/legacy/",
+            data={key: text for key, text in form.items() if text is not None},
+            files={"content": (wheel().filename, wheel().bytes())},
+        )
+        assert (answer.status_code, absent in answer.json()["detail"]) == (400, True)
+    assert (await small_hub.http.get("/alice/simple/demo-env/")).status_code == 404
+
+
+@pytest.mark.parametrize("visibility", ["privat", "PRIVATE ", "internal", "0"])
+async def test_a_visibility_that_there_is_not_is_refused_everywhere(small_hub, wheel, visibility):
+    alice = await small_hub.person("alice")
+    form = {"name": "demo-env", "version": "0.1.0"}
+    file = {"content": (wheel().filename, wheel().bytes())}
+    address = f"/legacy/?visibility={visibility}"
+    answers = [
+        await alice.http.post(address, data=form, files=file),
+        await alice.http.post(f"{API}/resolve", json={"name": "x-env", "visibility": visibility}),
+        await alice.http.post(
+            "/api/v1/hub/alice/x-env/reserve",
+            json={
+                "files": [{"filename": "x", "sha256": "0" * 64, "size": 1}],
+                "visibility": visibility,
+            },
+        ),
+    ]
+    assert [answer.status_code for answer in answers] == [422] * 3, [a.text for a in answers]
+    assert "PUBLIC or PRIVATE" in answers[0].text
+    assert (await alice.http.get(f"{API}/?mine_only=true")).json()["data"] == []
+    for good in ("private", "Private", "PRIVATE", ""):
+        again = await alice.http.post(f"/legacy/?visibility={good}", data=form, files=file)
+        assert again.status_code == 200, again.text
+
+
 async def test_s11_limits_are_told_before_the_body_is_read(open_small_hub, wheel):
     async with open_small_hub(max_wheel_bytes=1000, max_source_bytes=1000) as hub:
         alice = await hub.person("alice")

@@ -107,8 +107,26 @@ BOMB = b"\0" * (70 * 1024**2)
         ({"files": {"a/./b.py": b"x"}}, "part"),
         ({"files": {"a.py": b"", "A.py": b""}}, "same file"),
         ({"files": {"evil.pth": b"import os"}}, "every start"),
-        ({"files": {"demo_env.py": b"", "sitecustomize.py": b""}}, "every start"),
+        ({"files": {"evil.PTH": b"import os"}}, "every start"),
+        ({"files": {"sitecustomize.py": b""}}, "every start"),
+        ({"files": {"usercustomize.py": b""}}, "every start"),
+        ({"files": {"_virtualenv.py": b""}}, "every start"),
+        ({"files": {"SiteCustomize.py": b""}}, "every start"),
+        ({"files": {"sitecustomize/__init__.py": b""}}, "every start"),
+        ({"files": {"sitecustomize.cpython-311-x86_64-linux-gnu.so": b""}}, "every start"),
+        ({"files": {"demo_env-0.1.0.data/purelib/usercustomize.pyc": b""}}, "every start"),
         ({"files": {"pip/__init__.py": b""}}, "belongs to another package"),
+        ({"files": {"Pip/__init__.py": b""}}, "belongs to another package"),
+        ({"files": {"verifiers/types.py": b""}}, "belongs to another package"),
+        ({"files": {"setuptools/x.py": b""}}, "belongs to another package"),
+        ({"files": {"pkg_resources/x.py": b""}}, "belongs to another package"),
+        ({"files": {"openai.py": b""}}, "belongs to another package"),
+        ({"files": {"sklearn.py": b""}}, "belongs to another package"),
+        ({"files": {"demo_env-0.1.0.data/platlib/numpy/x.py": b""}}, "belongs to another package"),
+        (
+            {"files": {"demo_env-0.1.0.data/purelib/pip-99.dist-info/METADATA": b""}},
+            "pose as the metadata",
+        ),
         ({"files": {"demo_env-0.1.0.data/scripts/ls": b"#!python"}}, "outside site-packages"),
         ({"files": {"demo_env-0.1.0.data/data/etc/x": b""}}, "outside site-packages"),
         ({"files": {"other-1.0.dist-info/METADATA": b""}}, "exactly one"),
@@ -307,3 +325,21 @@ async def test_s13_a_refused_source_is_explained_when_the_push_is_finished(small
     assert (await small_hub.http.get(f"{API}/alice/demo-env/versions")).json() == {
         "data": {"versions": []}
     }
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "demo_env/pip/__init__.py",
+        "demo_env/sitecustomize.py",
+        "tests/x.py",
+        "pipelines/x.py",
+        "my_numpy.py",
+    ],
+)
+async def test_names_like_those_of_other_packages_are_allowed_where_they_do_no_harm(
+    small_hub, wheel, path
+):
+    alice = await small_hub.person("alice")
+    answer = await alice.upload(wheel(files={"demo_env/__init__.py": b"", path: b""}))
+    assert answer.status_code == 200, answer.text

@@ -190,16 +190,59 @@ async def test_errors_of_the_device_flow_have_the_names_of_the_standard(small_hu
 
 
 async def test_one_address_cannot_use_up_the_logins_of_all(open_small_hub):
-    async with open_small_hub(login_limit_per_minute=3) as hub:
-        transports = [
-            httpx.ASGITransport(app=hub.app, client=(f"10.0.0.{number}", 1)) for number in (1, 2)
-        ]
-        for transport, statuses in zip(
-            transports, ([200, 200, 200, 429], [200, 200, 200]), strict=True
-        ):
-            async with httpx.AsyncClient(transport=transport, base_url="http://hub") as http:
+    async with open_small_hub(login_limit_per_minute=1) as hub:
+        for number, statuses in ((1, [200] * 10 + [429]), (2, [200] * 3)):
+            async with client_at(hub, f"10.0.0.{number}") as http:
                 for status in statuses:
                     assert (await http.post("/api/v1/oauth/device")).status_code == status
+
+
+def client_at(hub, address):
+    transport = httpx.ASGITransport(app=hub.app, client=(address, 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://hub")
+
+
+async def attempt(http, username, password):
+    body = {"username": username, "password": password}
+    return (await http.post("/api/v1/login", json=body)).status_code
+
+
+async def test_wrong_passwords_of_others_do_not_lock_the_owner_out(open_small_hub):
+    async with open_small_hub(login_limit_per_minute=2) as hub:
+        await person_with_password(hub)
+        async with client_at(hub, "10.0.0.1") as owner, client_at(hub, "10.0.0.2") as stranger:
+            assert [await attempt(stranger, "alice", "wrong") for _ in range(3)] == [401, 401, 429]
+            assert await attempt(owner, "alice", "correct horse") == 200
+            assert await attempt(stranger, "alice", "correct horse") == 429
+
+
+async def test_guessing_from_many_addresses_ends_and_the_owner_is_still_let_in(open_small_hub):
+    async with open_small_hub(login_limit_per_minute=1) as hub:
+        await person_with_password(hub)
+        async with client_at(hub, "10.0.0.1") as owner:
+            assert await attempt(owner, "alice", "correct horse") == 200
+            statuses = []
+            for number in range(12):
+                async with client_at(hub, f"10.1.0.{number}") as stranger:
+                    statuses.append(await attempt(stranger, "Alice", "wrong"))
+            assert statuses == [401] * 10 + [429] * 2
+            assert await attempt(owner, "alice", "correct horse") == 200
+
+
+async def test_an_office_with_one_address_logs_in_as_often_as_it_likes(open_small_hub):
+    async with open_small_hub(login_limit_per_minute=1) as hub:
+        for number in range(12):
+            await person_with_password(hub, f"person-{number}")
+        async with client_at(hub, "10.0.0.1") as office:
+            statuses = [await attempt(office, f"person-{n}", "correct horse") for n in range(12)]
+            assert statuses == [200] * 12
+
+
+async def test_an_address_that_tries_many_accounts_is_stopped(open_small_hub):
+    async with open_small_hub(login_limit_per_minute=1) as hub:
+        async with client_at(hub, "10.0.0.1") as http:
+            statuses = [await attempt(http, f"nobody-{n}", "wrong") for n in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
 
 
 @pytest.mark.parametrize("pem", ["", "nonsense", "-----BEGIN PUBLIC KEY-----\nAA==\n-----END"])
@@ -241,7 +284,59 @@ async def test_password_attempts_are_limited_and_say_nothing_about_accounts(open
 async def test_requests_are_limited_for_each_caller(open_small_hub):
     async with open_small_hub(rate_limit_per_minute=20) as hub:
         alice = await hub.person("alice")
+        assert (await alice.http.get(f"{API}/")).status_code == 200
         statuses = [(await hub.http.get(f"{API}/")).status_code for _ in range(25)]
         assert statuses.count(429) >= 4
         assert (await alice.http.get(f"{API}/")).status_code == 200
         assert (await hub.http.get("/health")).status_code == 200
+
+
+def spellings(token):
+    """Many ways to write one token in a header."""
+    for n in range(1, 15):
+        yield (
+            "".join(c.upper() if (n >> i) & 1 else c for i, c in enumerate("bearer"))
+            + " " * n
+            + token
+        )
+        yield "Basic " + base64.b64encode(f"user-{n}:{token}".encode()).decode()
+
+
+async def test_one_token_is_one_caller_however_it_is_written(open_small_hub):
+    async with open_small_hub(rate_limit_per_minute=10) as hub:
+        alice = await hub.person("alice")
+        headers = [{"Authorization": text} for text in spellings(alice.token)]
+        statuses = [(await hub.http.get(f"{API}/", headers=h)).status_code for h in headers]
+        assert statuses.count(200) <= 12, "the first one counts for the address"
+        other = await hub.person("alice")
+        assert (await other.http.get(f"{API}/")).status_code == 200, "another token, another caller"
+
+
+async def test_tokens_that_nobody_made_count_for_their_address(open_small_hub):
+    from hub_server.accounts import tokens
+
+    async with open_small_hub(rate_limit_per_minute=10) as hub:
+        statuses = []
+        for _ in range(15):
+            header = {"Authorization": f"Bearer {tokens.mint()}"}
+            statuses.append((await hub.http.get(f"{API}/", headers=header)).status_code)
+        assert statuses.count(401) <= 11
+        assert statuses[-1] == 429
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "2001:db8:0:0:ffff::1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("-", "testclient", False),
+    ],
+)
+def test_a_caller_is_an_address_or_a_customers_network(one, other, is_same):
+    from hub_server.limits import network_of
+
+    assert (network_of(one) == network_of(other)) is is_same

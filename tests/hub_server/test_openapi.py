@@ -48,7 +48,8 @@ def described_hub(serve_hub, wheel):
         client.headers.update(headers)
         made = wheel()
         file = (made.filename, made.bytes())
-        client.post("/legacy/", files={"content": file}).raise_for_status()
+        form = {"name": made.name, "version": made.version}
+        client.post("/legacy/", data=form, files={"content": file}).raise_for_status()
         environment = data_of("/api/v1/environmentshub/resolve", {"name": "demo-env"})
         evaluation = client.post(
             "/api/v1/evaluations/",

@@ -252,7 +252,7 @@ async def test_one_install_token_reads_the_environments_it_was_asked_for_and_no_
     assert (await hub.http.post(f"{API}/install-token", json={"environments": names})).is_error
     writer = await hub.person("alice", actions=["publish"])
     refused = await writer.http.post(f"{API}/install-token", json={"environments": names})
-    assert refused.status_code == 404
+    assert refused.status_code == 403
 
 
 def _basic(token):

@@ -135,3 +135,73 @@ def test_the_variable_of_a_command_stops_no_other_command(monkeypatch):
     monkeypatch.setenv("VF_HUB_PASSWORD", "correct horse battery")
     settings = settings_from_environment()
     assert "correct horse" not in str(settings)
+
+
+def test_the_password_of_a_new_account_may_come_from_its_variable(sqlite_settings):
+    environment = {
+        **os.environ,
+        **environment_of(sqlite_settings),
+        "VF_HUB_PASSWORD": "correct horse",
+    }
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "hub_server.cli", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "Made the account alice" in run("user", "add", "alice")
+    run("token", "new", "alice")
+    said = run("user", "password", "alice")
+    assert "1 API tokens of alice still work" in said
+    assert "--revoke-tokens" in said
+    assert "still work" not in run("user", "password", "alice", "--revoke-tokens")
+    assert "Changed" in run("user", "password", "alice")
+
+
+def test_a_worker_that_ends_on_s3_ends_in_good_order():
+    """uvicorn's workers return to `multiprocessing`, which lets the interpreter go down."""
+    script = """
+import asyncio, multiprocessing
+from datetime import timedelta
+
+
+def work():
+    import obstore
+    from obstore.store import S3Store
+    from hub_server.exits import leave_at_exit
+
+    leave_at_exit()
+    store = S3Store(
+        "b",
+        config={"endpoint": "http://127.0.0.1:1", "access_key_id": "x", "secret_access_key": "y"},
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+    )
+
+    async def ask():
+        try:
+            await obstore.head_async(store, "k")
+        except Exception:
+            pass
+
+    asyncio.run(ask())
+
+
+if __name__ == "__main__":
+    for _ in range(8):
+        worker = multiprocessing.get_context("spawn").Process(target=work)
+        worker.start()
+        worker.join(60)
+        print(worker.exitcode)
+"""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script)
+        done = subprocess.run(
+            [sys.executable, str(path)], capture_output=True, text=True, timeout=300
+        )
+    assert done.stdout.split() == ["0"] * 8, done.stderr

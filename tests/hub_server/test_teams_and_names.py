@@ -92,3 +92,41 @@ async def test_a_private_environment_stays_private_when_it_is_published_for_a_te
     # What others keep private is no concern of bob's, and bob learns nothing of it.
     answer = await bob.http.post(f"{API}/resolve", json={"name": "secret-env"})
     assert answer.json()["data"]["visibility"] == "PUBLIC"
+
+
+async def test_a_reader_of_a_private_environment_cannot_fork_it(small_hub, wheel):
+    """The owner of a copy can make it public; that is for those who may do so with the original."""
+    alice = await small_hub.person("alice")
+    people = {
+        role: await small_hub.person(f"{role}-person") for role in ("reader", "member", "admin")
+    }
+    team = (await alice.http.post("/api/v1/teams", json={"slug": "acme"})).json()["data"]["teamId"]
+    for role, person in people.items():
+        body = {"user": person.slug, "role": role}
+        await alice.http.post(f"/api/v1/teams/{team}/members", json=body)
+    await alice.push(wheel(), team_slug="acme", visibility="PRIVATE")
+    statuses = {}
+    for role in people:
+        person = await small_hub.person(f"{role}-person")
+        answer = await person.http.post(f"{API}/acme/demo-env/fork", json={})
+        statuses[role] = answer.status_code
+    assert statuses == {"reader": 403, "member": 403, "admin": 200}
+    await alice.http.patch(f"{API}/acme/demo-env", json={"visibility": "PUBLIC"})
+    reader = await small_hub.person("reader-person")
+    assert (await reader.http.post(f"{API}/acme/demo-env/fork", json={})).status_code == 200
+
+
+async def test_a_team_has_a_largest_number_of_members(small_hub, monkeypatch):
+    from hub_server.accounts import service
+
+    monkeypatch.setattr(service, "MAX_MEMBERS", 2)
+    alice = await small_hub.person("alice")
+    for name in ("bob", "carol"):
+        await small_hub.person(name)
+    team = (await alice.http.post("/api/v1/teams", json={"slug": "acme"})).json()["data"]["teamId"]
+    members = f"/api/v1/teams/{team}/members"
+    statuses = [
+        (await alice.http.post(members, json={"user": name})).status_code
+        for name in ("bob", "bob", "carol")
+    ]
+    assert statuses == [200, 200, 413]

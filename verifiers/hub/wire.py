@@ -5,11 +5,12 @@ copy. Requests ignore unknown keys, because clients of several generations send 
 Answers of the hub part are wrapped as `{"data": …}`; those of the evaluations part are bare.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 Visibility = Literal["PUBLIC", "PRIVATE"]
+ShortText = Annotated[str, Field(max_length=300)]
 SHA256 = Field(pattern=r"^[0-9a-f]{64}$")
 
 
@@ -19,21 +20,26 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="ignore", str_max_length=1_000_000)
 
 
+def _known_visibility(value: str | None) -> str | None:
+    if not value:
+        return None
+    if value.upper() not in ("PUBLIC", "PRIVATE"):
+        raise ValueError(f"visibility is PUBLIC or PRIVATE, not {value[:40]!r}")
+    return value.upper()
+
+
+AnyVisibility = Annotated[str | None, AfterValidator(_known_visibility)]
+"""PUBLIC or PRIVATE in any case, or nothing."""
+
+
 class ResolveRequest(Request):
     """Get or create an environment. At most one of the three owners; none means the caller."""
 
     name: str = Field(min_length=1, max_length=128)
-    visibility: str | None = None
+    visibility: AnyVisibility = None
     owner_slug: str | None = None
     team_slug: str | None = None
     team_id: str | None = None
-
-    @field_validator("visibility")
-    @classmethod
-    def _known_visibility(cls, value: str | None) -> str | None:
-        if value is not None and value.upper() not in ("PUBLIC", "PRIVATE"):
-            raise ValueError(f"visibility is PUBLIC or PRIVATE, not {value!r}")
-        return value.upper() if value else None
 
 
 class InstallTokenRequest(Request):
@@ -89,7 +95,7 @@ class ReserveRequest(Request):
     """The files of one release; all of them become visible together or not at all."""
 
     files: list[ReserveFile] = Field(min_length=1, max_length=50)
-    visibility: Visibility | None = None
+    visibility: AnyVisibility = None
     tags: list[str] = []
 
 
@@ -149,7 +155,7 @@ class TokenRequest(Request):
 
     name: str = Field("token", max_length=128)
     actions: list[str] = ["read", "publish", "evaluate"]
-    environments: list[str] = ["*"]
+    environments: list[str] = Field(["*"], min_length=1, max_length=100)
     """Patterns `owner/name`, `owner/prefix*`, `owner/*` or `*`."""
     expires_in_s: int | None = Field(None, gt=0)
     """Seconds until the token stops working; null never."""
@@ -211,15 +217,15 @@ class EvaluationRequest(Request):
     """Open an evaluation; samples follow in batches."""
 
     name: str = Field(min_length=1, max_length=300)
-    environments: list[EnvironmentReference] | None = None
-    run_id: str | None = None
-    suite_id: str | None = None
-    model_name: str | None = None
-    dataset: str | None = None
-    framework: str | None = None
-    task_type: str | None = None
-    description: str | None = None
-    tags: list[str] = []
+    environments: list[EnvironmentReference] | None = Field(None, max_length=20)
+    run_id: ShortText | None = None
+    suite_id: ShortText | None = None
+    model_name: ShortText | None = None
+    dataset: ShortText | None = None
+    framework: ShortText | None = None
+    task_type: ShortText | None = None
+    description: str | None = Field(None, max_length=20_000)
+    tags: list[ShortText] = Field([], max_length=100)
     metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     team_id: str | None = None
@@ -230,12 +236,12 @@ class EvaluationPatch(Request):
     """Change an open evaluation, or close it as failed or cancelled."""
 
     name: str | None = Field(None, max_length=300)
-    model_name: str | None = None
-    dataset: str | None = None
-    framework: str | None = None
-    task_type: str | None = None
-    description: str | None = None
-    tags: list[str] = []
+    model_name: ShortText | None = None
+    dataset: ShortText | None = None
+    framework: ShortText | None = None
+    task_type: ShortText | None = None
+    description: str | None = Field(None, max_length=20_000)
+    tags: list[ShortText] = Field([], max_length=100)
     metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     is_public: bool | None = None

@@ -1,0 +1,144 @@
+"""The door of the hub: every route is a `HubRoute`, declares its access, and is asked here first.
+
+A route declares by the type of its `caller` parameter, or by `dependencies=[PUBLIC]`. One without a declaration
+cannot be defined. The caller is authenticated and admitted before the body of the request is read, and a JSON body is
+read by the one check of `stored`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+
+from hub_server import stored
+from hub_server.accounts import service as accounts
+from hub_server.accounts.authorisation import (
+    ANONYMOUS,
+    About,
+    Access,
+    Action,
+    Principal,
+    admit,
+)
+from hub_server.accounts.credentials import token_from_header
+from hub_server.database import utc_now
+from hub_server.errors import BadRequest, HubError
+from hub_server.hub import Hub
+
+
+async def caller_of(request: Request, hub: Hub) -> Principal:
+    """Who is asking. Raises Unauthorized for credentials that are not valid."""
+    token = token_from_header(request.headers.get("authorization"))
+    if token is None:
+        if not hub.settings.anonymous_read:
+            return Principal(sees_public=False)
+        return ANONYMOUS
+    async with hub.database.look_up() as session:
+        caller = await accounts.authenticate(session, token)
+    if caller.token_id is not None:
+        hub.usage.tokens[caller.token_id] = utc_now()
+        hub.limits.verified(token, caller.token_id)
+    return caller
+
+
+class Gate:
+    """What a route declares, as the dependency that gives it its caller."""
+
+    def __init__(self, action: Action | None, about: About, *, is_open: bool = False) -> None:
+        self.access = Access(action, about, is_open)
+
+    async def __call__(self, request: Request) -> Principal:
+        """The caller, whom the route has admitted before it read the body."""
+        return request.state.caller
+
+    async def admitted(self, request: Request) -> Principal:
+        """The caller of the request. Raises Unauthorized, Forbidden."""
+        if self.access.about in (About.PUBLIC, About.ADDRESS):
+            return ANONYMOUS
+        caller = await caller_of(request, request.app.state.hub)
+        admit(caller, self.access)
+        return caller
+
+
+class CheckedRequest(Request):
+    """A request whose JSON has passed the check of what the hub stores."""
+
+    async def json(self) -> Any:
+        """The value of the body. Raises HTTPException 400 or 413, which FastAPI passes on."""
+        try:
+            return stored.parse_request(await self.body())
+        except HubError as error:
+            raise HTTPException(error.status, error.detail) from error
+
+
+class HubRoute(APIRoute):
+    """A route that declares its access. Raises TypeError when it declares none, or two."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        gates = _gates(self.dependant)
+        if len(gates) != 1:
+            raise TypeError(
+                f"{path} declares {len(gates)} accesses. Give it one: a `caller` of a type in hub_server.access, or"
+                " dependencies=[PUBLIC]."
+            )
+        self.gate = gates[0]
+        access = self.gate.access
+        declared = {
+            "action": access.action or "none",
+            "about": access.about,
+            "open": access.is_open,
+        }
+        self.openapi_extra = {**(self.openapi_extra or {}), "x-access": declared}
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler behind the door."""
+        handle: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
+
+        async def admitted(request: Request) -> Response:
+            request.state.caller = await self.gate.admitted(request)
+            return await handle(CheckedRequest(request.scope, request.receive))
+
+        return admitted
+
+
+async def body_pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body as it arrives. Raises BadRequest when the connection ends before it is whole."""
+    try:
+        async for piece in request.stream():
+            if piece:
+                yield piece
+    except ClientDisconnect as error:
+        raise BadRequest("The connection ended before the whole body had arrived.") from error
+
+
+def _gates(dependant: Dependant) -> list[Gate]:
+    found = [d.call for d in dependant.dependencies if isinstance(d.call, Gate)]
+    return found + [gate for d in dependant.dependencies for gate in _gates(d)]
+
+
+# --- what routes declare ------------------------------------------------------------------------
+
+PUBLIC = Depends(Gate(None, About.PUBLIC))
+ADDRESS = Depends(Gate(None, About.ADDRESS))
+
+AnyCaller = Annotated[Principal, Depends(Gate(None, About.CALLER))]
+ReadsCaller = Annotated[Principal, Depends(Gate(Action.READ, About.CALLER))]
+ChangesCaller = Annotated[Principal, Depends(Gate(Action.ACCOUNT, About.CALLER))]
+
+ReadsAccount = Annotated[Principal, Depends(Gate(Action.READ, About.ACCOUNT))]
+ChangesAccount = Annotated[Principal, Depends(Gate(Action.ACCOUNT, About.ACCOUNT))]
+OwnSecrets = Annotated[Principal, Depends(Gate(Action.SECRETS, About.ACCOUNT))]
+
+ReadsEnvironment = Annotated[Principal, Depends(Gate(Action.READ, About.ENVIRONMENT, is_open=True))]
+KnownReader = Annotated[Principal, Depends(Gate(Action.READ, About.ENVIRONMENT))]
+Publishes = Annotated[Principal, Depends(Gate(Action.PUBLISH, About.ENVIRONMENT))]
+Manages = Annotated[Principal, Depends(Gate(Action.MANAGE, About.ENVIRONMENT))]
+EnvironmentSecrets = Annotated[Principal, Depends(Gate(Action.SECRETS, About.ENVIRONMENT))]
+
+ReadsEvaluation = Annotated[Principal, Depends(Gate(Action.READ, About.EVALUATION, is_open=True))]
+Evaluates = Annotated[Principal, Depends(Gate(Action.EVALUATE, About.EVALUATION))]

@@ -1,0 +1,318 @@
+"""Samples of evaluations: batches that come in, pages that go out, and rows that are removed.
+
+Nothing here is as large as its sender likes. A batch is parsed one at a time per caller, a sample has a limit, and a
+page is sent piece by piece, from rows that are read when the client has taken the ones before.
+"""
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import orjson
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from hub_server import stored
+from hub_server.accounts.authorisation import Principal
+from hub_server.accounts.service import owner_by_id
+from hub_server.database import Database, inserter, utc_now
+from hub_server.errors import BadRequest, Conflict, TooLarge
+from hub_server.evaluations.models import EvaluatedEnvironment, Evaluation, Sample, SampleBatch
+from hub_server.evaluations.service import find_own
+from hub_server.limits import check_quota
+from hub_server.settings import Settings
+
+MAX_VALUES = 2_000_000
+"""Commas and brackets of one batch; see `stored.MAX_VALUES`."""
+BATCHES_AT_ONCE = 2
+ROWS_AT_ONCE = 200
+BYTES_AT_ONCE = 2 * 1024**2
+"""Of one transaction, which other writers wait for, and of what is read for a page at once."""
+PIECE_BYTES = 256 * 1024
+PURGED_AT_ONCE = 100
+SAMPLE_BYTES = 128
+"""What a sample takes of the quota beside its contents."""
+
+
+class NewSample(NamedTuple):
+    """A sample as it will be stored."""
+
+    key: str
+    body: bytes
+    """Compressed JSON."""
+    size_bytes: int
+
+    @property
+    def stored_bytes(self) -> int:
+        """What it takes of the quota."""
+        return len(self.body) + len(self.key) + SAMPLE_BYTES
+
+
+class Batch(NamedTuple):
+    """Samples of one request."""
+
+    sha256: str
+    rows: list[NewSample]
+
+    def groups(self) -> Iterator[list[NewSample]]:
+        """The samples in the parts that one transaction stores; one empty part for an empty batch."""
+        group: list[NewSample] = []
+        for row in self.rows:
+            size = sum(len(one.body) for one in group) + len(row.body)
+            if group and (len(group) >= ROWS_AT_ONCE or size > BYTES_AT_ONCE):
+                yield group
+                group = []
+            group.append(row)
+        yield group
+
+
+class BatchTurns:
+    """Who may have a batch parsed and stored: each caller one at a time, and few callers at once."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._callers: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, caller: Principal) -> AsyncIterator[None]:
+        """Wait for the caller's turn."""
+        lock = self._callers.setdefault(caller.user_id or "", asyncio.Lock())
+        async with lock, self._free:
+            yield
+
+
+def read_batch(path: Path, max_sample_bytes: int) -> Batch:
+    """The samples of a request body in a file. Pure but for the file; call it from a thread, bodies are large.
+
+    A sample is known by `sample_id`, or by example and rollout number; one without either is known by
+    its place in its batch, since two rollouts may well be equal to the last character.
+    """
+    body = path.read_bytes()
+    try:
+        document = stored.parse(body, MAX_VALUES)
+    except BadRequest as error:
+        raise BadRequest(f'Send {{"samples": [...]}}. {error.detail}') from error
+    samples = document.get("samples") if isinstance(document, dict) else None
+    if not isinstance(samples, list) or not all(isinstance(s, dict) for s in samples):
+        raise BadRequest('Send {"samples": [...]}: `samples` must be a list of objects.')
+    digest = hashlib.sha256(body).hexdigest()
+    rows: dict[str, NewSample] = {}
+    for place, sample in enumerate(samples):
+        text = stored.encoded(sample, f"Sample {place} of the batch", max_sample_bytes)
+        key = _sample_key(sample, f"{digest[:32]}:{place}")
+        rows[key] = NewSample(key, zlib.compress(text, 3), len(text))
+    return Batch(digest, list(rows.values()))
+
+
+def _sample_key(sample: dict[str, Any], otherwise: str) -> str:
+    if sample.get("sample_id") not in (None, ""):
+        return f"id:{_plain(sample['sample_id'], 190)}"
+    example, rollout = sample.get("example_id"), sample.get("rollout_number")
+    if example is not None and rollout is not None:
+        return f"ex:{_plain(example, 90)}:{_plain(rollout, 90)}"
+    return otherwise
+
+
+def _plain(value: Any, characters: int) -> str:
+    """The beginning of a value as a text that every database takes. The value itself is a part of a checked sample."""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text.replace("\x00", "␀")[:characters]
+
+
+async def store(
+    database: Database,
+    caller: Principal,
+    evaluation_id: str,
+    batch: Batch,
+    settings: Settings,
+) -> int:
+    """Store a batch; how many of its samples are new. The same batch again adds nothing.
+
+    A large batch takes several transactions, so that other writers get their turn in between. When it is cut off, the
+    batch that comes again adds what is missing.
+    """
+    new, groups = 0, list(batch.groups())
+    for place, group in enumerate(groups):
+        async with database.write() as session:
+            row = await find_own(session, caller, evaluation_id)
+            evaluation = row.evaluation
+            if evaluation.status in ("FAILED", "CANCELLED"):
+                raise Conflict(f"The evaluation is {evaluation.status}; it takes no more samples.")
+            if place == 0 and await session.get(SampleBatch, (evaluation_id, batch.sha256)):
+                return 0
+            new += await _store_group(session, evaluation, group, settings)
+            if place == len(groups) - 1:
+                done = {"evaluation_id": evaluation_id, "sha256": batch.sha256}
+                insert = inserter(session)(SampleBatch)
+                await session.execute(
+                    insert.values(**done, received_at=utc_now()).on_conflict_do_nothing()
+                )
+    return new
+
+
+async def _store_group(
+    session: AsyncSession, evaluation: Evaluation, group: list[NewSample], settings: Settings
+) -> int:
+    if not group:
+        return 0
+    if evaluation.sample_count + len(group) > settings.max_samples:
+        raise TooLarge(
+            f"The evaluation has {evaluation.sample_count} samples; the maximum is {settings.max_samples}."
+        )
+    owner = await owner_by_id(session, evaluation.owner_id)
+    await check_quota(
+        session,
+        evaluation.owner_id,
+        owner.slug if owner else "The owner",
+        sum(row.stored_bytes for row in group),
+        settings.owner_quota_bytes,
+    )
+    values = [
+        {
+            "evaluation_id": evaluation.id,
+            "key": row.key,
+            "body": row.body,
+            "size_bytes": row.size_bytes,
+        }
+        for row in group
+    ]
+    insert = inserter(session)(Sample.__table__).values(values)
+    insert = insert.on_conflict_do_nothing(index_elements=["evaluation_id", "key"])
+    added = set(await session.scalars(insert.returning(Sample.__table__.c.key)))
+    evaluation.sample_count += len(added)
+    evaluation.stored_bytes += sum(row.stored_bytes for row in group if row.key in added)
+    evaluation.updated_at = utc_now()
+    return len(added)
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+class Planned(NamedTuple):
+    """A sample of a page, before its contents are read."""
+
+    id: int
+    key: str
+    size_bytes: int | None
+    place: int
+    """Among all samples of the evaluation, from 1: also the page that has it alone."""
+
+
+async def plan(
+    session: AsyncSession, evaluation_id: str, page_number: int, limit: int
+) -> list[Planned]:
+    """The samples of a page (from 1) in the order they came."""
+    start = (page_number - 1) * limit
+    query = (
+        select(Sample.id, Sample.key, Sample.size_bytes)
+        .where(Sample.evaluation_id == evaluation_id)
+        .order_by(Sample.id)
+        .offset(start)
+        .limit(limit)
+    )
+    rows = await session.execute(query)
+    return [Planned(*row, place=start + n + 1) for n, row in enumerate(rows)]
+
+
+async def page_pieces(
+    database: Database, planned: list[Planned], end: bytes, max_bytes: int
+) -> AsyncIterator[bytes]:
+    """The JSON of a page, piece by piece.
+
+    Samples that do not fit into `max_bytes` are replaced by an object that says so; the first is always whole.
+    """
+    yield b'{"samples":['
+    left = max_bytes
+    for group in _read_together(planned):
+        async with database.read() as session:
+            query = select(Sample.id, Sample.body).where(Sample.id.in_([one.id for one in group]))
+            bodies = {row.id: row.body for row in await session.execute(query)}
+        for one in group:
+            if one is not planned[0]:
+                yield b","
+            body = bodies.pop(one.id, None)
+            size = one.size_bytes if body is not None else None
+            if body is not None and size is None:
+                # Of an earlier release, which did not limit samples: count, and keep what may be sent.
+                text = zlib.decompressobj().decompress(body, max(left, 1) + 1)
+                size = len(text)
+            if body is None or size is None or (size > left and one is not planned[0]):
+                yield _left_out(one)
+                continue
+            left -= size
+            for piece in _unpacked(body):
+                yield piece
+    yield end
+
+
+def _read_together(planned: list[Planned]) -> Iterator[list[Planned]]:
+    group, size = list[Planned](), 0
+    for one in planned:
+        its_size = BYTES_AT_ONCE if one.size_bytes is None else one.size_bytes
+        if group and (size + its_size > BYTES_AT_ONCE or len(group) >= ROWS_AT_ONCE):
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += its_size
+    if group:
+        yield group
+
+
+def _unpacked(body: bytes) -> Iterator[bytes]:
+    packed = zlib.decompressobj()
+    piece = packed.decompress(body, PIECE_BYTES)
+    while piece:
+        yield piece
+        piece = packed.decompress(packed.unconsumed_tail, PIECE_BYTES)
+
+
+def _left_out(one: Planned) -> bytes:
+    kind, _, rest = one.key.partition(":")
+    known: dict[str, Any] = {}
+    if kind == "id":
+        known = {"sample_id": rest}
+    elif kind == "ex":
+        example, _, rollout = rest.rpartition(":")
+        known = {"example_id": example, "rollout_number": rollout}
+    size = "unknown" if one.size_bytes is None else str(one.size_bytes)
+    reason = f"This sample does not fit on the page ({size} bytes). Ask for it alone: ?page={one.place}&limit=1"
+    return orjson.dumps({**known, "size_bytes": one.size_bytes, "left_out": reason})
+
+
+# --- removing -----------------------------------------------------------------------------------
+
+
+async def purge(database: Database) -> int:
+    """Remove the rows of deleted evaluations, a few per transaction; how many evaluations are gone."""
+    count = 0
+    while True:
+        async with database.write() as session:
+            gone = await _purge_some(session)
+        if gone is None:
+            return count
+        count += gone
+
+
+async def _purge_some(session: AsyncSession) -> int | None:
+    """Remove some rows of one deleted evaluation: 1 when those were the last, None when there is no such evaluation."""
+    query = select(Evaluation.id).where(Evaluation.deleted_at.is_not(None)).limit(1)
+    evaluation_id = await session.scalar(query)
+    if evaluation_id is None:
+        return None
+    for model, key in ((Sample, Sample.id), (SampleBatch, SampleBatch.sha256)):
+        mine = model.evaluation_id == evaluation_id
+        keys = list(await session.scalars(select(key).where(mine).limit(PURGED_AT_ONCE)))
+        if keys:
+            await session.execute(delete(model).where(mine, key.in_(keys)))
+            return 0
+    for model, column in (
+        (EvaluatedEnvironment, EvaluatedEnvironment.evaluation_id),
+        (Evaluation, Evaluation.id),
+    ):
+        await session.execute(delete(model).where(column == evaluation_id))
+    return 1
