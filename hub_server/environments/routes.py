@@ -129,7 +129,7 @@ async def list_versions(
     shown = versions[offset : offset + limit]
     rows = [version_row(v, of_version.get(v.id, [])).model_dump() for v in shown]
     fitted = stored.fitted(rows, {"yanked_reason", "files"})
-    return {"data": {"versions": fitted, "total_count": len(versions)}}
+    return {"data": {"versions": fitted}}
 
 
 @router.get("/{owner}/{name}/status")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import orjson
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from hub_server import stored
@@ -304,12 +304,24 @@ async def _purge_some(session: AsyncSession) -> int | None:
     evaluation_id = await session.scalar(query)
     if evaluation_id is None:
         return None
-    for model, key in ((Sample, Sample.id), (SampleBatch, SampleBatch.sha256)):
-        mine = model.evaluation_id == evaluation_id
-        keys = list(await session.scalars(select(key).where(mine).limit(PURGED_AT_ONCE)))
-        if keys:
-            await session.execute(delete(model).where(mine, key.in_(keys)))
-            return 0
+    of = Sample.evaluation_id == evaluation_id
+    sizes = select(Sample.id, func.length(Sample.body)).where(of).limit(PURGED_AT_ONCE)
+    ids, left = list[int](), BYTES_AT_ONCE
+    for sample_id, size in await session.execute(sizes):
+        if ids and size > left:
+            break
+        ids.append(sample_id)
+        left -= size
+    if ids:
+        await session.execute(delete(Sample).where(Sample.id.in_(ids)))
+        return 0
+    of = SampleBatch.evaluation_id == evaluation_id
+    batches = list(
+        await session.scalars(select(SampleBatch.sha256).where(of).limit(PURGED_AT_ONCE))
+    )
+    if batches:
+        await session.execute(delete(SampleBatch).where(of, SampleBatch.sha256.in_(batches)))
+        return 0
     for model, column in (
         (EvaluatedEnvironment, EvaluatedEnvironment.evaluation_id),
         (Evaluation, Evaluation.id),
