@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import ErrorDetails
 
 from hub_server.errors import SettingsError
+from verifiers.hub.wire import MAX_SAMPLE_BYTES
 
 
 class Settings(BaseModel):
@@ -55,7 +56,7 @@ class Settings(BaseModel):
     """Largest JSON body, except batches of samples."""
     max_batch_bytes: int = Field(64 * 1024**2, ge=1)
     """Largest batch of samples, in bytes of JSON."""
-    max_sample_bytes: int = Field(16 * 1024**2, ge=1)
+    max_sample_bytes: int = Field(MAX_SAMPLE_BYTES, ge=1)
     """Largest sample, as JSON before it is packed."""
     max_samples_page_bytes: int = Field(8 * 1024**2, ge=1)
     """Largest page of samples; a single sample is always sent whole."""

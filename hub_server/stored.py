@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from hub_server.errors import BadRequest, TooLarge
+from verifiers.hub.wire import value_count
 
 MAX_DEPTH = 64
 """Of lists and objects inside one another. Encoders of common languages stop between 250 and 1,000."""
@@ -26,8 +27,7 @@ _CUTS = ((500, 50), (200, 10), (60, 5), (15, 3), (15, 1))
 
 def parse(body: bytes, max_values: int = MAX_VALUES) -> Any:
     """The value of a JSON body. Raises BadRequest with the fault, TooLarge for too many values."""
-    count = body.count(b",") + body.count(b"[") + body.count(b"{")
-    if count > max_values:
+    if value_count(body) > max_values:
         raise TooLarge(f"The JSON has more than {max_values} values; send it in smaller parts.")
     try:
         return orjson.loads(body)

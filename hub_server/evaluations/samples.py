@@ -26,9 +26,8 @@ from hub_server.evaluations.models import EvaluatedEnvironment, Evaluation, Samp
 from hub_server.evaluations.service import find_own
 from hub_server.limits import check_quota
 from hub_server.settings import Settings
+from verifiers.hub.wire import MAX_BATCH_VALUES
 
-MAX_VALUES = 2_000_000
-"""Commas and brackets of one batch; see `stored.MAX_VALUES`."""
 BATCHES_AT_ONCE = 2
 ROWS_AT_ONCE = 200
 BYTES_AT_ONCE = 2 * 1024**2
@@ -94,7 +93,7 @@ def read_batch(path: Path, max_sample_bytes: int) -> Batch:
     """
     body = path.read_bytes()
     try:
-        document = stored.parse(body, MAX_VALUES)
+        document = stored.parse(body, MAX_BATCH_VALUES)
     except BadRequest as error:
         raise BadRequest(f'Send {{"samples": [...]}}. {error.detail}') from error
     samples = document.get("samples") if isinstance(document, dict) else None

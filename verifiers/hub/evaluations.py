@@ -20,7 +20,13 @@ from verifiers.hub.client import HubClient, OnProgress, body_of, data_of, member
 from verifiers.hub.errors import HubError, HubNotFound
 from verifiers.hub.installation import details_of
 from verifiers.hub.origin import known_hub_id
-from verifiers.hub.wire import EvaluationPatch, EvaluationRequest
+from verifiers.hub.wire import (
+    MAX_BATCH_VALUES,
+    MAX_SAMPLE_BYTES,
+    EvaluationPatch,
+    EvaluationRequest,
+    value_count,
+)
 from verifiers.packages.install import is_hub_env, parse_hub_id
 from verifiers.runs.description import RunDescription
 from verifiers.runs.encoding import encode_line
@@ -279,7 +285,7 @@ def _batches(
     folders of the author's machine.
     """
     rows: list[bytes] = []
-    size = 0
+    size = values = 0
     seen: Counter[str] = Counter()
     for output in iterate_outputs(folder, damaged):
         summary.add([output])
@@ -288,14 +294,17 @@ def _batches(
         if is_public:
             output = without_traceback(output)
         row = encode_line(_sample(dict(output), seen)).rstrip(b"\n")
-        if len(row) > MAX_BATCH_BYTES:
+        its_values = value_count(row) + 1
+        if len(row) > min(MAX_SAMPLE_BYTES, MAX_BATCH_BYTES) or its_values > MAX_BATCH_VALUES - 2:
             counts["too large"] += 1
             continue
-        if rows and (size + len(row) > MAX_BATCH_BYTES or len(rows) >= MAX_BATCH_ROWS):
+        is_full = size + len(row) > MAX_BATCH_BYTES or len(rows) >= MAX_BATCH_ROWS
+        if rows and (is_full or values + its_values > MAX_BATCH_VALUES - 2):
             yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
-            rows, size = [], 0
+            rows, size, values = [], 0, 0
         rows.append(row)
         size += len(row) + 1
+        values += its_values
     if rows:
         yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
 

@@ -9,9 +9,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+MAX_SAMPLE_BYTES = 16 * 1024**2
+"""Of one sample as JSON, unless the operator sets another limit."""
+MAX_BATCH_VALUES = 2_000_000
+"""Commas and brackets of one batch of samples."""
 Visibility = Literal["PUBLIC", "PRIVATE"]
 ShortText = Annotated[str, Field(max_length=300)]
 SHA256 = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+def value_count(text: bytes) -> int:
+    """At most how many values a JSON text has: its commas and opening brackets, without parsing it."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 class Request(BaseModel):
