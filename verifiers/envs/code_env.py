@@ -13,6 +13,7 @@ from verifiers.decorators import teardown
 from verifiers.envs.code_tests.cases import Comparison, TestCase, Whitespace, test_cases
 from verifiers.envs.code_tests.extraction import extract_code
 from verifiers.envs.code_tests.runner import (
+    Outcome,
     ProgramReport,
     TestLimits,
     run_program,
@@ -93,8 +94,10 @@ class CodeEnv(SingleTurnEnv):
     `parser`: finds the program in the completion. `backend`, `sandbox_spec`: as in `SandboxEnv`. At most
     `max_concurrent_programs` are tested at once (by default two for each core), however many rollouts run.
 
-    Whatever a program does is its score. When the machinery fails, the tests are run again in a fresh sandbox, and if
-    that fails too the rollout has an error (`SandboxError`) instead of a score: nothing is learned from it.
+    Whatever a program does is its score. When the sandbox or the test worker fails, the tests run again in a fresh
+    sandbox. When that fails too, an empty program decides: if an empty program can be tested, the failure is the
+    program's (`ended_worker`, score 0); otherwise the rollout has an error (`SandboxError`) instead of a score, and
+    nothing is learned from it.
     """
 
     def __init__(
@@ -201,22 +204,49 @@ class CodeEnv(SingleTurnEnv):
         state["test_report"] = report.as_dict()
 
     async def _report(self, state: State, program: str, tests: list[TestCase]) -> ProgramReport:
+        """Run the program. Who caused a failure is decided by one rule, see `_works_without_program`."""
         for attempt in range(1, self.sandbox_attempts + 1):
+            sandbox = self._sandboxes[state.trajectory_id]
+            was_ready = False
             try:
-                return await self._attempt(state, program, tests)
+                waited_s = await sandbox.ready()
+                was_ready = True
+                report = await self._attempt(state, sandbox, waited_s, program, tests)
+                if report.worker_failure and not await self._works_without_program(state, tests):
+                    raise SandboxError(f"The test worker failed: {report.worker_failure}")
+                return report
             except (IsolationUnavailable, SandboxImageError):
                 raise  # it would fail again
             except SandboxError as error:
                 if attempt == self.sandbox_attempts:
+                    if was_ready and await self._works_without_program(state, tests):
+                        return ProgramReport(
+                            (Outcome("ended_worker", str(error)[:500]),) * len(tests)
+                        )
                     raise
                 self.logger.warning("Testing once more in a fresh sandbox: %s", error)
                 await self._end_sandbox(state.trajectory_id)
                 self._sandboxes[state.trajectory_id] = await self._create()
         raise AssertionError("unreachable")
 
-    async def _attempt(self, state: State, program: str, tests: list[TestCase]) -> ProgramReport:
-        sandbox = self._sandboxes[state.trajectory_id]
-        waited_s = await sandbox.ready()
+    async def _works_without_program(self, state: State, tests: list[TestCase]) -> bool:
+        """Whether a fresh sandbox can run an empty program on a test.
+
+        Everything that happens after a sandbox is ready is the program's doing, unless it also happens with an empty
+        program.
+        """
+        await self._end_sandbox(state.trajectory_id)
+        self._sandboxes[state.trajectory_id] = sandbox = await self._create()
+        try:
+            report = await run_program(sandbox, "pass", tests[:1], limits=self.test_limits)
+        except SandboxError as error:
+            self.logger.warning("An empty program fails as well: %s", error)
+            return False
+        return all(one.verdict in ("wrong", "error", "passed") for one in report.outcomes)
+
+    async def _attempt(
+        self, state: State, sandbox: Sandbox, waited_s: float, program: str, tests: list[TestCase]
+    ) -> ProgramReport:
         state["sandbox_ready_wait_time"] = waited_s + (state.get("sandbox_ready_wait_time") or 0.0)
         async with self._slot():
             started = time.perf_counter()

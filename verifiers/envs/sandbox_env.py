@@ -213,12 +213,13 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
     async def _after_death(
         self, error: SandboxDead, sandbox_id: str, sandbox_state: SandboxState
     ) -> str:
-        """A command that used up all memory of the sandbox is the model's doing: it goes on with an empty one."""
-        if error.reason != "oom":
+        """Go on with an empty sandbox if the model's own command has ended the old one; otherwise raise."""
+        if not error.by_program:
             raise error
         await self.sandbox_client.replace(sandbox_id)
         sandbox_state["ready"] = False
-        return "Error: The sandbox ran out of memory and was replaced by a new one; its files are gone."
+        how = "ran out of memory" if error.reason == "oom" else "was ended by a command"
+        return f"Error: The sandbox {how} and was replaced by a new one; its files are gone."
 
     async def _answer(self, tool_call: ToolCall, messages: Messages, state: State) -> ToolMessage:
         try:

@@ -34,7 +34,7 @@ class ScoringSandbox:
     """A sandbox as reward functions get it: everything a `Sandbox` has.
 
     Trouble of the machinery is also told to `on_failure`, because the rollout must then count as failed, not as
-    worth 0. Running out of memory is no such trouble: the code that is scored did it.
+    worth 0. A sandbox that its own code has ended (`SandboxDead.by_program`) does not count as such trouble.
     """
 
     def __init__(self, sandbox: Sandbox, on_failure: Callable[[SandboxError], None]) -> None:
@@ -51,7 +51,7 @@ class ScoringSandbox:
             try:
                 return await value(*args, **kwargs)
             except SandboxError as error:
-                if not (isinstance(error, SandboxDead) and error.reason == "oom"):
+                if not (isinstance(error, SandboxDead) and error.by_program):
                     self._on_failure(error)
                 raise
 

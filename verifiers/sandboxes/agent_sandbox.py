@@ -9,11 +9,13 @@ import asyncio
 import errno
 import itertools
 import os
+import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from verifiers.errors import Error
 from verifiers.sandboxes import file_copy
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent import frames
@@ -26,7 +28,7 @@ from verifiers.sandboxes.errors import (
     SandboxFileTooLarge,
     SandboxUnresponsive,
 )
-from verifiers.sandboxes.jobs import AgentProcess, Collected, JobEnd
+from verifiers.sandboxes.jobs import ANSWER_GRACE_S, AgentProcess, Collected, JobEnd
 from verifiers.sandboxes.python_session import AgentPythonSession, Interpreter
 from verifiers.sandboxes.results import ExecResult, SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import (
@@ -39,11 +41,10 @@ from verifiers.sandboxes.sandbox import (
 )
 from verifiers.sandboxes.spec import SandboxSpec
 
-ANSWER_GRACE_S = 20.0
-"""Beyond a command's own limit: a sandbox that has not reported by then is taken for hung."""
 FILE_TIMEOUT_S = 120.0
 MAX_COMMANDS_AT_ONCE = 48
 """In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
+_HEADER_BYTES = 256
 _NO_LIMIT_BYTES = 1 << 50
 _numbers = itertools.count(1)
 """Of all sandboxes of this process, whichever back end makes them."""
@@ -71,8 +72,12 @@ class Machine(Protocol):
         """Wait until nothing of it is left."""
         ...
 
-    def why_dead(self, error: Exception) -> Exception:
-        """A better error than a connection's, if it is known why it ended."""
+    async def why_dead(self, error: Exception) -> Exception:
+        """A better error than a connection's, if it can be found out why the sandbox ended. Waits seconds at most.
+
+        One rule decides who caused the end of a sandbox that was ready: its code did (`SandboxDead.by_program`), unless
+        it was told to end, or the machinery that holds it has failed as well.
+        """
         ...
 
 
@@ -100,6 +105,7 @@ class AgentSandbox:
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._ttl: asyncio.TimerHandle | None = None
+        self._explaining: asyncio.Task[None] | None = None
 
     def begin(self, snapshot: Snapshot | None) -> AgentSandbox:
         """Start coming up, in the background."""
@@ -116,6 +122,8 @@ class AgentSandbox:
         try:
             started = await self._machine.start(self._on_closed)
             self._connection, self.info = started
+            if self._death is not None:
+                raise self._death
             if self.spec.ttl_s is not None:
                 loop = asyncio.get_running_loop()
                 self._ttl = loop.call_later(self.spec.ttl_s, self._die_of_age)
@@ -126,15 +134,34 @@ class AgentSandbox:
             for path, data in self.spec.files.items():
                 await self._copy(connection, "write", path, stdin=data, mode=0o644)
         except BaseException as error:
-            self._end(error if isinstance(error, Exception) else _terminated(self.id))
-            if isinstance(error, SandboxFileError):
-                raise SandboxCreationError(f"The files could not be put in: {error}") from error
+            problem: Exception = _terminated(self.id)
+            try:
+                if isinstance(error, Exception):
+                    problem = await self._why_not_started(error)
+            finally:
+                self._end(problem)
             if isinstance(error, Exception):
-                raise self._machine.why_dead(error) from error
+                raise problem from error
             raise
 
+    async def _why_not_started(self, error: Exception) -> Exception:
+        if isinstance(error, SandboxFileError):
+            return SandboxCreationError(f"The files could not be put in: {error}")
+        if isinstance(error, OSError) and not isinstance(error, Error):
+            return SandboxCreationError(f"The sandbox could not be created: {_advice(error)}")
+        return await self._machine.why_dead(error)
+
     def _on_closed(self, error: Exception) -> None:
-        self._end(self._machine.why_dead(error))
+        if self._death is None and self._explaining is None:
+            self._explaining = asyncio.get_running_loop().create_task(
+                self._explain(error), name=f"find out why sandbox {self.id} ended"
+            )
+
+    async def _explain(self, error: Exception) -> None:
+        try:
+            error = await self._machine.why_dead(error)
+        finally:
+            self._end(error)
 
     def _die_of_age(self) -> None:
         message = f"Sandbox {self.id} was ended after its ttl_s={self.spec.ttl_s:g}."
@@ -323,6 +350,10 @@ class AgentSandbox:
         limit_s = self.spec.command_timeout_s if timeout_s is TIMEOUT_FROM_SPEC else timeout_s
         if limit_s is not None and not limit_s > 0:
             raise ValueError(f"timeout_s must be above 0 (or None for no limit), got {limit_s!r}.")
+        if memory_mb is not None and not 0 < memory_mb < 1 << 40:
+            raise ValueError(f"memory_mb must be at least 1 and below 2**40, got {memory_mb!r}.")
+        if cpu_time_s is not None and not 0 < cpu_time_s < 1 << 40:
+            raise ValueError(f"cpu_time_s must be above 0 and below 2**40, got {cpu_time_s!r}.")
         if max_output_bytes < 0:
             raise ValueError(f"max_output_bytes must not be negative, got {max_output_bytes}.")
         variables = dict(env or {})
@@ -352,11 +383,15 @@ class AgentSandbox:
         connection = await self._up()
         async with self._turns:
             slot = await self._admission.enter()
+            queued_s = time.monotonic() - asked_s
+            job = Collected(request.max_output_bytes)
             try:
-                queued_s = time.monotonic() - asked_s
-                job = Collected(request.max_output_bytes)
                 report = await self._finish(connection, job, request, stdin)
                 return job.result(report, queued_s)
+            except SandboxDead as error:
+                if not error.by_program:
+                    raise
+                return job.last_result(error, queued_s)
             finally:
                 slot.release()
 
@@ -427,7 +462,8 @@ class AgentSandbox:
     async def snapshot(self) -> Snapshot:
         """See Sandbox."""
         connection = await self._up()
-        room_bytes = 2 * (self.spec.disk_mb << 20) + (1 << 20)
+        # What the disk can hold, and a header for each file. Sparse files count in full.
+        room_bytes = (self.spec.disk_mb << 20) + _HEADER_BYTES * self.spec.max_files + (1 << 20)
         workdir = self.info.workdir
         return Snapshot(await self._copy(connection, "pack", workdir, max_answer_bytes=room_bytes))
 
@@ -443,12 +479,12 @@ class AgentSandbox:
     ) -> bytes:
         if not path or "\0" in path:
             raise ValueError(f"{path!r} is no path.")
-        limit_bytes = max_answer_bytes if name == "read" else _NO_LIMIT_BYTES
+        limit_bytes = max_answer_bytes if name in ("read", "pack") else _NO_LIMIT_BYTES
         operation = {"name": name, "path": path, "max_bytes": limit_bytes, **options}
         request = self._request(
             wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
         )
-        job = Collected(max_answer_bytes)
+        job = Collected(max_answer_bytes, slack=0)
         async with self._turns:
             report = await self._finish(connection, job, request, stdin)
         result = job.result(report, 0.0)
@@ -458,6 +494,16 @@ class AgentSandbox:
                 errno.EFBIG, f"larger than the {max_answer_bytes} bytes allowed", path
             )
         return result.stdout
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"{error.strerror}. This program may have {limit} descriptors open. A sandbox needs one, and up to "
+            "256 more with a network. Raise the limit (`ulimit -n`), or have fewer sandboxes at once."
+        )
+    return str(error)
 
 
 def _terminated(sandbox_id: str) -> SandboxDead:

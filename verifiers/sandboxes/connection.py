@@ -67,6 +67,7 @@ class AgentConnection(asyncio.Protocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._death: Exception | None = None
+        self._is_lost = False
 
     # --- asyncio.Protocol
 
@@ -82,11 +83,11 @@ class AgentConnection(asyncio.Protocol):
             for frame in self._reader.feed(data):
                 self._dispatch(frame)
         except frames.ProtocolViolation as error:
-            self.fail(SandboxDead(f"The sandbox broke the protocol: {error}", "protocol"))
+            self._lose(SandboxDead(f"The sandbox broke the protocol: {error}", "protocol"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
-        self.fail(SandboxDead("The sandbox hung up", "crashed"))
+        self._lose(SandboxDead("The sandbox hung up", "crashed"))
 
     def pause_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -110,7 +111,7 @@ class AgentConnection(asyncio.Protocol):
 
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
         """Send a frame; after the end of the stream it goes nowhere."""
-        if self._transport is not None and self._death is None:
+        if self._transport is not None and self._death is None and not self._is_lost:
             self._transport.write(frames.encode(kind, channel, payload))
 
     async def drained(self) -> None:
@@ -142,6 +143,20 @@ class AgentConnection(asyncio.Protocol):
         for sink in sinks:
             sink.on_lost(error)
 
+    def _lose(self, error: Exception) -> None:
+        """The stream has ended by itself. After READY, the owner first finds out why, and then calls `fail`."""
+        if self._is_lost or self._death is not None:
+            return
+        if self._on_closed is None or not self.ready.done() or self.ready.exception() is not None:
+            self.fail(error)
+            return
+        self._is_lost = True
+        self._can_write.set()
+        if self._transport is not None:
+            self._transport.abort()
+        on_closed, self._on_closed = self._on_closed, None
+        on_closed(error)
+
     def _dispatch(self, frame: frames.Frame) -> None:
         kind, channel, payload = frame
         if channel == 0:
@@ -149,7 +164,10 @@ class AgentConnection(asyncio.Protocol):
                 self.ready.set_result(None)
             elif kind == frames.FAILED:
                 reason = payload[:4000].decode("utf-8", "replace")
-                self.fail(SandboxCreationError(f"The sandbox could not be set up: {reason}"))
+                if self.ready.done():
+                    self._lose(SandboxDead(f"The sandbox's agent failed: {reason}", "crashed"))
+                else:
+                    self.fail(SandboxCreationError(f"The sandbox could not be set up: {reason}"))
             return
         sink = self._sinks.get(channel)
         if sink is None:

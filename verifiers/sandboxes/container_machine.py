@@ -212,7 +212,7 @@ class ContainerMachine:
             self._complaints.close()
         self._container.clean_up()
 
-    def why_dead(self, error: Exception) -> Exception:
+    async def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
         if isinstance(error, SandboxDead) and self._container.was_out_of_memory():
             return SandboxDead("The sandbox was killed for using too much memory.", "oom")

@@ -7,7 +7,7 @@
     │       │   ├── SandboxImageError         (also ValueError) the image cannot be used
     │       │   ├── SandboxRateLimited        the provider refused for now
     │       │   └── IsolationUnavailable      this machine cannot isolate as strongly as was asked
-    │       ├── SandboxDead                   it was there and is gone: `reason` says why
+    │       ├── SandboxDead                   it was there and is gone: `reason` says why, `by_program` who did it
     │       └── SandboxUnresponsive           (also TimeoutError) it did not answer in time and was killed
     ├── SandboxFileError                      (also OSError) a path inside cannot be read or written
     │   ├── SandboxFileNotFound               (also FileNotFoundError)
@@ -25,8 +25,9 @@ from typing import Literal
 
 from verifiers.errors import AuthorError, Error, SandboxError
 
-DeathReason = Literal["oom", "ttl", "terminated", "crashed", "protocol"]
-"""Why a sandbox is gone: killed for memory, past its lifetime, by us, by itself, or for sending nonsense."""
+DeathReason = Literal["oom", "program", "ttl", "terminated", "crashed", "protocol"]
+"""Why a sandbox is gone: its code used up the memory; its code ended it in another way; its lifetime has passed; it was
+terminated by its owner; the machinery lost it; it sent bytes that are not frames."""
 
 
 class SandboxCreationError(SandboxError):
@@ -51,6 +52,11 @@ class SandboxDead(SandboxError):
     def __init__(self, message: str, reason: DeathReason = "crashed"):
         super().__init__(message, reason)
         self.reason: DeathReason = reason
+
+    @property
+    def by_program(self) -> bool:
+        """Whether the code inside caused it: then it is an outcome with a score, not a failure of the machinery."""
+        return self.reason in ("oom", "program", "protocol")
 
     def __str__(self) -> str:
         return str(self.args[0])

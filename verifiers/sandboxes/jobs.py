@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 
 from verifiers.sandboxes.agent import frames, output
 from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.errors import SandboxDead
 from verifiers.sandboxes.results import ExecResult, StreamName
 
+ANSWER_GRACE_S = 20.0
+"""Beyond a command's own limit: a sandbox that has not reported by then is taken for hung."""
 _STDOUT_KINDS = (frames.STDOUT, frames.STDOUT_TAIL)
 
 
@@ -84,12 +87,13 @@ class JobEnd:
 class Collected(JobEnd):
     """A job whose output is kept until its end."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, slack: int | None = None) -> None:
         super().__init__()
         self._heads = (bytearray(), bytearray())
         self._tails = (bytearray(), bytearray())
         # The agent keeps to the limit; one that has been taken over is kept to it here.
-        self._room_bytes = 2 * max_bytes + 4096
+        self._room_bytes = max_bytes + 4096 + (max_bytes if slack is None else slack)
+        self._started_s = time.monotonic()
 
     def on_output(self, kind: int, data: bytes) -> None:
         """See JobSink."""
@@ -119,6 +123,18 @@ class Collected(JobEnd):
             output_limit_hit=report.overflowed,
             queued_s=queued_s,
             run_s=report.run_s,
+        )
+
+    def last_result(self, death: SandboxDead, queued_s: float) -> ExecResult:
+        """Of a command whose sandbox ended by what ran inside: killed, with what was printed until then."""
+        note = f"sandbox: {death}\n".encode("utf-8", "replace")
+        return ExecResult(
+            exit_code=137,
+            stdout=bytes(self._heads[0]),
+            stderr=bytes(self._heads[1]) + note,
+            oom=death.reason == "oom",
+            queued_s=queued_s,
+            run_s=time.monotonic() - self._started_s,
         )
 
 

@@ -270,7 +270,7 @@ class PrimeMachine:
         if self._deleting is not None:
             await self._deleting
 
-    def why_dead(self, error: Exception) -> Exception:
+    async def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
         return error
 

@@ -8,8 +8,12 @@ CONNECT (for TLS and any other protocol) and plain `http://` requests. What the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import ipaddress
+import resource
 import socket
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -21,6 +25,8 @@ HEAD_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 15.0
 IDLE_TIMEOUT_S = 300.0
 MAX_CONNECTIONS = 128
+FULL_PAUSE_S = 0.05
+_FOR_WANT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _COPY_BYTES = 64 << 10
 
 Policy = ProxyNetwork | Literal["full"]
@@ -149,42 +155,92 @@ async def checked_addresses(
     return found
 
 
+_proxies: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakSet[FilteringProxy]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Those that share the descriptors of this program."""
+
+
+def max_connections() -> int:
+    """Of all proxies together. Each connection has two descriptors; half of all descriptors are for other things."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (1 << 20) if soft == resource.RLIM_INFINITY else max(4, soft // 4)
+
+
 class FilteringProxy:
     """Serves the clients of one sandbox on a listening socket."""
 
     def __init__(self, policy: Policy, *, resolve: Resolve = system_resolve) -> None:
         self._policy: Policy = policy
         self._resolve = resolve
-        self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._clients: dict[asyncio.Task[None], None] = {}
+        """The oldest first."""
 
     async def serve(self, listener: socket.socket) -> None:
         """Begin to serve. The listener is the proxy's from now on."""
         listener.setblocking(False)
-        self._server = await asyncio.start_server(
-            self._on_client, sock=listener, limit=MAX_HEAD_BYTES
-        )
+        loop = asyncio.get_running_loop()
+        _proxies.setdefault(loop, weakref.WeakSet()).add(self)
+        self._accepting = loop.create_task(self._accept(listener), name="proxy of a sandbox")
 
     def close(self) -> None:
         """Stop, and cut every connection. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for client in self._clients:
-            client.cancel()
+        tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
+        with contextlib.suppress(RuntimeError):  # their loop is closed, and they have ended with it
+            for task in tasks:
+                task.cancel()
 
     async def closed(self) -> None:
         """Wait until every connection is cut."""
-        if self._clients:
-            await asyncio.wait(self._clients)
+        tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._clients) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        client = asyncio.get_running_loop().create_task(self._serve_client(reader, writer))
-        self._clients.add(client)
-        client.add_done_callback(self._clients.discard)
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._until_there_is_room()
+                try:
+                    client, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    if error.errno not in _FOR_WANT_OF_DESCRIPTORS:
+                        raise
+                    await asyncio.sleep(FULL_PAUSE_S)  # clients wait in the queue of the listener
+                    continue
+                task = loop.create_task(self._serve_socket(client))
+                self._clients[task] = None
+                task.add_done_callback(lambda ended: self._clients.pop(ended, None))
+        finally:
+            _proxies[loop].discard(self)
+            listener.close()
+
+    async def _until_there_is_room(self) -> None:
+        """Wait for a connection to end, unless this sandbox has fewer than its share of them.
+
+        When the others have taken everything, the oldest connection of the sandbox with the most of them is cut.
+        """
+        while True:
+            proxies = _proxies[asyncio.get_running_loop()]
+            at_most = max_connections()
+            share = max(1, at_most // max(1, len(proxies)))
+            own = len(self._clients)
+            if sum(len(proxy._clients) for proxy in proxies) < at_most and own < MAX_CONNECTIONS:
+                return
+            if own < min(share, MAX_CONNECTIONS):
+                greedy = max(proxies, key=lambda proxy: len(proxy._clients))
+                if len(greedy._clients) > share:
+                    next(iter(greedy._clients)).cancel()
+            await asyncio.sleep(FULL_PAUSE_S)
+
+    async def _serve_socket(self, client: socket.socket) -> None:
+        try:
+            reader, writer = await asyncio.open_connection(sock=client, limit=MAX_HEAD_BYTES)
+        except BaseException:
+            client.close()
+            raise
+        await self._serve_client(reader, writer)
 
     async def _serve_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable
 
 from verifiers.sandboxes.agent import cells, frames, output
 from verifiers.sandboxes.connection import AgentConnection, JobReport
-from verifiers.sandboxes.jobs import JobEnd
+from verifiers.sandboxes.errors import SandboxDead, SandboxUnresponsive
+from verifiers.sandboxes.jobs import ANSWER_GRACE_S, JobEnd
 from verifiers.sandboxes.results import CellError, CellResult
 from verifiers.sandboxes.sandbox import DEFAULT_MAX_OUTPUT_BYTES, TIMEOUT_FROM_SPEC, Timeout
 
 INTERRUPT_GRACE_S = 0.5
+MAX_CONTROL_BYTES = 4 << 20
+"""Of one cell on the control stream. A report takes less than 1 MiB; more was written by the cell itself."""
 
 
 class Interpreter(JobEnd):
@@ -29,6 +32,7 @@ class Interpreter(JobEnd):
         self._kept = (output.HeadTail(0), output.HeadTail(0))
         self._heads = (bytearray(), bytearray())
         self.overflowed = False
+        self._control_room_bytes = MAX_CONTROL_BYTES
 
     def begin(self, source: str, max_output_bytes: int) -> asyncio.Future[dict[str, object]]:
         """Send a cell; the future gives the interpreter's report, or fails when the interpreter ends."""
@@ -36,8 +40,9 @@ class Interpreter(JobEnd):
         self._kept = (output.HeadTail(max_output_bytes), output.HeadTail(max_output_bytes))
         self._heads = (bytearray(), bytearray())
         self.overflowed = False
+        self._control_room_bytes = MAX_CONTROL_BYTES
         self._answer = asyncio.get_running_loop().create_future()
-        data = source.encode("utf-8", "surrogateescape")
+        data = source.encode("utf-8", "surrogatepass")
         size = frames.MAX_PAYLOAD_BYTES
         # A piece of full size says that another one follows, if only an empty one.
         nested = b"".join(
@@ -74,6 +79,11 @@ class Interpreter(JobEnd):
 
     def on_control(self, data: bytes) -> None:
         """See JobSink. The bytes come from the very process that runs the cells."""
+        self._control_room_bytes -= len(data)
+        if self._control_room_bytes < 0:
+            if self._control_room_bytes + len(data) >= 0:
+                self.kill()
+            return
         try:
             for frame in self._reader.feed(data):
                 if frame.kind == cells.RESULT and frame.channel == self._cell_number:
@@ -162,13 +172,22 @@ class AgentPythonSession:
             await asyncio.wait([answer], timeout=INTERRUPT_GRACE_S)
         if not answer.done():
             interpreter.kill()
-            await asyncio.wait([answer])
-        restarted = False
+            await asyncio.wait([answer], timeout=ANSWER_GRACE_S)
+        if not answer.done():
+            raise SandboxUnresponsive(
+                f"The interpreter was killed and did not end within {ANSWER_GRACE_S:g} s."
+            )
+        restarted = oom = False
         report: dict[str, object] = {}
         try:
             report = answer.result()
         except EOFError:
             restarted = True
+            self._interpreter = None
+        except SandboxDead as error:
+            if not error.by_program:
+                raise
+            restarted, oom = True, error.reason == "oom"
             self._interpreter = None
         stdout, stderr, dropped_bytes = interpreter.printed()
         return CellResult(
@@ -178,7 +197,7 @@ class AgentPythonSession:
             error=_error_of(report.get("error")),
             timed_out=timed_out,
             restarted=restarted,
-            oom=restarted and interpreter.ended.result().oom,
+            oom=oom or (restarted and _was_out_of_memory(interpreter)),
             dropped_bytes=dropped_bytes,
             output_limit_hit=interpreter.overflowed,
             queued_s=queued_s,
@@ -214,12 +233,22 @@ class AgentPythonSession:
         await self.close()
 
 
+def _was_out_of_memory(interpreter: Interpreter) -> bool:
+    ended = interpreter.ended
+    return ended.done() and ended.exception() is None and ended.result().oom
+
+
 def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return _valid(value) if isinstance(value, str) else None
+
+
+def _valid(text: str) -> str:
+    """Without lone surrogates, which no file and no request can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _error_of(fields: object) -> CellError | None:
     if not isinstance(fields, dict):
         return None
-    texts = [str(fields.get(key, "")) for key in ("type", "message", "traceback")]
+    texts = [_valid(str(fields.get(key, ""))) for key in ("type", "message", "traceback")]
     return CellError(*texts)

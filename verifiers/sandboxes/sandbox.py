@@ -128,7 +128,8 @@ class Sandbox(Protocol):
     """One isolated machine for untrusted code. Also an async context manager that terminates it.
 
     Any method may raise `SandboxCreationError` (it did not come up), `SandboxDead` (it is gone, `reason` says why)
-    or `SandboxUnresponsive`; no method turns such trouble into a result.
+    or `SandboxUnresponsive`. One case is a result instead: when the code inside ends the sandbox
+    (`SandboxDead.by_program`), the commands and cells that run have an outcome, and only later calls raise.
     """
 
     id: str

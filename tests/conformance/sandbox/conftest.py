@@ -20,6 +20,8 @@ from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.spec import SandboxSpec
 from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `hostile_endings`
+
 STAND_IN = Path(__file__).with_name("docker_stand_in.py")
 NOBODY = 65534
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -102,11 +102,13 @@ GVISOR = {
     # A kernel of its own answers, and nothing of this machine is behind it.
     "fuse_device": "gVisor's own, and mounting is denied",
     "higher_priority": "a number that means nothing outside",
+    "reset_the_oom_score": "a number that means nothing outside",
     "lower_the_oom_score": "a number that means nothing outside",
     "tun_device": "gVisor's own, in a network that leads nowhere",
     "may_gain_new_privileges": "gVisor's /proc does not tell; setuid programs give nothing, as another probe shows",
 }
 ENGINE = {
+    "reset_the_oom_score": "the agent may die in place of the command; the result is then SandboxDead('oom')",
     "raise_the_limit_of_processes": "it would count all containers together; the engine's pids limit holds instead",
 }
 ALLOWED: dict[str, dict[str, str]] = {
@@ -114,6 +116,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "local-as-user": {},
     # What the documentation says that the weaker level does not hide. The rest it must stop just the same.
     "restricted": {
+        "reset_the_oom_score": "no control group: the kernel kills for memory only when the machine has none left",
         "see_host_processes": "their command lines, not their environments or memory",
         "climb_out_by_dots": "that a file exists, not what is in it",
         "see_the_host_tmp": "that a file exists, not what is in it",
@@ -153,7 +156,7 @@ async def outcomes_of_probes(bench: Bench, host_facts: dict[str, object]) -> dic
             outcomes = await probe_inside(attacker, facts)
             # The agent has survived too.
             assert (await attacker.exec("echo alive")).stdout == b"alive\n"
-    assert len(outcomes) >= 75
+    assert len(outcomes) >= 79
     return outcomes
 
 

@@ -164,8 +164,10 @@ async def test_more_files_than_gvisor_can_hold_end_the_sandbox_for_want_of_memor
         await sandbox.ready()
         if "from outside" not in sandbox.info.limits["memory"]:
             pytest.skip("no control group limits gVisor here")
+        result = await sandbox.exec(["python3", "-c", code], timeout_s=600)
+        assert (result.exit_code, result.oom) == (137, True)
         with pytest.raises(SandboxDead) as caught:
-            await sandbox.exec(["python3", "-c", code], timeout_s=600)
+            await sandbox.exec("true")
         assert caught.value.reason == "oom"
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from verifiers.errors import DatasetError
@@ -61,9 +62,9 @@ class Comparison:
         if got == expected:
             return True
         try:
-            return self._close(float(got), float(expected))
+            return self._close(_number(got), _number(expected))
         except ValueError:
-            return False
+            return False  # a word that is not a number
 
     def returned(self, text: str, expected: Any) -> bool:
         """Whether a returned value, as JSON text, is right: equal as Python has it, tuples being lists."""
@@ -86,17 +87,31 @@ class Comparison:
                 and all(map(self._same, got, expected))
             )
         if isinstance(expected, float | int) and isinstance(got, float | int):
-            return got == expected or self._close(float(got), float(expected))
+            return got == expected or self._close(got, expected)
         return bool(got == expected)
 
     def _close(self, got: float, expected: float) -> bool:
-        if math.isnan(expected):
-            return math.isnan(got)
+        """Whether two numbers are equal within the tolerance. An `int` may be too large for a `float`."""
+        if expected != expected:
+            return got != got
         if self.float_tolerance is None:
             return got == expected
-        return math.isclose(
-            got, expected, rel_tol=self.float_tolerance, abs_tol=self.float_tolerance
-        )
+        try:
+            return math.isclose(
+                got, expected, rel_tol=self.float_tolerance, abs_tol=self.float_tolerance
+            )
+        except OverflowError:
+            if not all(isinstance(n, int) or math.isfinite(n) for n in (got, expected)):
+                return False
+            exact, wanted = Fraction(got), Fraction(expected)
+            largest = max(abs(exact), abs(wanted))
+            return abs(exact - wanted) <= largest * Fraction(self.float_tolerance)
+
+
+def _number(word: str) -> float:
+    """The number in a word. An integer too large for a float stays an integer: as floats, all of them are equal."""
+    value = float(word)
+    return int(word) if math.isinf(value) and "inf" not in word.lower() else value
 
 
 def _lines(text: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import marshal
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,14 +21,21 @@ Verdict = Literal["passed", "wrong", "error", "timeout", "output_limit", "ended_
 """How a test went: right · wrong answer · the program raised or exited with a code · out of time · printed too much ·
 the program ended what was to run it, or used up the memory of the whole sandbox · not run, as an earlier one failed."""
 
-_EXHAUSTED = re.compile(r"MemoryError|KeyboardInterrupt|\w*Error \[Errno (11|12|23|24|28|122)\]")
-"""Errors of the worker that a program brings about: no memory, processes, descriptors or space left, an interrupt."""
 WORKER_IS_READY = b'{"worker": "ready"}'
 NO_WORKER = "no worker"
 STARTUP_S = 20.0
 """Beyond the tests' own limits: what the worker may take around them before it is taken for stuck."""
 LARGEST_IN_CODE_BYTES = 16 << 10
 """A batch up to this size is part of the worker's code, which spares a stream; a larger one comes by stdin."""
+_FIELDS = {
+    "status": str,
+    "wait_status": int,
+    "cpu_s": float,
+    "stdout": str,
+    "value": str,
+    "error": str,
+}
+"""Of a test's outcome, as the worker reports it."""
 SHOWN_CHARS = 500
 """Of an answer or error in an outcome."""
 
@@ -73,6 +79,9 @@ class ProgramReport:
 
     outcomes: tuple[Outcome, ...]
     """One for each test, in their order."""
+    worker_failure: str = ""
+    """What the worker reported of itself, if it failed after its start: the program's doing, unless a worker also fails
+    with an empty program (which `CodeEnv` tries)."""
 
     @property
     def passed(self) -> int:
@@ -129,16 +138,18 @@ async def run_program(
 ) -> ProgramReport:
     """Run a program against tests in one sandbox. Give it a sandbox of its own: the program may leave it in any state.
 
-    With `stop_at_first_failure` tests run in waves of 1, 2, 4, …, so that at most one wave is wasted. Raises
-    SandboxError when the machinery failed; whatever the program does, crashing its worker included, is an outcome.
+    With `stop_at_first_failure` tests run in waves of 1, 2, 4, …, so that at most one wave is wasted.
+
+    Everything that happens after the worker is ready is the program's doing, and so an outcome: also the end of its
+    worker or its sandbox. Raises SandboxError when the machinery failed.
     """
     runner = _Runner(sandbox, tests, limits or TestLimits(), comparison or Comparison())
     try:
         return await runner.run(program, stop_at_first_failure)
     except SandboxDead as error:
-        if error.reason != "oom":
+        if not error.by_program:
             raise
-        return runner.report(Outcome("ended_worker", "The program used up the sandbox's memory."))
+        return runner.report(Outcome("ended_worker", _shown(str(error))))
 
 
 class _Runner:
@@ -154,6 +165,7 @@ class _Runner:
         self.limits = limits
         self.comparison = comparison
         self.outcomes: list[Outcome] = []
+        self.worker_failure = ""
         # A power of two, so that it says next to nothing about what is expected.
         longest = max((len(str(test.expected)) for test in self.tests), default=0)
         self.max_output_bytes = 1 << max(16, (4 * longest).bit_length())
@@ -166,7 +178,7 @@ class _Runner:
                 program, self.tests[start : start + wave], stop_at_first_failure
             )
             if problem:
-                return self.report(Outcome("error", problem[-SHOWN_CHARS:]))
+                return self.report(Outcome("error", _shown(problem[-SHOWN_CHARS:])))
             wave *= 2
         return self.report(Outcome("not_run"))
 
@@ -181,7 +193,7 @@ class _Runner:
     def report(self, rest: Outcome) -> ProgramReport:
         """The outcomes so far, with `rest` for the tests that have none."""
         missing = len(self.tests) - len(self.outcomes)
-        return ProgramReport((*self.outcomes, *[rest] * missing))
+        return ProgramReport((*self.outcomes, *[rest] * missing), self.worker_failure)
 
     async def _run_wave(
         self, program: str, tests: Sequence[TestCase], stop_at_error: bool
@@ -193,11 +205,12 @@ class _Runner:
         if result.stdout.strip() == NO_WORKER.encode():
             result = await self._run_worker(batch, len(tests), as_source=True)
         ready, _, said = result.stdout.partition(b"\n")
-        if ready != WORKER_IS_READY:
+        if ready != WORKER_IS_READY and not result.oom:
             raise SandboxError(f"The test worker did not start: {_why(result)}")
         answer = _answer(said) if result.exit_code == 0 else {}
         if "failed" in answer:
-            self._take_failure(answer["failed"])
+            self.worker_failure = _shown(str(answer["failed"]))
+            self.outcomes.append(Outcome("ended_worker", self.worker_failure))
         elif answer.get("error"):
             return str(answer["error"])
         elif (outcomes := _outcomes(answer.get("outcomes"))) is None:
@@ -217,13 +230,6 @@ class _Runner:
             max_output_bytes=(tests + 1) * (6 * self.max_output_bytes + 32_768),
         )
 
-    def _take_failure(self, failure: object) -> None:
-        """Trouble that the worker reports of itself. Raises SandboxError unless a program can bring it about."""
-        what = " ".join(map(str, failure)) if isinstance(failure, list) else str(failure)
-        if not _EXHAUSTED.match(what):
-            raise SandboxError(f"The test worker failed: {what[:SHOWN_CHARS]}")
-        self.outcomes.append(Outcome("ended_worker", what[:SHOWN_CHARS]))
-
     def _limits(self) -> dict[str, float]:
         return {
             "cpu_limit_s": self.limits.time_s,
@@ -234,21 +240,19 @@ class _Runner:
         }
 
     def _judge(self, test: TestCase, answer: dict[str, Any]) -> Outcome:
-        status, cpu_s = answer["status"], float(answer["cpu_s"])
+        status, cpu_s = answer["status"], answer["cpu_s"]
         if status == "error":
-            error = str(answer["error"]).strip() or f"exit code {_exit_code(answer)}"
-            return Outcome("error", error[-SHOWN_CHARS:], cpu_s)
+            error = answer["error"].strip() or f"exit code {_exit_code(answer)}"
+            return Outcome("error", _shown(error[-SHOWN_CHARS:]), cpu_s)
         if status in ("timeout", "output_limit"):
             return Outcome(status, "", cpu_s)
         if test.function is None:
-            got = str(answer["stdout"])
+            got = answer["stdout"]
             is_right = self.comparison.printed(got, test.expected)
         else:
-            got = str(answer["value"])
+            got = answer["value"]
             is_right = self.comparison.returned(got, test.expected)
-        return Outcome(
-            "passed" if is_right else "wrong", "" if is_right else got[:SHOWN_CHARS], cpu_s
-        )
+        return Outcome("passed" if is_right else "wrong", "" if is_right else _shown(got), cpu_s)
 
 
 def _request(test: TestCase) -> dict[str, Any]:
@@ -282,15 +286,19 @@ def _answer(line: bytes) -> dict[str, Any]:
 
 
 def _outcomes(answers: object) -> list[dict[str, Any]] | None:
-    keys = {"status", "wait_status", "cpu_s", "stdout", "value", "error"}
     if not isinstance(answers, list) or not answers:
         return None
     for answer in answers:
-        if not (isinstance(answer, dict) and keys <= answer.keys()):
-            return None
-        if not isinstance(answer["cpu_s"], float):
+        if not isinstance(answer, dict) or any(
+            not isinstance(answer.get(name), kind) for name, kind in _FIELDS.items()
+        ):
             return None
     return answers
+
+
+def _shown(text: str) -> str:
+    """The beginning, without lone surrogates: no file and no request can hold those."""
+    return text[:SHOWN_CHARS].encode("utf-8", "replace").decode()
 
 
 def _exit_code(answer: dict[str, Any]) -> object:
@@ -307,4 +315,4 @@ def _why(result: ExecResult) -> str:
     if result.oom:
         return "The program used up the sandbox's memory."
     said = result.stderr.decode("utf-8", "replace").strip()
-    return said[-SHOWN_CHARS:] if said else "The program ended its worker."
+    return _shown(said[-SHOWN_CHARS:]) if said else "The program ended its worker."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import os
 import signal
 import socket
 import sys
@@ -36,17 +37,20 @@ def serve(descriptor: int) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is a TextIOWrapper
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pieces: list[bytes] = []
+    own_pid = os.getpid()
     while data := control.recv(1 << 16):
         for frame in reader.feed(data):
             pieces.append(frame.payload)
             if len(frame.payload) == frames.MAX_PAYLOAD_BYTES:
                 continue  # the cell goes on in the next frame
-            source = b"".join(pieces).decode("utf-8", "surrogateescape")
+            source = b"".join(pieces).decode("utf-8", "surrogatepass")
             pieces.clear()
             try:
                 report = run_cell(source, frame.channel, main.__dict__)
             except SystemExit as exit_request:
                 return programs.finish(programs.exit_code_of(exit_request))
+            if os.getpid() != own_pid:
+                return programs.finish(0)  # a child that the cell has forked: its parent answers
             control.sendall(frames.encode(RESULT, frame.channel, json.dumps(report).encode()))
     return programs.finish(0)
 
@@ -72,8 +76,8 @@ def run_cell(source: str, number: int, namespace: dict[str, Any]) -> dict[str, A
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            pass  # the cell has closed it
+        except Exception:  # noqa: BLE001 - the cell has closed it, or put something else in its place
+            pass
     return {"value": value, "error": error}
 
 

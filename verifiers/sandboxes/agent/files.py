@@ -69,7 +69,13 @@ def _write(operation: dict[str, Any]) -> None:
 
 
 def _pack(operation: dict[str, Any]) -> None:
+    left_bytes = operation["max_bytes"]
     for piece in archive.pack(operation["path"]):
+        left_bytes -= len(piece)
+        if left_bytes < 0:
+            raise archive.ArchiveTooLarge(
+                f"more than {operation['max_bytes']} bytes; sparse files count in full"
+            )
         _write_all(1, piece)
 
 

@@ -8,8 +8,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from . import cells, files, frames, launch, output, programs
-from .processes import JOB_VARIABLE
+from . import cells, files, frames, launch, output, processes, programs
 
 COMMAND, PROGRAM, SESSION, FILE = "command", "program", "session", "file"
 SHELL = "\0shell"
@@ -55,7 +54,7 @@ class Job:
     def __init__(self, channel: int, request: JobRequest) -> None:
         self.channel = channel
         self.request = request
-        self.mark = str(channel).encode()
+        self.mark = channel
         self.pid = 0
         self.exit_code: int | None = None
         self.timed_out = False
@@ -72,6 +71,8 @@ class Job:
         self.stdin_pending = bytearray()
         self.stdin_ends = False
         self.control: socket.socket | None = None
+        self.is_control_over = False
+        """The session's end of the control stream is closed."""
         self.control_pending = bytearray()
         self.started_s = time.monotonic()
         self.deadline_s = (
@@ -104,7 +105,7 @@ class Job:
     def start(self, base_env: dict[str, str], home: str, prepare: Any) -> None:
         """Start the process. Raises CannotStart, OSError. `prepare` runs first in a fork."""
         request = self.request
-        extra_env = {**request.env, JOB_VARIABLE: str(self.channel)}
+        extra_env = {**request.env, processes.JOB_VARIABLE: str(self.channel)}
         cwd = os.path.join(home, request.cwd)
         ends: list[int] = []
         control_child = None
@@ -115,14 +116,20 @@ class Job:
                 if argv[0] == SHELL:
                     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
                     argv = [shell, "-c", *argv[1:]]
-                self.pid = launch.spawn_program(argv, {**base_env, **extra_env}, cwd, home, stdio)
+                self.pid = launch.spawn_program(argv, {**base_env, **extra_env}, cwd, stdio)
+                processes.set_mark(self.pid, self.mark)
                 launch.limit_process(self.pid, request.memory_bytes, request.cpu_time_s)
             else:
                 if request.kind == SESSION:
                     self.control, control_child = socket.socketpair()
                     self.control.setblocking(False)
+
+                def prepare_marked() -> None:
+                    processes.set_mark(0, self.mark)
+                    prepare()
+
                 self.pid = launch.fork_function(
-                    self._function(), extra_env, cwd, stdio, _fileno(control_child), prepare
+                    self._function(), extra_env, cwd, stdio, _fileno(control_child), prepare_marked
                 )
         except BaseException:
             self.close()

@@ -12,6 +12,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from os import _exit  # a program may put another function in its place
 
 CANNOT_START = 126
 NOT_FOUND = 127
@@ -78,9 +79,9 @@ def find_program(name: str, path: str, cwd: str) -> str:
 
 
 def spawn_program(
-    argv: Sequence[str], env: dict[str, str], cwd: str, home: str, stdio: tuple[int, int, int]
+    argv: Sequence[str], env: dict[str, str], cwd: str, stdio: tuple[int, int, int]
 ) -> int:
-    """Start a program in a session of its own; returns its pid. `home` is where this process goes back to."""
+    """Start a program in a session of its own; returns its pid."""
     program = find_program(argv[0], env.get("PATH", ""), cwd)
     try:
         os.chdir(cwd)
@@ -98,10 +99,10 @@ def spawn_program(
         )
     except OSError as error:
         if error.errno == 8:  # ENOEXEC: a script without '#!', which shells run themselves
-            return spawn_program(["/bin/sh", program, *argv[1:]], env, cwd, home, stdio)
+            return spawn_program(["/bin/sh", program, *argv[1:]], env, cwd, stdio)
         raise CannotStart(CANNOT_START, f"{argv[0]}: {error.strerror}") from None
     finally:
-        os.chdir(home)
+        os.chdir("/")  # the one directory that no command can remove or close
 
 
 def fork_function(
@@ -134,7 +135,7 @@ def fork_function(
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
-            os._exit(code & 0xFF)
+            _exit(code & 0xFF)
 
 
 def _become_ordinary(
@@ -159,7 +160,7 @@ def _become_ordinary(
     except OSError as error:
         sys.stderr.write(f"cannot enter {cwd}: {error.strerror}\n")
         sys.stderr.flush()
-        os._exit(CANNOT_START)
+        _exit(CANNOT_START)
 
 
 def _text_writer(descriptor: int, *, line_buffering: bool = False) -> io.TextIOWrapper:
@@ -181,3 +182,5 @@ def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) 
             resource.prlimit(pid, which, (amount, amount))
         except (ProcessLookupError, PermissionError):
             return  # it has ended already
+        except (OverflowError, ValueError) as error:
+            raise CannotStart(CANNOT_START, f"the limit {amount} cannot be set: {error}") from None

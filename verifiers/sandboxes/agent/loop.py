@@ -1,6 +1,10 @@
 """The agent: one thread, one epoll, one framed stream to the host.
 
 It trusts the host and nothing else. As the first process of a pid namespace it reaps orphans, and its end ends all.
+
+Who caused a failure? One rule: after READY, every failure is caused by the jobs. `_guarded` runs each step that
+depends on a job. An exception in such a step ends the job (or, if no single job is known, all jobs), each with a
+result. The agent goes on, and so do the sandbox and the next job.
 """
 
 from __future__ import annotations
@@ -31,6 +35,11 @@ MAX_JOBS = 256
 WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
 """Between two looks at all processes, with and without a job."""
 GIVE_BACK_S = 0.5
+LONGEST_CLEARANCE_S = 1.0
+LONGEST_POLL_S = 3600.0
+"""epoll takes milliseconds as an `int`."""
+FAULT_EXIT_CODE = 137
+"""Of a job that a fault ended: as if the kernel had killed it."""
 
 
 class Settings(NamedTuple):
@@ -44,6 +53,8 @@ class Settings(NamedTuple):
     """Memory of all jobs together that the agent itself has to enforce, where no cgroup does."""
     used_memory_bytes: Callable[[], int] | None = None
     """All memory that commands and files take now, where this machine can tell; else processes are added up."""
+    socket_memory: Callable[[int], int] | None = None
+    """Memory of all sockets, given the limit; where no cgroup counts it."""
     throttle: Throttle | None = None
     """Shares the processor out, where no cgroup does."""
     oom_kills: Callable[[], int] = lambda: 0
@@ -54,6 +65,10 @@ class Settings(NamedTuple):
     """Set this process's own badness: children start with it."""
     prepare_fork: Callable[[], None] = lambda: None
     """Runs first in every forked child."""
+
+
+class _HungUp(Exception):
+    """The host has closed the stream."""
 
 
 class Agent:
@@ -73,6 +88,9 @@ class Agent:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._is_choked = False
         self._paused_pipes: dict[int, Job] = {}
+        self._paused_controls: list[Job] = []
+        self._owners: dict[int, Job] = {}
+        """Descriptor → the job whose step its handler is."""
         self._oom_kills_seen = 0
         self._has_children = False
         self._next_watch_s = 0.0
@@ -97,30 +115,86 @@ class Agent:
             while True:
                 for descriptor, events in self._epoll.poll(self._poll_timeout_s()):
                     # An earlier event of the same round may have closed it.
-                    if descriptor in self._handlers:
-                        self._handlers[descriptor](events)
-                self._enforce()
-        except (EOFError, ConnectionError):
+                    handler = self._handlers.get(descriptor)
+                    if handler is not None:
+                        self._guarded(handler, events, job=self._owners.get(descriptor))
+                self._guarded(self._enforce)
+        except (EOFError, _HungUp):
             pass
         finally:
             self._end_everything()
 
+    # --- who caused a failure
+
+    def _guarded(
+        self, step: Callable[..., None], *arguments: object, job: Job | None = None
+    ) -> None:
+        """Run a step. What it raises ends `job`, or all jobs when the step belongs to none in particular."""
+        try:
+            step(*arguments)
+        except (EOFError, _HungUp):
+            raise
+        except Exception as error:
+            blamed = list(self._jobs.values()) if job is None else [job]
+            if not blamed:
+                raise  # nobody is left to blame: the sandbox cannot be used any more
+            reason = f"{type(error).__name__}: {error}"
+            del error
+            for each in blamed:
+                self._fail_job(each, reason)
+
+    def _fail_job(self, job: Job, reason: str) -> None:
+        """End a job by force, and report that it has failed."""
+        if self._jobs.get(job.channel) is not job:
+            return
+        del self._jobs[job.channel]
+        self._by_pid.pop(job.pid, None)
+        self._forget_descriptors(job)
+        job.close()
+        if job.pid:
+            _signal_group(job.pid, signal.SIGKILL)
+            try:
+                self._kill_tree(job)
+            except Exception:  # noqa: BLE001 - /proc cannot be read: without looking, everything
+                self._end_everything()
+        if not job.timed_out and not job.overflowed:
+            job.exit_code = FAULT_EXIT_CODE
+        note = f"sandbox: the command was ended: {reason}\n".encode("utf-8", "replace")
+        self._send(frames.STDERR, job.channel, note[:4096])
+        self._send(frames.EXIT, job.channel, job.report())
+
     # --- epoll
 
-    def _watch(self, descriptor: int, events: int, handler: Callable[[int], None]) -> None:
+    def _watch(
+        self, descriptor: int, events: int, handler: Callable[[int], None], job: Job | None = None
+    ) -> None:
         self._epoll.register(descriptor, events)
         self._handlers[descriptor] = handler
+        if job is not None:
+            self._owners[descriptor] = job
 
     def _unwatch(self, descriptor: int) -> None:
         if self._handlers.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+        self._owners.pop(descriptor, None)
         self._paused_pipes.pop(descriptor, None)
+
+    def _forget_descriptors(self, job: Job) -> None:
+        for descriptor in (*job.pipes, job.stdin):
+            if descriptor is not None:
+                self._unwatch(descriptor)
+        if job.control is not None:
+            self._unwatch(job.control.fileno())
+            if job in self._paused_controls:
+                self._paused_controls.remove(job)
 
     def _poll_timeout_s(self) -> float:
         nearest_s = min((job.deadline_s for job in self._jobs.values()), default=float("inf"))
         if self._is_watching:
             nearest_s = min(nearest_s, self._next_watch_s)
-        return -1 if nearest_s == float("inf") else max(0.0, nearest_s - time.monotonic())
+        if nearest_s == float("inf"):
+            return -1
+        return min(max(0.0, nearest_s - time.monotonic()), LONGEST_POLL_S)
 
     @property
     def _is_watching(self) -> bool:
@@ -141,6 +215,8 @@ class Agent:
                 sent = self._stream.send(self._outbox)
             except BlockingIOError:
                 break
+            except ConnectionError:
+                raise _HungUp from None
             del self._outbox[:sent]
         self._watch_output()
         if len(self._outbox) > OUTBOX_HIGH_BYTES:
@@ -169,10 +245,12 @@ class Agent:
             data = self._stream.recv(READ_BYTES)
         except BlockingIOError:
             return
+        except ConnectionError:
+            data = b""
         if not data:
-            raise EOFError
+            raise _HungUp
         for frame in self._reader.feed(data):
-            self._handle(frame)
+            self._guarded(self._handle, frame, job=self._jobs.get(frame.channel))
 
     def _handle(self, frame: frames.Frame) -> None:
         kind, channel, payload = frame
@@ -214,10 +292,11 @@ class Agent:
                 self._start_job(job)
             finally:
                 self._settings.set_oom_score(0)
-        except (launch.CannotStart, OSError) as error:
-            code = getattr(error, "exit_code", launch.CANNOT_START)
-            reason = getattr(error, "reason", str(error))
-            job.exit_code = code
+        except Exception as error:  # noqa: BLE001 - a request that cannot be met is a result, whatever is wrong
+            job.exit_code = getattr(error, "exit_code", launch.CANNOT_START)
+            reason = getattr(error, "reason", str(error) or type(error).__name__)
+            if job.pid:
+                _signal_group(job.pid, signal.SIGKILL)
             self._send(frames.STDERR, channel, f"sandbox: {reason}\n".encode("utf-8", "replace"))
             self._send(frames.EXIT, channel, job.report())
             return
@@ -226,27 +305,40 @@ class Agent:
             self._next_watch_s = time.monotonic() + WATCH_INTERVAL_S
         self._jobs[channel] = job
         self._by_pid[job.pid] = job
+        self._guarded(self._watch_job, job, job=job)
+
+    def _watch_job(self, job: Job) -> None:
         for descriptor in job.pipes:
             self._watch_pipe(descriptor, job)
         if job.control is not None:
-            control = job.control
-            self._watch(control.fileno(), select.EPOLLIN, lambda ev: self._on_control(job, ev))
+            self._watch_control(job)
 
     def _start_job(self, job: Job) -> None:
         start = (self._settings.env, self._settings.workdir, self._prepare_fork)
         try:
             job.start(*start)
         except (launch.CannotStart, OSError) as error:
-            if not _is_for_want_of_processes(error):
+            if job.pid or not _is_for_want_of_processes(error):
                 raise
-            # What commands left running may stay, unless it leaves no room for the next one.
+            self._make_room(job, start)
+
+    def _make_room(self, job: Job, start: tuple[dict[str, str], str, Callable[[], None]]) -> None:
+        """End what earlier jobs left running, since it leaves no room for the next job; then start the next job."""
+        deadline_s = time.monotonic() + LONGEST_CLEARANCE_S
+        while True:
             processes.kill_all_but(
                 {other.pid for other in self._jobs.values()},
                 {other.mark for other in self._jobs.values()},
                 self._settings.is_init,
             )
             self._reap()
-            job.start(*start)
+            try:
+                return job.start(*start)
+            except (launch.CannotStart, OSError) as error:
+                # A killed process counts until it has ended.
+                if not _is_for_want_of_processes(error) or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(0.005)
 
     def _prepare_fork(self) -> None:
         self._stream.detach()  # the descriptor itself has been closed with all others
@@ -282,7 +374,7 @@ class Agent:
             os.close(job.stdin)
             job.stdin = None
         elif job.stdin_pending and job.stdin not in self._handlers:
-            self._watch(job.stdin, select.EPOLLOUT, lambda _: self._feed_stdin(job))
+            self._watch(job.stdin, select.EPOLLOUT, lambda _: self._feed_stdin(job), job)
         elif not job.stdin_pending:
             self._unwatch(job.stdin)
 
@@ -301,9 +393,23 @@ class Agent:
             pass
         except OSError:
             job.control_pending.clear()
-        events = select.EPOLLIN | (select.EPOLLOUT if job.control_pending else 0)
-        if job.control.fileno() in self._handlers:
-            self._epoll.modify(job.control.fileno(), events)
+        self._watch_control(job)
+
+    def _watch_control(self, job: Job) -> None:
+        """Wait for what the control stream can do now: a cell that writes for ever must not fill the outbox."""
+        if job.control is None or job.is_control_over:
+            return
+        descriptor = job.control.fileno()
+        events = 0 if self._is_choked else select.EPOLLIN
+        events |= select.EPOLLOUT if job.control_pending else 0
+        if self._is_choked and job not in self._paused_controls:
+            self._paused_controls.append(job)
+        if not events:
+            self._unwatch(descriptor)
+        elif descriptor in self._handlers:
+            self._epoll.modify(descriptor, events)
+        else:
+            self._watch(descriptor, events, lambda ev: self._on_control(job, ev), job)
 
     def _on_control(self, job: Job, events: int) -> None:
         if job.control is None:
@@ -311,6 +417,9 @@ class Agent:
         if events & select.EPOLLOUT:
             self._feed_control(job)
         if not events & ~select.EPOLLOUT:
+            return
+        if self._is_choked:
+            self._watch_control(job)
             return
         try:
             data = job.control.recv(READ_BYTES)
@@ -322,7 +431,10 @@ class Agent:
         self._drain(job)
         if data:
             self._send(frames.CONTROL_OUT, job.channel, data)
+            if self._is_choked:
+                self._watch_control(job)
         else:
+            job.is_control_over = True
             self._unwatch(job.control.fileno())
 
     # --- output of a job
@@ -331,13 +443,17 @@ class Agent:
         if self._is_choked or not job.may_send:
             self._paused_pipes[descriptor] = job
         else:
-            self._watch(descriptor, select.EPOLLIN, lambda _: self._pump(job, descriptor))
+            self._watch(descriptor, select.EPOLLIN, lambda _: self._pump(job, descriptor), job)
 
     def _resume_pipes(self) -> None:
         for descriptor, job in list(self._paused_pipes.items()):
             if job.may_send and not self._is_choked:
                 del self._paused_pipes[descriptor]
                 self._watch_pipe(descriptor, job)
+        if not self._is_choked:
+            paused, self._paused_controls = self._paused_controls, []
+            for job in paused:
+                self._watch_control(job)
 
     def _pump(self, job: Job, descriptor: int) -> None:
         self._read_pipe(job, descriptor)
@@ -394,17 +510,12 @@ class Agent:
             job = self._by_pid.pop(pid, None)
             if job is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._finish(job, 128 - code if code < 0 else code)
+                self._guarded(self._finish, job, 128 - code if code < 0 else code, job=job)
 
     def _finish(self, job: Job, exit_code: int) -> None:
         self._drain(job)
-        for descriptor in (*job.pipes, job.stdin):
-            if descriptor is not None:
-                self._unwatch(descriptor)
-        if job.control is not None:
-            self._unwatch(job.control.fileno())
+        self._forget_descriptors(job)
         job.close()
-        del self._jobs[job.channel]
         kills = self._settings.oom_kills()
         may_be_oom = exit_code == 137 or not self._settings.is_oom_counter_shared
         if kills > self._oom_kills_seen and may_be_oom:
@@ -415,15 +526,16 @@ class Agent:
             for start in range(0, len(tail), frames.MAX_PAYLOAD_BYTES):
                 piece = tail[start : start + frames.MAX_PAYLOAD_BYTES]
                 self._send(kind, job.channel, piece)
+        del self._jobs[job.channel]
         self._send(frames.EXIT, job.channel, job.report())
 
     def _kill_tree(self, job: Job) -> None:
         others = [other for other in self._jobs.values() if other is not job]
-        if self._settings.is_init:
-            leaders = {other.pid for other in others}
-            processes.kill_all_but(leaders, {other.mark for other in others}, True)
-        else:
-            processes.kill_family(job.pid, job.mark)
+        processes.kill_all_but(
+            {other.pid for other in others},
+            {other.mark for other in others},
+            self._settings.is_init,
+        )
 
     def _enforce(self) -> None:
         """Time limits, and memory where no cgroup limits it."""
@@ -454,6 +566,8 @@ class Agent:
         if count_all is not None and count_all() <= limit_bytes:
             return
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
+        if self._settings.socket_memory is not None:
+            _add_shares(sizes, self._settings.socket_memory(limit_bytes))
         used_bytes = sum(sizes.values())
         if count_all is not None and used_bytes <= limit_bytes:
             # Files, or what a killed process has not given back yet: gVisor takes a moment.
@@ -478,8 +592,17 @@ class Agent:
                 pass
 
     def _end_everything(self) -> None:
-        if not self._settings.is_init:
-            processes.kill_descendants()
+        processes.kill_all_but(set(), set(), self._settings.is_init)
+
+
+def _add_shares(sizes: dict[int, int], socket_bytes: int) -> None:
+    """Count the memory of sockets for the processes that hold descriptors, as many as each holds."""
+    if not socket_bytes:
+        return
+    descriptors = {pid: processes.count_descriptors(pid) for pid in sizes}
+    total = sum(descriptors.values()) or 1
+    for pid, count in descriptors.items():
+        sizes[pid] += socket_bytes * count // total
 
 
 def _is_for_want_of_processes(error: BaseException) -> bool:

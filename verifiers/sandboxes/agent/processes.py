@@ -1,15 +1,24 @@
-"""Which processes belong to which job, how to end them, and how much memory they take. Reads /proc only."""
+"""Which processes belong to which job, how to end them, and how much memory they take.
+
+Each job has a mark that its processes inherit and cannot forge: the hard limits of two resources that Linux does not
+use. Job n has the limits BASE + n and BASE - n. A process can lower a hard limit and never raise it, so no process can
+turn its own pair into the pair of another job. Where limits cannot be set (gVisor), the mark is an environment
+variable, which a process can change.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
 JOB_VARIABLE = "SANDBOX_JOB"
-"""Set for every job, inherited by what it starts: the only trace a process leaves that detaches itself twice."""
-
+"""Set for every job, inherited by what it starts."""
+_RLIMIT_LOCKS, _RLIMIT_RTTIME = 10, 15
+"""Limits of file locks (unused since Linux 2.4) and of real-time processor time (no job may have a priority for it)."""
+_MARK_BASE = 1 << 40
 _MAX_ROUNDS = 64
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -21,6 +30,8 @@ class ProcessFacts(NamedTuple):
     parent: int
     session: int
     state: str
+    """Of its first thread."""
+    threads: int = 1
 
 
 def running_processes() -> dict[int, ProcessFacts]:
@@ -34,16 +45,20 @@ def running_processes() -> dict[int, ProcessFacts]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        facts = ProcessFacts(int(name), int(fields[1]), int(fields[3]), fields[0].decode())
+        if len(fields) < 18:
+            continue  # it has just ended
+        facts = ProcessFacts(
+            int(name), int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[17])
+        )
         if facts.state not in "ZX":
             found[facts.pid] = facts
     return found
 
 
 def family(
-    leaders: Iterable[int], marks: Iterable[bytes], processes: dict[int, ProcessFacts]
+    leaders: Iterable[int], marks: Iterable[int], processes: dict[int, ProcessFacts]
 ) -> set[int]:
-    """Leaders, their sessions, all their descendants, and whoever carries one of the marks in its environment."""
+    """Leaders, their sessions, all their descendants, and every process that has one of the marks."""
     leaders, wanted = set(leaders), set(marks)
     members = {
         pid
@@ -58,8 +73,32 @@ def family(
     return members
 
 
-def mark_of(pid: int) -> bytes | None:
-    """The job that a process says it belongs to."""
+def set_mark(pid: int, job: int) -> None:
+    """Mark a process (0 = this one) as one of a job, before it starts others."""
+    try:
+        for limit, amount in (
+            (_RLIMIT_LOCKS, _MARK_BASE + job),
+            (_RLIMIT_RTTIME, _MARK_BASE - job),
+        ):
+            resource.prlimit(pid, limit, (amount, amount))
+    except (OSError, ValueError):
+        pass  # it has ended already, or such limits cannot be set here: `mark_of` looks at the environment then
+
+
+def mark_of(pid: int) -> int | None:
+    """The job that a process belongs to, if its mark is genuine."""
+    try:
+        above = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
+        below = resource.prlimit(pid, _RLIMIT_RTTIME)[1]
+    except (OSError, ValueError):
+        return _mark_in_environment(pid)
+    if above == below == resource.RLIM_INFINITY:
+        return _mark_in_environment(pid)
+    job = above - _MARK_BASE
+    return job if below == _MARK_BASE - job else None
+
+
+def _mark_in_environment(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read(1 << 18)
@@ -68,11 +107,12 @@ def mark_of(pid: int) -> bytes | None:
     key = JOB_VARIABLE.encode() + b"="
     for entry in environment.split(b"\0"):
         if entry.startswith(key):
-            return entry[len(key) :]
+            value = entry[len(key) :]
+            return int(value) if value.isdigit() and len(value) < 12 else None
     return None
 
 
-def kill_all_but(protected_leaders: set[int], protected_marks: set[bytes], is_init: bool) -> None:
+def kill_all_but(protected_leaders: set[int], protected_marks: set[int], is_init: bool) -> None:
     """End every process in this pid namespace except this one and the protected families.
 
     Where the processes of others are in sight (not `is_init`): every process that comes from this one.
@@ -98,24 +138,6 @@ def own_descendants() -> dict[int, ProcessFacts]:
     processes = running_processes()
     members = family({os.getpid()}, (), processes) - {os.getpid()}
     return {pid: processes[pid] for pid in members}
-
-
-def kill_family(leader: int, mark: bytes) -> None:
-    """End a job's processes where the processes of others are in sight."""
-    for _ in range(_MAX_ROUNDS):
-        doomed = family({leader}, {mark}, own_descendants())
-        if not doomed:
-            return
-        _stop_then_kill(doomed)
-
-
-def kill_descendants() -> None:
-    """End all processes that come from this one."""
-    for _ in range(_MAX_ROUNDS):
-        doomed = set(own_descendants())
-        if not doomed:
-            return
-        _stop_then_kill(doomed)
 
 
 def _stop_then_kill(doomed: set[int]) -> None:
@@ -145,3 +167,25 @@ def own_memory_bytes(pid: int) -> int:
     except OSError:
         return 0
     return total or with_files
+
+
+def count_descriptors(pid: int) -> int:
+    """How many descriptors a process has open; 0 if it is gone or does not let itself be looked at."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def is_runnable(facts: ProcessFacts) -> bool:
+    """Whether any thread of a process wants to run. The first one may sleep while the others are busy."""
+    if facts.state == "R" or facts.threads == 1:
+        return facts.state == "R"
+    try:
+        for thread in os.listdir(f"/proc/{facts.pid}/task"):
+            with open(f"/proc/{facts.pid}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split(None, 1)[0] == b"R":
+                    return True
+    except (OSError, IndexError):
+        pass  # it has just ended
+    return False

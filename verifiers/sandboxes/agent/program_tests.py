@@ -26,11 +26,14 @@ import re
 import resource
 import select
 import signal
+import stat
+import struct
 import sys
 import time
 import traceback
 import types
 import typing
+from os import _exit  # a program may put another function in its place
 
 try:
     import ctypes
@@ -38,10 +41,17 @@ try:
     _prctl = ctypes.CDLL(None).prctl  # looked up here: once, before any fork
 except (ImportError, OSError, AttributeError):
     _prctl = None
+try:
+    from . import seccomp
+
+    _filter_code = seccomp.assemble(seccomp.of_tests(os.uname().machine))
+except (ImportError, KeyError, ValueError):
+    _filter_code = b""
 
 SHOWN_ERROR_CHARS = 2000
 LONGEST_SWEEP_S = 2.0
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
 """Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
 TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
@@ -174,6 +184,7 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
             most = amount + grace
         _resource_limits.append((which, (min(amount, most), min(amount + grace, most))))
     os.chdir("/")
+    _forbid_notes()
     _begin(source)
 
 
@@ -202,29 +213,100 @@ def _remember_places() -> None:
 
 
 def _open_places() -> None:
-    """Give the places the rights back that a test may have taken from them."""
+    """Restore what a test may have done to the places themselves: removed or replaced them, or taken rights away."""
     for place, (mode, _) in _places.items():
-        if os.stat(place).st_mode & 0o7777 != mode:
+        try:
+            now = os.lstat(place).st_mode
+        except FileNotFoundError:
+            now = 0
+        if not stat.S_ISDIR(now):
+            if now:
+                os.unlink(place)
+            os.mkdir(place)
+        if stat.S_IMODE(now) != mode:
             os.chmod(place, mode)
 
 
 def _clear_places() -> None:
     """Remove what a test has left, that no other finds it."""
-    import shutil
-
     _open_places()
     for place, (_, before) in _places.items():
-        for name in set(os.listdir(place)) - before:
-            path = os.path.join(place, name)
-            if os.path.islink(path) or not os.path.isdir(path):
-                os.unlink(path)
-                continue
-            os.chmod(path, 0o700)
-            for folder, names, _ in os.walk(path):
-                for inner in (os.path.join(folder, name) for name in names):
-                    if not os.path.islink(inner):
-                        os.chmod(inner, 0o700)  # walked into next
-            shutil.rmtree(path, ignore_errors=True)
+        top = os.open(place, _OPEN_FOLDER)
+        try:
+            _remove(top, set(os.listdir(top)) - before)
+        finally:
+            os.close(top)
+
+
+def _remove(top: int, names: typing.Iterable[str]) -> None:
+    """Remove entries of an open directory, whatever they are and however deep.
+
+    It holds one descriptor, and each name is relative to it: a path, a call stack and the descriptors have limits that
+    a tree of directories does not have.
+    """
+    here = os.dup(top)
+    entered: list[str] = []
+    waiting = [list(names)]
+    try:
+        while waiting:
+            while waiting[-1]:
+                name = waiting[-1].pop()
+                if _is_removed(here, name):
+                    continue
+                os.chmod(name, 0o700, dir_fd=here)
+                inner = os.open(name, _OPEN_FOLDER, dir_fd=here)
+                os.close(here)
+                here = inner
+                entered.append(name)
+                waiting.append(os.listdir(here))
+            waiting.pop()
+            if entered:
+                outer = os.open("..", _OPEN_FOLDER, dir_fd=here)
+                os.close(here)
+                here = outer
+                os.rmdir(entered.pop(), dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _is_removed(folder: int, name: str) -> bool:
+    """Remove one entry, unless it is a directory with entries of its own."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    except (IsADirectoryError, PermissionError):
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False
+    return True
+
+
+def _forbid_notes() -> None:
+    """Keep each test from leaving notes in the kernel for the next one, and from hiding processor time.
+
+    System V objects and message queues outlive their process. The processor time of a child is lost when its parent
+    ignores SIGCHLD.
+    """
+    if _prctl is None or not _filter_code:
+        return  # an interpreter without our agent: its sandbox is the only limit
+    import ctypes
+
+    code = ctypes.create_string_buffer(_filter_code, len(_filter_code))
+    header = struct.pack("HP", len(code) // 8, ctypes.addressof(code))
+    _prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _prctl(PR_SET_SECCOMP, 2, header, 0, 0)
+
+
+def _erase_notes() -> None:
+    """Times and attributes of the places, which a test can write as well."""
+    for place in _places:
+        os.utime(place, (0, 0))
+        for name in os.listxattr(place):
+            os.removexattr(place, name)
 
 
 def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
@@ -326,6 +408,7 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
         free = os.statvfs(temporary)
         if free.f_ffree != free_files:
             _clear_places()
+        _erase_notes()
         if free.f_bfree < least_blocks:
             test.settle()
             free_files = os.statvfs(temporary).f_ffree
@@ -401,7 +484,7 @@ def _be_the_program(test: _Test) -> None:
                 _stdout.flush()  # it had put another one in its place
         except BaseException:  # noqa: BLE001 - its own stream may raise anything too
             code = code or 1
-        os._exit(code & 0xFF)
+        _exit(code & 0xFF)
 
 
 def _play(function: str | None, request: dict[str, typing.Any]) -> int:
@@ -488,7 +571,7 @@ def _sweep(leader: int) -> None:
             return
         if time.monotonic() > deadline:
             # It cannot be tidied up here; the host takes the program for failed and ends the sandbox.
-            os._exit(1)
+            _exit(1)
         time.sleep(0.001)
 
 

@@ -103,6 +103,8 @@ UNBOUNDED_MEMORY: dict[str, tuple[int | None, int | None]] = {
     # memory that no process limit counts; denied where no cgroup does
     "memfd_create": (319, 279),
     "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
 }
 AIMED_AT_PROCESS = {
     # name: (x86-64, aarch64); the first argument is a process, 0 the caller itself. Aimed at the agent by one of its
@@ -117,6 +119,13 @@ AIMED_BY_KIND = {
     # the same for calls whose first argument says what kind of thing the second one is: a process, …, a user
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+}
+OUTLIVES_PROCESS = {
+    # objects of the kernel that stay when their process has ended, with what is in them
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
 }
 SIGNALLING = {
     # the first argument is a process; only where the kernel itself does not protect the agent from signals
@@ -142,6 +151,7 @@ _NAMESPACE_FLAGS = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FILE_TYPE, _CHARACTER_DEVICE, _BLOCK_DEVICE = 0xF000, 0x2000, 0x6000
 _PR_SET_SECCOMP = 22
+_RT_SIGACTION, _SIGCHLD = (13, 134), 17
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 
 
@@ -267,6 +277,37 @@ def protection_alone(machine: str, protection: Protection) -> list[Instruction]:
         *_protect(column, protection),
         _ALLOWED,
     ]
+
+
+def of_tests(machine: str) -> list[Instruction]:
+    """A filter for the tests of a program, on top of the sandbox's own.
+
+    No objects that outlive a test. No change of what SIGCHLD does: when a process ignores the signal, the processor
+    time of its children is counted nowhere.
+    """
+    column = list(AUDIT_ARCHITECTURE).index(machine)
+    program = [
+        Instruction(_LOAD, 0, 0, _AT_ARCHITECTURE),
+        Instruction(_JUMP_EQUAL, 1, 0, AUDIT_ARCHITECTURE[machine]),
+        _ALLOWED,
+        Instruction(_LOAD, 0, 0, _AT_NUMBER),
+    ]
+    for numbers in OUTLIVES_PROCESS.values():
+        program += _on_call(numbers[column], [_fail(ENOSYS)])
+    upper_half = Instruction(_LOAD, 0, 0, _AT_ARGUMENTS + 8 + 4)
+    change_of_sigchld = [
+        _argument(0),
+        Instruction(_JUMP_EQUAL, 0, 4, _SIGCHLD),
+        _argument(1),
+        Instruction(_JUMP_EQUAL, 0, 3, 0),
+        upper_half,
+        Instruction(_JUMP_EQUAL, 0, 1, 0),
+        _ALLOWED,
+        _fail(EPERM),
+    ]
+    program += _on_call(_RT_SIGACTION[column], change_of_sigchld)
+    program.append(_ALLOWED)
+    return program
 
 
 def _protect(column: int, protection: Protection) -> list[Instruction]:

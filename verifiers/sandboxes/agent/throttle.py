@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 
-from .processes import ProcessFacts
+from .processes import ProcessFacts, is_runnable
 
 BUSY_PER_CORE = 4
 """More runnable processes than this, and they take turns."""
@@ -29,7 +29,7 @@ class Throttle:
     def tick(self, running: dict[int, ProcessFacts]) -> None:
         """Decide anew who runs until the next tick."""
         self._stopped &= running.keys()
-        busy = sorted(p for p, f in running.items() if f.state == "R" or p in self._stopped)
+        busy = sorted(p for p, f in running.items() if p in self._stopped or is_runnable(f))
         go: set[int] = set(busy)
         if len(busy) > self._busy_limit:
             start = self._turn % len(busy)

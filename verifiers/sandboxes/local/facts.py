@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from verifiers.sandboxes.local.zygote.cgroups import TCP_SHARE
 from verifiers.sandboxes.local.zygote_process import ZygoteFacts
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
+
+MAX_OPEN_FILES = 1024
+"""Of one process inside."""
 
 
 def disk_mb(spec: SandboxSpec) -> int:
@@ -18,12 +22,20 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
     notes = []
     if groups:
         memory = f"{spec.memory_mb} MiB together ({groups['memory']})"
+        if groups["memory"] == "cgroup v1":
+            memory += f", and {spec.memory_mb // TCP_SHARE} MiB for buffers of TCP"
         processes = f"{spec.max_processes} ({groups['pids']}, RLIMIT_NPROC)"
     else:
         memory = f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog"
         processes = f"{spec.max_processes} (RLIMIT_NPROC)"
         notes.append(
-            "No control groups: memory is watched every 50 ms; memfd_create and shmget are refused."
+            "No control groups: the memory of processes and sockets is watched every 50 ms; memfd_create and System V "
+            "memory, semaphores and messages are refused."
+        )
+        notes.append(
+            "Not in the memory limit: buffers of pipes (64 MiB for all sandboxes of this user, then 8 KiB for each "
+            f"pipe), and epoll, inotify and event objects. {spec.max_processes} processes with "
+            f"{MAX_OPEN_FILES} descriptors each are the limit of their number."
         )
         notes += [f"Control groups: {problem}" for problem in facts.cgroup_problems]
     if spec.cpu_cores is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -13,7 +14,12 @@ from typing import NamedTuple
 
 from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.connection import AgentConnection
-from verifiers.sandboxes.errors import IsolationUnavailable, SandboxDead, SandboxImageError
+from verifiers.sandboxes.errors import (
+    IsolationUnavailable,
+    SandboxCreationError,
+    SandboxDead,
+    SandboxImageError,
+)
 from verifiers.sandboxes.local import facts
 from verifiers.sandboxes.local.plain_process import PlainProcessMachine
 from verifiers.sandboxes.local.zygote import landlock
@@ -45,6 +51,7 @@ class LocalMachine:
         self._number = place.number
         self._zygote: ZygoteProcess | None = None
         self._is_killed = False
+        self._is_up = False
         self._proxy: FilteringProxy | None = None
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
@@ -78,12 +85,15 @@ class LocalMachine:
                 except BaseException as error:
                     connection.fail(error if isinstance(error, Exception) else EOFError())
                     raise
+        self._is_up = True
         return Started(connection, self._info(zygote))
 
     async def _serve_proxy(self, channel: socket.socket) -> None:
         # It was sent before the agent reported ready.
         channel.setblocking(False)
         _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        if not descriptors:  # the kernel drops what this program has no room for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         policy = self._spec.network if isinstance(self._spec.network, ProxyNetwork) else "full"
         self._proxy = FilteringProxy(policy)
         await self._proxy.serve(socket.socket(fileno=descriptors[0]))
@@ -131,15 +141,30 @@ class LocalMachine:
         finally:
             self._zygote.forget(self._number)
 
-    def why_dead(self, error: Exception) -> Exception:
-        """See Machine."""
-        exit_ = self._zygote.exit_of(self._number) if self._zygote is not None else None
-        if exit_ is not None and exit_.oom and isinstance(error, SandboxDead):
+    async def why_dead(self, error: Exception) -> Exception:
+        """See Machine. The zygote's report decides, which may come after the end of the stream."""
+        if not isinstance(error, SandboxDead) or self._zygote is None or self._is_killed:
+            return error
+        self._zygote.kill(self._number)  # without its stream it is of no use
+        try:
+            async with asyncio.timeout(GONE_TIMEOUT_S):
+                exit_ = await self._zygote.exited(self._number)
+        except TimeoutError:
+            return error
+        if exit_.problem:
+            return SandboxCreationError(exit_.problem)
+        if exit_.oom:
             return SandboxDead(
                 f"The sandbox was killed for using more than its {self._spec.memory_mb} MiB of memory.",
                 "oom",
             )
-        return error
+        if self._zygote.is_dead:
+            return error
+        if not self._is_up:
+            return SandboxCreationError(
+                f"The sandbox ended while it came up (exit code {exit_.exit_code}). {error}"
+            )
+        return SandboxDead(f"What ran inside ended the sandbox. {error}", "program")
 
 
 def closed_to_others(path: str) -> str | None:
@@ -226,6 +251,6 @@ class RestrictedMachine:
         if self._current is not None:
             await self._current.gone()
 
-    def why_dead(self, error: Exception) -> Exception:
+    async def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
-        return error if self._current is None else self._current.why_dead(error)
+        return error if self._current is None else await self._current.why_dead(error)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,7 @@ class PlainProcessMachine:
         self._folder: str | None = None
         self._is_killed = False
         self._is_signalled = False
+        self._is_up = False
         self._starting: asyncio.Future[None] | None = None
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
@@ -79,6 +81,7 @@ class PlainProcessMachine:
         finally:
             ours.close()
         assert self._folder is not None
+        self._is_up = True
         return Started(connection, self._info(os.path.join(self._folder, "box")))
 
     def _execute(self, descriptor: int) -> None:
@@ -155,6 +158,13 @@ class PlainProcessMachine:
             owned_folders.kill_leftovers(self._folder)
             owned_folders.remove_folder(self._folder)
 
-    def why_dead(self, error: Exception) -> Exception:
+    async def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
+        if not isinstance(error, SandboxDead) or not self._is_up or self._process is None:
+            return error
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        while not self._is_killed and time.monotonic() < deadline_s:
+            if self._process.poll() is not None:
+                return SandboxDead(f"What ran inside ended the sandbox. {error}", "program")
+            await asyncio.sleep(0.005)
         return error

@@ -7,10 +7,11 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ MAX_STARTING = 32
 """Sandboxes that come up at once; more would only make each of them slower."""
 MAX_MESSAGE_BYTES = 64 << 10
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS, errno.EUSERS)
+_OF_ONE_MESSAGE = (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""What keeps a message from being sent without saying anything about the zygote."""
 _SCRIPT = Path(__file__).parent / "zygote" / "start.py"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -59,6 +62,17 @@ class Exit(NamedTuple):
 
     exit_code: int
     oom: bool
+    problem: str = ""
+    """Why it could not even be asked for."""
+
+
+class _Message(NamedTuple):
+    """One datagram to the zygote."""
+
+    data: bytes
+    descriptors: list[int]
+    box: int | None = None
+    """The sandbox that it asks for."""
 
 
 class ZygoteFacts(NamedTuple):
@@ -78,7 +92,7 @@ class ZygoteProcess:
         self._on_death = on_death
         self._executing: asyncio.Future[subprocess.Popen[bytes]] | None = None
         self._control: socket.socket | None = None
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._outbox: deque[_Message] = deque()
         self._exits: dict[int, asyncio.Future[Exit]] = {}
         self._facts: asyncio.Future[ZygoteFacts] = asyncio.get_running_loop().create_future()
 
@@ -101,7 +115,7 @@ class ZygoteProcess:
             "trial_uid": self.kind.trial_uid,
             "folders": list(self.kind.folders),
         }
-        self._send(settings, [])
+        self._send(settings)
         try:
             # Popen blocks until the new program has been executed; cancelled meanwhile, there is one to reap. No task:
             # those are cancelled when a loop ends, and the process would be forgotten.
@@ -155,6 +169,7 @@ class ZygoteProcess:
         """Ask for a sandbox. The sockets stay the caller's to close, at once: duplicates are sent."""
         number = request["box"]
         assert isinstance(number, int)
+        descriptors: list[int] = []
         self._exits[number] = asyncio.get_running_loop().create_future()
         message = {"op": "create", **request}
         if len(json.dumps(message)) > MAX_MESSAGE_BYTES:
@@ -162,14 +177,23 @@ class ZygoteProcess:
             raise SandboxCreationError(
                 f"The specification is too long: its variables must fit into {MAX_MESSAGE_BYTES} bytes."
             )
-        self._send(message, [os.dup(each.fileno()) for each in sockets])
+        try:
+            for each in sockets:
+                descriptors.append(os.dup(each.fileno()))
+        except OSError:
+            _close_all(descriptors)
+            del self._exits[number]
+            raise
+        self._send(message, descriptors, number)
 
     def kill(self, number: int) -> None:
         """Have a sandbox killed at once. Safe from any thread or signal handler; harmless when it is gone."""
         if number in self._exits and self._control is not None:
             message = json.dumps({"op": "kill", "box": number}).encode()
             if self._outbox:
-                self._outbox.append((message, []))  # its creation may still be waiting in there
+                self._outbox.append(
+                    _Message(message, [])
+                )  # its creation may still be waiting in there
                 return
             with contextlib.suppress(OSError):
                 self._control.send(message)
@@ -179,36 +203,49 @@ class ZygoteProcess:
         future = self._exits.get(number)
         return Exit(0, False) if future is None else await asyncio.shield(future)
 
-    def exit_of(self, number: int) -> Exit | None:
-        """How a sandbox ended, if that is known."""
-        future = self._exits.get(number)
-        done = future is not None and future.done() and not future.cancelled()
-        return future.result() if done and future is not None else None
-
     def forget(self, number: int) -> None:
         """Its end has been dealt with."""
         self._exits.pop(number, None)
 
-    def _send(self, message: Mapping[str, object], descriptors: list[int]) -> None:
-        self._outbox.append((json.dumps(message).encode(), descriptors))
+    def _send(
+        self,
+        message: Mapping[str, object],
+        descriptors: Sequence[int] = (),
+        box: int | None = None,
+    ) -> None:
+        self._outbox.append(_Message(json.dumps(message).encode(), list(descriptors), box))
         self._flush()
 
     def _flush(self) -> None:
         loop = asyncio.get_running_loop()
         while self._outbox and self._control is not None:
-            data, descriptors = self._outbox[0]
+            message = self._outbox[0]
             try:
-                socket.send_fds(self._control, [data], descriptors)
+                _send_fds(self._control, message.data, message.descriptors)
             except BlockingIOError:
                 loop.add_writer(self._control.fileno(), self._flush)
                 return
             except OSError as error:
-                self._die(SandboxDead(f"The zygote cannot be reached: {error}"))
-                return
+                if message.box is None or error.errno not in _OF_ONE_MESSAGE:
+                    self._die(SandboxDead(f"The zygote cannot be reached: {error}"))
+                    return
+                self._refuse(message.box, error)
             self._outbox.popleft()
-            _close_all(descriptors)
+            _close_all(message.descriptors)
         if self._control is not None:
             loop.remove_writer(self._control.fileno())
+
+    def _refuse(self, number: int, error: OSError) -> None:
+        """One sandbox cannot be asked for; the zygote and all its other sandboxes are as they were."""
+        future = self._exits.get(number)
+        if future is not None and not future.done():
+            problem = f"The sandbox could not be created: {error.strerror}."
+            if error.errno == errno.ETOOMANYREFS:
+                problem += (
+                    " Processes of this user have too many descriptors in flight between sockets; raise the limit of "
+                    "open files (`ulimit -n`)."
+                )
+            future.set_result(Exit(-1, False, problem))
 
     # --- reports
 
@@ -247,8 +284,8 @@ class ZygoteProcess:
         asyncio.get_running_loop().remove_writer(self._control.fileno())
         self._control.close()
         self._control = None
-        for _, descriptors in self._outbox:
-            _close_all(descriptors)
+        for message in self._outbox:
+            _close_all(message.descriptors)
         self._outbox.clear()
         if not self._facts.done():
             self._facts.set_exception(error)
@@ -272,6 +309,26 @@ class ZygoteProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 await asyncio.to_thread(process.wait)
+
+
+def _send_fds(control: socket.socket, data: bytes, descriptors: list[int]) -> None:
+    """Send a message with descriptors.
+
+    The kernel counts descriptors in flight per user and refuses to send more than the sender may have open. Where every
+    sandbox is the same user, one of them can use up the usual 1024; it is never allowed more than that. So the sender's
+    limit is raised to its maximum for this one call.
+    """
+    try:
+        socket.send_fds(control, [data], descriptors)
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            socket.send_fds(control, [data], descriptors)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _close_all(descriptors: list[int]) -> None:

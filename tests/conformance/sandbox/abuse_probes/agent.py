@@ -46,6 +46,37 @@ def bind_the_agent_to_a_core():
 
 
 @probe
+def see_the_source_of_the_writable_places():
+    return [path for path in ("/rw/tmp", "/rw/box", "/rw/shm") if os.path.exists(path)]
+
+
+@probe
+def remove_or_rename_a_writable_place():
+    """Only for the inside: as root outside, it would rename them."""
+    for place in ("/box", "/tmp", "/dev/shm"):
+        for action in (os.rmdir, lambda path: os.rename(path, path + "-moved")):
+            try:
+                action(place)
+            except OSError:
+                continue
+            return place
+    return False
+
+
+@probe
+def take_another_jobs_mark():
+    """The mark of job 1 on a process that has one already: one of the two limits would have to be raised."""
+    base = 1 << 40
+    above, below = resource.getrlimit(10)[1], resource.getrlimit(15)[1]
+    if resource.RLIM_INFINITY in (above, below):
+        return False  # no marks here
+    job = 1 if above - base != 1 else 2
+    resource.setrlimit(10, (base + job, base + job))
+    resource.setrlimit(15, (base - job, base - job))
+    return True
+
+
+@probe
 def signals_to_pid_1():
     """Harmless if pid 1 survives, which the test looks at afterwards."""
     for number in range(1, 65):

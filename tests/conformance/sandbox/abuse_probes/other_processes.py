@@ -75,6 +75,12 @@ def lower_the_oom_score():
 
 
 @probe
+def reset_the_oom_score():
+    """To the agent's: then the agent is as likely to be killed for memory as the command that takes it."""
+    return overwritten("/proc/self/oom_score_adj", "0")
+
+
+@probe
 def change_the_oom_score_of_pid_1():
     return overwritten("/proc/1/oom_score_adj", "1000")
 

@@ -178,3 +178,19 @@ def test_extraction_takes_any_text_and_gives_a_part_of_it(text: str):
 def test_the_clock_limit_follows_the_processor_limit_unless_it_is_given():
     assert TestLimits(time_s=2).clock_s == 7
     assert TestLimits(time_s=2, wall_time_s=3).clock_s == 3
+
+
+@pytest.mark.parametrize("tolerance", [None, 1e-6])
+def test_numbers_too_large_for_a_float_are_compared_exactly(tolerance: float | None):
+    compare = Comparison(float_tolerance=tolerance)
+    huge = 10**400
+    for got in ("1.0", "NaN", "Infinity", "-Infinity", "1e400", "-1", str(2 * huge), '"x"', "[]"):
+        assert not compare.returned(got, huge), got
+        assert not compare.returned(str(huge), 1.5)
+    assert compare.returned(str(huge), huge)
+    assert compare.returned(str(huge + 1), huge) == (tolerance is not None)
+    for got in ("inf", "Infinity", "1e999", "nan", str(3 * huge)):
+        assert not compare.printed(got, str(huge)), got
+    assert compare.printed(str(huge), str(huge))
+    assert not compare.returned("1", float("nan"))
+    assert compare.returned("NaN", float("nan"))

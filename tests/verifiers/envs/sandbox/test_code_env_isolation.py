@@ -88,7 +88,7 @@ WORKER = "sandbox_agent.program_tests"
             "for name in ('mem', 'fd', 'environ', 'maps'):\n"
             "    path = f'/proc/{os.getppid()}/{name}'\n"
             "    try: open(path, 'rb+' if name == 'mem' else 'rb') if name != 'fd' else os.listdir(path)\n"
-            "    except PermissionError: continue\n"
+            "    except OSError: continue\n"
             "    print('opened', path)\n",
             "wrong-nothing",
         ),
@@ -283,3 +283,62 @@ async def test_what_is_expected_cannot_be_found_in_the_sandbox():
         [output] = await run(env, ScriptedClient([block(program)]), state_columns=["test_report"])
     [outcome] = output["test_report"]["outcomes"]
     assert (outcome["verdict"], outcome["detail"]) == ("wrong", "nothing\n")
+
+
+async def test_processor_time_of_children_counts_although_sigchld_is_ignored():
+    program = (
+        "import os, signal, time\n"
+        "n = int(input())\n"
+        "try: signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "except OSError: pass\n"
+        "if os.fork() == 0:\n"
+        "    while time.process_time() < 0.4: pass\n"
+        "    os._exit(0)\n"
+        "if os.fork() == 0:\n"
+        "    while time.process_time() < 0.4: pass\n"
+        "    os._exit(0)\n"
+        "try:\n"
+        "    while True: os.wait()\n"
+        "except ChildProcessError: pass\n"
+        "print(n * n)\n"
+    )
+    async with made(SQUARES[:1], test_limits={"time_s": 0.5, "wall_time_s": 20}) as env:
+        _, verdicts = await played(env, program)
+    assert verdicts == ["timeout"]
+
+
+NOTES = {
+    "times": (
+        "for place in ('/tmp', '/box', '/dev/shm'):\n"
+        "    assert os.stat(place).st_atime != 4711, place\n"
+        "    os.utime(place, (4711, 4711))\n"
+    ),
+    "attributes": (
+        "for place in ('/tmp', '/box', '/dev/shm'):\n"
+        "    assert not os.listxattr(place), place\n"
+        "    try: os.setxattr(place, 'user.note', b'x')\n"
+        "    except OSError: pass\n"
+    ),
+    "System V objects": (
+        "c = ctypes.CDLL(None)\n"
+        "for made in (c.msgget(4711, 0), c.semget(4711, 1, 0), c.shmget(4711, 1, 0)): assert made < 0\n"
+        "c.msgget(4711, 0o1666); c.semget(4711, 1, 0o1666); c.shmget(4711, 100, 0o1666)\n"
+    ),
+    "message queues": (
+        "c = ctypes.CDLL('librt.so.1')\n"
+        "assert c.mq_open(b'/note', 0) < 0\n"
+        "c.mq_open(b'/note', 0o102, 0o600, None)\n"
+    ),
+    "the source of the places": (
+        "for place in ('/rw', '/rw/tmp', '/proc'):\n"
+        "    assert not os.path.exists(place + '/note')\n"
+        "    try: open(place + '/note', 'w').close()\n"
+        "    except OSError: pass\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOTES)
+async def test_a_test_leaves_no_note_for_the_next_one(env: CodeEnv, kind: str):
+    _, verdicts = await played(env, "import ctypes, os\n" + NOTES[kind] + RIGHT)
+    assert verdicts == ["passed"] * 5

@@ -12,7 +12,13 @@ from typing import NamedTuple
 CONTROLLERS = ("memory", "pids", "cpu")
 _PREFIX = "vf-"
 _PERIOD_US = 100_000
-_OF_SWAP = ("memory.memsw.limit_in_bytes", "memory.swap.max")
+_MAY_BE_MISSING = (
+    "memory.memsw.limit_in_bytes",
+    "memory.swap.max",
+    "memory.kmem.tcp.limit_in_bytes",
+)
+TCP_SHARE = 4
+"""The part of the memory limit that buffers of TCP may take on top of it, in version 1."""
 
 
 class Limits(NamedTuple):
@@ -210,7 +216,7 @@ class ControlGroups:
                 try:
                     _write(folder, f"{box}/{file}", value)
                 except FileNotFoundError:
-                    if file not in _OF_SWAP:  # a kernel that does not count it
+                    if file not in _MAY_BE_MISSING:  # a kernel that does not count it
                         raise
 
     def confine(self, box: str, pid: int, limits: Limits) -> None:
@@ -280,7 +286,13 @@ def _settings(controller: str, version: int, limits: Limits) -> list[tuple[str, 
     if controller == "memory":
         amount = str(limits.memory_bytes)
         if version == 1:
-            return [("memory.limit_in_bytes", amount), ("memory.memsw.limit_in_bytes", amount)]
+            # Version 1 counts the buffers of TCP apart.
+            of_tcp = str(limits.memory_bytes // TCP_SHARE)
+            return [
+                ("memory.limit_in_bytes", amount),
+                ("memory.memsw.limit_in_bytes", amount),
+                ("memory.kmem.tcp.limit_in_bytes", of_tcp),
+            ]
         return [("memory.max", amount), ("memory.swap.max", "0")]
     if controller == "pids":
         return [("pids.max", str(limits.processes))]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...agent.loop import Settings
+from ...agent.sockets import SocketMemory
 from ...agent.throttle import Throttle
 from . import cgroups, linux, rootfs
 
@@ -98,12 +99,19 @@ def confine_container(
         step("proxy listener", _listen_for_proxy, proxy_channel)
     step("hostname", linux.set_hostname, "sandbox")
     step("user namespace limit", _forbid_user_namespaces)
+    if oom_counter is None:
+        _limit_tcp_buffers()
     # The change of user made this process non-dumpable, and its files in /proc root's.
     linux.prctl(linux.PR_SET_DUMPABLE, 1)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    # Commands cannot write to theirs: with the score of this process, they would be killed no sooner than it.
+    step("read-only proc", linux.mount, "proc", "/proc", "proc", flags | linux.MS_RDONLY)
     os.chdir(request.workdir)
     os.umask(0o022)
     step("limits", set_limits, request, oom_counter is not None)
+    sockets = None
+    if oom_counter is None:
+        sockets = SocketMemory()
     # Commands run as the same user: they must not trace this process or read its memory.
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     step("capabilities", linux.drop_capabilities)
@@ -119,7 +127,10 @@ def confine_container(
         **request.env,
     }
     throttle = None if has_cpu_group else Throttle(os.cpu_count() or 1)
-    return agent_settings(request, env, oom_counter, oom_score)._replace(throttle=throttle)
+    settings = agent_settings(request, env, oom_counter, oom_score)
+    return settings._replace(
+        throttle=throttle, socket_memory=None if sockets is None else sockets.used_bytes
+    )
 
 
 def agent_settings(
@@ -153,7 +164,7 @@ def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
     limits = {
         resource.RLIMIT_NPROC: request.max_processes,
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: _MAX_OPEN_FILES,
+        resource.RLIMIT_NOFILE: _open_files(),
         resource.RLIMIT_FSIZE: request.disk_bytes,
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_MSGQUEUE: 64 << 10,
@@ -169,6 +180,13 @@ def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
         if hard != resource.RLIM_INFINITY:
             amount = min(amount, hard)
         resource.setrlimit(which, (amount, amount))
+
+
+def _open_files() -> int:
+    # Below what the host's program may have: the kernel compares descriptors in flight, of all processes of the user,
+    # with the limit of the sender.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard // 2)
 
 
 def _own_address_space_bytes() -> int:
@@ -197,6 +215,19 @@ def _proxy_env() -> dict[str, str]:
     address = f"http://127.0.0.1:{PROXY_PORT}"
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     return dict.fromkeys(names, address) | {"no_proxy": "localhost,127.0.0.1"}
+
+
+def _limit_tcp_buffers() -> None:
+    """Keep one connection from taking megabytes: the watchdog that counts them looks every 50 ms."""
+    for name in ("tcp_rmem", "tcp_wmem"):
+        try:
+            descriptor = os.open(f"/proc/sys/net/ipv4/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # a host that mounts /proc/sys read-only
+        try:
+            os.write(descriptor, b"4096 65536 262144")
+        finally:
+            os.close(descriptor)
 
 
 def _forbid_user_namespaces() -> None:

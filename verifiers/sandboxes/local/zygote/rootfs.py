@@ -229,3 +229,5 @@ def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: s
         mount(hidden_place, place, None, MS_BIND)
     if workdir != "/box":
         os.makedirs(workdir, 0o755, exist_ok=True)
+    # What is mounted stays. Here, the places themselves could be removed or renamed.
+    mount(_EMPTY, "/rw", None, MS_BIND)

@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -59,6 +60,10 @@ class Zygote:
         """Everything that is done once. Raises SetupError, ImportError."""
         for module in self._settings.preload:
             importlib.import_module(module)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (hard, hard)
+        )  # what it sends is counted per user
         os.environ.clear()  # not before: the thread limits of numerical libraries are in it
         self._host = os.pidfd_open(self._settings.host_pid)
         if self._settings.use_cgroups and self._settings.run_as is None:
@@ -179,10 +184,16 @@ class Zygote:
             box = confine.BoxRequest(**request)
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
             try:
-                self._create(box, sockets[0], sockets[1] if len(sockets) > 1 else None)
+                # Too few have come when this process had no descriptors left.
+                if len(sockets) == 1 + box.proxy:
+                    self._create(box, sockets[0], sockets[1] if box.proxy else None)
+            except OSError as error:
+                _say_failed(sockets[0], f"a new sandbox: {error}")
             finally:
                 for each in sockets:
                     each.close()
+            if box.box not in self._pids:
+                self.tell({"event": "exited", "box": box.box, "exit_code": 1, "oom": False})
         elif operation == "kill":
             pid = self._pids.get(request["box"])
             if pid is not None:
@@ -196,9 +207,9 @@ class Zygote:
         try:
             pid = linux.clone(confine.CONTAINER_NAMESPACES)
         except OSError as error:
-            _say_failed(stream, f"new namespaces: {error}")
             os.close(go_out)
             os.close(go_in)
+            _say_failed(stream, f"new namespaces: {error}")
             return
         if pid == 0:
             os.close(go_in)
