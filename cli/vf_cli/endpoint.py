@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vf_cli import output
+from vf_cli.interrupts import stop_on_signal
 
 if TYPE_CHECKING:
     from verifiers.endpoint import EmbeddedEndpoint, EndpointConfig
@@ -100,11 +100,8 @@ def endpoint(
 async def _serve(config: EndpointConfig, *, json_output: bool) -> None:
     from verifiers.endpoint import EmbeddedEndpoint
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
+        stop = stack.enter_context(stop_on_signal())
         try:
             running = await stack.enter_async_context(EmbeddedEndpoint(config))
         except OSError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from vf_cli import eval_hub, output, report
+from vf_cli.guardian import protect
 from vf_cli.interrupts import interruptible
 from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED, failure
 from vf_cli.progress import LiveProgress, PlainProgress, Progress
@@ -62,6 +63,7 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
     from verifiers.loading import require_present
     from verifiers.runs.prices import PriceTable
 
+    protect()
     planned, heartbeat_url = plan(env_id_or_config, said)
     if choices.dry_run:
         _show_plan(planned, as_json=choices.as_json)

@@ -9,6 +9,7 @@ import typer
 
 from vf_cli import eval_options as o
 from vf_cli import output
+from vf_cli.guardian import protect
 
 if TYPE_CHECKING:
     from verifiers.prompt_search import SearchResult
@@ -168,6 +169,7 @@ def _search(
         settings_of({**endpoint, "model": reflection, "env_id": config.env_id}, "options")
     )
     api_key_of(config.client_config)
+    protect()
     environments = [prepare_environment(one).environment for one in configs]
     environment = environments[0]
     if len(environments) > 1:

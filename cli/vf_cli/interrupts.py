@@ -1,64 +1,79 @@
-"""Ctrl-C and SIGTERM while an evaluation runs: once to finish properly, twice to stop at once."""
+"""Ctrl-C and SIGTERM while an event loop runs: once to finish properly, twice to stop at once (see `guardian`)."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 from verifiers.rubrics.watchdog import watchdog
+from vf_cli.guardian import OnSignal, guarded
 
 Result = TypeVar("Result")
+
+
+@contextmanager
+def _handled_by(on_signal: OnSignal) -> Iterator[None]:
+    with guarded() as guard:
+        if guard is None:
+            yield
+            return
+        guard.start_guardian()
+        guard.signals = 0  # a signal before has raised KeyboardInterrupt, and something went on
+        before, guard.on_signal = guard.on_signal, on_signal
+        try:
+            yield
+        finally:
+            guard.on_signal = before
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[asyncio.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets. Enter in the event loop."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    with _handled_by(lambda _: loop.call_soon_threadsafe(stop.set)):
+        yield stop
 
 
 async def interruptible(
     work: Callable[[asyncio.Event], Awaitable[Result]], on_first: Callable[[], None]
 ) -> Result:
-    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`, the second cancels the work (and breaks
-    off code that holds up the loop), a third ends the process where it is.
+    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`. The second cancels the work, also while code
+    of a task holds the loop.
 
-    Raises KeyboardInterrupt when the work was cancelled by a signal.
+    Raises KeyboardInterrupt when a signal cancelled the work.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     running = asyncio.ensure_future(work(stop))
-    signals = 0
+    is_cancelled = False
 
-    def receive(*_: object) -> None:
-        nonlocal signals
-        signals += 1
+    def receive(signals: int) -> None:
+        nonlocal is_cancelled
         if signals == 1:
             loop.call_soon_threadsafe(finish)
-        elif signals == 2:
-            loop.call_soon_threadsafe(running.cancel)
-            if not stop.is_set() and asyncio.current_task(loop) is not None:
-                # The loop has not come round since the first: code of a task that never gives way is holding it up,
-                # and this handler runs in its midst.
-                raise asyncio.CancelledError
-        else:
-            os._exit(130)
+            return
+        is_cancelled = True
+        loop.call_soon_threadsafe(running.cancel)
+        if not stop.is_set() and asyncio.current_task(loop) is not None:
+            # The loop has not come round since the first signal: a task that never gives way holds the loop, and this
+            # handler runs within that task.
+            raise asyncio.CancelledError
 
     def finish() -> None:
         stop.set()
         on_first()
 
-    # Handlers of the signal module, not of the loop: they also run while author code holds the loop up.
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {
-            number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        if hasattr(signal, "SIGURG"):
+    with _handled_by(receive):
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGURG"):
             watchdog.interrupt_signal(signal.SIGURG)
-    try:
-        return await running
-    except asyncio.CancelledError:
-        if signals >= 2:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if is_cancelled:
+                raise KeyboardInterrupt from None
+            raise

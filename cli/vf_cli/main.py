@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from vf_cli import output
+from vf_cli.guardian import guarded
 
 MAX_SAME_WARNINGS = 1
 EXIT_FAILED = 1
@@ -35,12 +36,19 @@ def run(
     arguments: list[str] | None = None,
     *,
     verbose: str = r"--verbose|-[A-Za-z]*v[A-Za-z]*",
+    grace_s: float | None = None,
 ) -> int:
     """Run an app under its name and give the exit code; what it raises becomes a message on stderr.
 
-    `verbose` matches the arguments that ask for tracebacks.
+    `verbose` matches the arguments that ask for tracebacks. `grace_s`: time for an orderly end after a second Ctrl-C
+    or a SIGTERM, in seconds.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    with guarded(grace_s):
+        return _run(app, name, arguments, verbose)
+
+
+def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int:
     is_verbose = any(re.fullmatch(verbose, argument) for argument in arguments)
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
@@ -207,4 +215,5 @@ def sandboxes_main() -> int:
     """`vf-sandboxes`."""
     from vf_cli.sandboxes import app
 
-    return run(app, "vf-sandboxes")
+    # No author code runs in this process; ending its sandboxes may take a while.
+    return run(app, "vf-sandboxes", grace_s=10.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vf_cli import output
+from vf_cli.guardian import protect
+from vf_cli.interrupts import stop_on_signal
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -145,6 +146,7 @@ def rollouts(
         state=_saved(state),
         version=version,
     )
+    protect()
     server = PullServer(source, host=host, port=port, api_key=api_key)
     asyncio.run(_serve(server, json_output=json_output))
     return 0
@@ -209,10 +211,11 @@ def _saved(path: Path | None) -> Any:
 
 
 async def _serve(server: PullServer, *, json_output: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    with stop_on_signal() as stop:
+        await _served(server, stop, json_output=json_output)
+
+
+async def _served(server: PullServer, stop: asyncio.Event, *, json_output: bool) -> None:
     async with server:
         source = server.source
         if json_output:

@@ -6,13 +6,13 @@ import asyncio
 import ipaddress
 import os
 import secrets
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from vf_cli import output
+from vf_cli.interrupts import stop_on_signal
 
 if TYPE_CHECKING:
     import httpx
@@ -149,17 +149,14 @@ async def _serve(config: ServerConfig, made_up: str | None, *, json_output: bool
     from verifiers.sandboxes.local import LocalBackend
     from verifiers.sandboxes.server import SandboxServer
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     backend = LocalBackend()
     info = await backend.probe(
         config.template
     )  # says now, not at the first request, what is missing
-    async with SandboxServer(config, backend) as server:
-        _announce(server, made_up, f"{info.isolation} (local)", json_output=json_output)
-        await stop.wait()
+    with stop_on_signal() as stop:
+        async with SandboxServer(config, backend) as server:
+            _announce(server, made_up, f"{info.isolation} (local)", json_output=json_output)
+            await stop.wait()
 
 
 def _announce(

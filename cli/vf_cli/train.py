@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vf_cli import output
+from vf_cli.guardian import protect
 
 if TYPE_CHECKING:
     from verifiers.loading import Loaded
@@ -72,6 +73,7 @@ def train(
     from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED, configure_logging
 
     configure_logging(is_verbose=verbose)
+    protect()
     given = {"steps": steps, "seed": seed}
     changes = {name: value for name, value in given.items() if value is not None}
     settings, folder, loaded = _prepared(config, demo, resume, output_folder, changes)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from vf_cli import output
+from vf_cli.guardian import protect
 from vf_cli.main import EXIT_FAILED
 
 app = typer.Typer(add_completion=False)
@@ -59,6 +60,7 @@ def validate(
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)
     arguments = json_object(env_args, "-a") if env_args else {}
     limits = Limits(num_rows, num_played, load_limit, play_limit)
+    protect()
     with output.stderr().status(f"checking {env} …"):
         found = asyncio.run(validate(env, arguments, limits=limits))
     if as_json:

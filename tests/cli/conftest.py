@@ -115,8 +115,15 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Run a command in a process of its own, for signals and terminals."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(command: str, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
-        code = f"import sys; from vf_cli.main import {command}_main; sys.exit({command}_main())"
+    def start(
+        command: str, *arguments: Any, is_patient: bool = True, **options: Any
+    ) -> subprocess.Popen[str]:
+        # An orderly end may take longer than the grace on a machine that does other things.
+        patience = "guardian.GRACE_S, guardian.KILL_S = 60, 61" if is_patient else ""
+        code = (
+            f"import sys\nfrom vf_cli import guardian\n{patience}\n"
+            f"from vf_cli.main import {command}_main\nsys.exit({command}_main())"
+        )
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
             text=True,

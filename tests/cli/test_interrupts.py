@@ -9,6 +9,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 
 def saved_lines() -> int:
     files = list(Path("environments").glob("*/outputs/evals/*/*/results.jsonl"))
@@ -230,3 +232,118 @@ def pending(pid: int, number: int) -> bool:
         r"^(?:SigPnd|ShdPnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M
     )
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+HOGS = {
+    "python": "    while True:\n        try:\n            while True: pass\n        except BaseException: pass\n",
+    "sleep": "    import time\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass\n",
+    "c": "    import collections, itertools\n    collections.deque(itertools.count(), maxlen=0)\n",
+    "thread": (
+        "    import asyncio, threading\n    def hog():\n        while True:\n"
+        "            try: threading.Event().wait()\n            except BaseException: pass\n"
+        "    await asyncio.to_thread(hog)\n"
+    ),
+    "deaf": (
+        "    import asyncio\n    while True:\n        try: await asyncio.sleep(60)\n"
+        "        except BaseException: pass\n"
+    ),
+}
+HOG = """
+import os
+import verifiers as vf
+
+
+{keyword}def hogs(completion, info):
+    if not info["hog"]:
+        return 1.0
+    print("hogging", os.getpid(), flush=True)
+    with open("hogging", "w") as file:
+        file.write(str(os.getpid()))
+{body}
+
+def load_environment():
+    rows = [{{"question": f"What is {{n}} + 1?", "info": {{"hog": n == 2}}}} for n in range(3)]
+    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[hogs]))
+"""
+
+
+def start_hog(start_process, endpoint, make_environment, how, *options):
+    """A run that has saved two rollouts and scores a third that never ends; gives the process and who scores."""
+    keyword = "async " if how in ("thread", "deaf") else ""
+    path = make_environment(HOG.format(keyword=keyword, body=HOGS[how]))
+    process = start_process(
+        *("eval", path, "-b", endpoint.url, "-n", 3, "-r", 1, "-c", 1, "-s", "-m", "sums"),
+        *options,
+        is_patient=False,
+    )
+    wait_until(lambda: Path("hogging").exists() and Path("hogging").read_text(), 60)
+    return process, int(Path("hogging").read_text())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", HOGS)
+@pytest.mark.parametrize("workers", [(), ("-w", 1)])
+def test_one_sigterm_ends_the_process_and_its_workers_whatever_author_code_does(
+    start_process, endpoint, make_environment, how, workers
+):
+    process, scoring = start_hog(start_process, endpoint, make_environment, how, *workers)
+
+    process.terminate()
+    process.communicate(timeout=20)
+
+    assert process.returncode in (130, -signal.SIGKILL)
+    wait_until(lambda: not is_running(scoring))
+    assert saved_lines() == 2
+
+
+@pytest.mark.parametrize("how", ["python", "c", "thread"])
+def test_a_second_interrupt_ends_the_process_whatever_author_code_does(
+    start_process, endpoint, make_environment, how
+):
+    process, _ = start_hog(start_process, endpoint, make_environment, how)
+
+    process.send_signal(signal.SIGINT)
+    wait_until(lambda: not pending(process.pid, signal.SIGINT))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+    assert process.returncode in (130, -signal.SIGKILL)
+    assert saved_lines() == 2
+
+
+@pytest.mark.parametrize("command", ["validate", "eval"])
+def test_a_hog_at_load_time_is_ended_too(start_process, endpoint, make_environment, command):
+    source = f"open('hogging', 'w').write('x')\ndef hog():\n{HOGS['python']}\nhog()\n"
+    options = ("-b", endpoint.url) if command == "eval" else ()
+    process = start_process(command, make_environment(source), *options, is_patient=False)
+    wait_until(lambda: Path("hogging").exists(), 60)
+
+    process.terminate()
+    process.communicate(timeout=20)
+
+    assert process.returncode in (130, -signal.SIGKILL)
+
+
+def test_the_guardian_ends_with_its_command(start_process, endpoint, make_environment):
+    process = start_process("eval", make_environment(), "-b", endpoint.url, "-n", 1, "-r", 1)
+    process.communicate(timeout=60)
+
+    def guardians() -> list[str]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(process.pid).encode() in words:
+                found.append(str(path))
+        return found
+
+    wait_until(lambda: not guardians())
+    assert process.returncode == 0
