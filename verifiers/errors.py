@@ -26,6 +26,7 @@
         ├── EnvironmentCodeError   a hook of an environment raised
         ├── ConfigError            (also ValueError) an option or a config key is wrong
         ├── DatasetError           (also ValueError) a row or a dataset cannot be used
+        │   └── MissingAnswer      a row has no `answer`, and a reward function uses the answer
         └── EnvironmentNotFound    (also ValueError) no installed module has this environment id
 
 How to add one: subclass ours *and* the builtin it is a case of, keep it picklable (all arguments in `args`),
@@ -129,6 +130,11 @@ class RewardError(AuthorError, TypeError):
 class RewardArgumentError(RewardError):
     """A reward function asks for an argument that the rollout does not offer."""
 
+    argument = ""
+    """The name that is asked for."""
+    is_certain = True
+    """False when an object that depends on the rollout could still have that name."""
+
 
 class EnvironmentCodeError(AuthorError):
     """A hook of an environment (`setup_state`, `env_response`, a stop condition …) raised."""
@@ -140,6 +146,10 @@ class ConfigError(AuthorError, ValueError):
 
 class DatasetError(AuthorError, ValueError):
     """A row or a dataset cannot be turned into rollout inputs."""
+
+
+class MissingAnswer(DatasetError):
+    """A row has no `answer`, and a reward function uses the answer."""
 
 
 class EnvironmentNotFound(AuthorError, ValueError):

@@ -296,7 +296,9 @@ async def _run(
 ) -> GenerateOutputs:
     """The run itself with its display, its heartbeat, and Ctrl-C."""
     from verifiers.clients import close_all_clients
+    from verifiers.clients.failures import NoSuchRoute
     from verifiers.evaluation import run_evaluation
+    from vf_cli.preflight import model_hint
 
     is_live = output.stderr().is_terminal and not (choices.disable_tui or config.disable_tui)
     plain = PlainProgress(progress, output.note)
@@ -311,18 +313,24 @@ async def _run(
 
     async def work(stop: asyncio.Event) -> GenerateOutputs:
         try:
-            return await run_evaluation(
-                config,
-                on_start=lambda rows, groups: progress.start(len(rows), _count(groups)),
-                on_progress=changed,
-                on_log=output.note,
-                environment=loaded.environment,
-                results_path=folder,
-                options=options._replace(stop=stop, on_retry=progress.retried),
-            )
+            return await _evaluated(stop)
+        except NoSuchRoute as error:
+            hint = await model_hint(config.client_config, config.model)
+            raise NoSuchRoute(f"{error}{hint}") from error.__cause__
         finally:
             await loaded.environment.aclose()
             await close_all_clients()
+
+    async def _evaluated(stop: asyncio.Event) -> GenerateOutputs:
+        return await run_evaluation(
+            config,
+            on_start=lambda rows, groups: progress.start(len(rows), _count(groups)),
+            on_progress=changed,
+            on_log=output.note,
+            environment=loaded.environment,
+            results_path=folder,
+            options=options._replace(stop=stop, on_retry=progress.retried),
+        )
 
     def interrupted() -> None:
         output.note(

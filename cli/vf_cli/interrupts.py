@@ -42,8 +42,8 @@ def stop_on_signal() -> Iterator[asyncio.Event]:
 async def interruptible(
     work: Callable[[asyncio.Event], Awaitable[Result]], on_first: Callable[[], None]
 ) -> Result:
-    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`. The second cancels the work, also while code
-    of a task holds the loop.
+    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`. The second cancels the work, also while
+    code of a task holds the loop.
 
     Raises KeyboardInterrupt when a signal cancelled the work.
     """

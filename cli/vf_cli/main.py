@@ -75,6 +75,7 @@ def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int
 
 def failure(error: BaseException, *, is_verbose: bool) -> int:
     """Say what went wrong, with the traceback when wanted, and give the exit code."""
+    from verifiers.clients.failures import NoSuchRoute
     from verifiers.errors import (
         AuthenticationError,
         ConfigError,
@@ -98,7 +99,12 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
             output.note("This was not expected. Run again with -v to see where it happened.")
     is_usage = isinstance(
         error,
-        ConfigError | EnvironmentNotFound | MissingKeyError | AuthenticationError | RunNotFound,
+        ConfigError
+        | EnvironmentNotFound
+        | MissingKeyError
+        | AuthenticationError
+        | RunNotFound
+        | NoSuchRoute,
     )
     return EXIT_USAGE if is_usage else EXIT_FAILED
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from verifiers.configs import ClientConfig
 
 CONNECT_TIMEOUT_S = 10.0
+MODELS_TIMEOUT_S = 5.0
+MOST_MODELS = 8
 
 
 async def unreachable(config: ClientConfig) -> dict[str, str]:
@@ -21,6 +23,32 @@ async def unreachable(config: ClientConfig) -> dict[str, str]:
     direct = [url for url in sorted(urls) if proxy_of(url) is None]
     reasons = await asyncio.gather(*(_reason(url) for url in direct))
     return {url: reason for url, reason in zip(direct, reasons, strict=True) if reason is not None}
+
+
+async def model_hint(config: ClientConfig, model: str) -> str:
+    """What an endpoint that has no such model serves instead, as a sentence; "" when it does not say."""
+    from difflib import get_close_matches
+
+    import httpx
+
+    from verifiers.clients.connect import api_key_of, resolve_client_configs
+
+    one = resolve_client_configs(config)[0]
+    key = api_key_of(one)
+    headers = {**(one.extra_headers or {}), "Authorization": f"Bearer {key}", "x-api-key": key}
+    try:
+        async with httpx.AsyncClient(timeout=MODELS_TIMEOUT_S) as client:
+            answer = await client.get(one.api_base_url.rstrip("/") + "/models", headers=headers)
+            names = [str(entry["id"]) for entry in answer.json()["data"]]
+    except Exception:  # noqa: BLE001 - a hint: whatever an endpoint answers, the first error is the one to show
+        return ""
+    if not names or model in names:
+        return ""
+    lower = {name.lower(): name for name in names}
+    near = get_close_matches(model.lower(), lower, n=1, cutoff=0.5)
+    shown = ", ".join(sorted(names)[:MOST_MODELS]) + (" …" if len(names) > MOST_MODELS else "")
+    meant = f" Did you mean -m {lower[near[0]]}?" if near else ""
+    return f" The endpoint serves {shown}.{meant}"
 
 
 async def _reason(url: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from verifiers.clients import resolve_client
 from verifiers.envs.environment import DEFAULT_SAMPLING_ARGS, Environment
 from verifiers.envs.options import merged_sampling_args
-from verifiers.errors import ConfigError, DatasetError
+from verifiers.errors import ConfigError, DatasetError, RewardArgumentError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import scores_of
 from verifiers.state import State
@@ -183,12 +183,17 @@ class EnvGroup(Environment):
         """Generation (a)'s name for `get_env_for_name`."""
         return self.get_env_for_name(task)
 
-    def _check_before_run(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _check_before_run(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> dict[str, RewardArgumentError]:
+        """The check of every environment on its own rows."""
+        found: dict[str, RewardArgumentError] = {}
         for name, env in self.env_map.items():
             own = [row for row in rows if routed_name(row, self.env_map) == name]
-            env._check_before_run(
+            found |= env._check_before_run(
                 [inner_row(dict(row)) for row in own] if isinstance(env, EnvGroup) else own
             )
+        return found
 
     async def rollout(
         self,

@@ -33,6 +33,7 @@ from verifiers.errors import (
     DatasetError,
     EnvironmentCodeError,
     Error,
+    RewardArgumentError,
 )
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -166,10 +167,17 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         if own.funcs or own.has_advantages:
             self.add_rubric(own)
 
-    def _check_before_run(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Report mistakes that would make every reward meaningless. Raises DatasetError for a row without an answer."""
+    def _check_before_run(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> dict[str, RewardArgumentError]:
+        """Report mistakes that would make every reward meaningless. Return the reward functions that perhaps cannot be
+        called, with their error.
+
+        Raises MissingAnswer for a row without an answer, RewardArgumentError for a function that cannot be called.
+        """
         preflight.check_rows(self, rows)
         preflight.warn_once(self)
+        return preflight.check_arguments(self, rows)
 
     # ----------------------------------------------------------------------------------------- one rollout
 

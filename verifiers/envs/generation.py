@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from verifiers.clients import resolve_client
 from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
+from verifiers.envs.early_stop import EarlyStop, endpoint_count
 from verifiers.envs.hooks import call_rollout_hook
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.run_record import RunRecord, Task
@@ -108,6 +109,9 @@ async def score(env: Environment, states: list[State], *, alone: bool) -> None:
     elif scored:
         await _scored_or_recorded(env, scored, alone=alone)
     end = time.time()
+    for state in scored:
+        if state.error is not None and voids_reward(state.error):  # lost while it was scored
+            write_void(state, state.metrics or {})
     for state in states:
         state.timing.scoring.start = start
         state.timing.scoring.end = end
@@ -235,7 +239,8 @@ async def run_rows(
     if options.scoring_timeout_s is not None:
         env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
     with run_limits(options.rollout_limits(model)):
-        env._check_before_run(rows)
+        suspects = env._check_before_run(rows)
+    early_stop = EarlyStop(suspects, endpoint_count(client))
     record = RunRecord.start(env, rows, client, model, sampling_args, options)
     try:
         groups = record.missing(_grouped(rows))
@@ -246,10 +251,10 @@ async def run_rows(
             )
         schedule: Schedule[Any, Any]
         if env.env_client is None:
-            schedule = _schedule(env, client, model, sampling_args, options, record)
+            schedule = _schedule(env, client, model, sampling_args, options, record, early_stop)
         else:
             schedule, in_groups = remote_schedule(
-                env, client, model, sampling_args, options, record
+                env, client, model, sampling_args, options, record, early_stop
             )
             groups = as_units(groups, in_groups=in_groups)
         watcher = _stop_when(options.stop, schedule)
@@ -279,8 +284,11 @@ def _schedule(
     sampling_args: SamplingArgs,
     options: GenerateOptions,
     record: RunRecord,
+    early_stop: EarlyStop,
 ) -> Schedule[Task, State]:
     async def play(task: Task) -> State:
+        await early_stop.wait()
+
         async def once() -> State:
             return await env.rollout(task.row, client, model, sampling_args)
 
@@ -290,13 +298,14 @@ def _schedule(
             )
         else:
             state = await once()
-        if isinstance(state.error, AuthenticationError | ConfigError):
-            raise state.error
+        early_stop.played(state)
         state["rollout_index"] = task.rollout_index
         return state
 
     async def score_group(states: list[State]) -> None:
         await score(env, states, alone=options.independent_scoring)
+        for state in states:
+            early_stop.scored(state)
         if options.strict:
             for state in states:
                 if state.reward_errors:

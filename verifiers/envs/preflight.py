@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verifiers.envs import stops
-from verifiers.errors import DatasetError
+from verifiers.envs.early_stop import unbound_functions
+from verifiers.errors import MissingAnswer, RewardArgumentError
 from verifiers.rollouts.limits import current_limits
 from verifiers.rubrics.missing_answers import functions_that_need_answers, stores_answer
 from verifiers.rubrics.rubric_group import scores_plainly
@@ -24,7 +25,7 @@ _SETUP_METHODS = frozenset({"setup_state", "init_state", "rollout"})
 
 
 def check_rows(env: Environment, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise DatasetError for the first row without an `answer` that a reward function needs.
+    """Raise MissingAnswer for the first row without an `answer` that a reward function needs.
 
     An environment that prepares its own states may give the answer there; `check_answer` looks at those.
     """
@@ -33,15 +34,31 @@ def check_rows(env: Environment, rows: Iterable[Mapping[str, Any]]) -> None:
         check_answer(env, row)
 
 
+def check_arguments(
+    env: Environment, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, RewardArgumentError]:
+    """Reward functions that ask for something that no row has, with their error; empty when all can be called.
+
+    Raises the first error that is certain, unless the environment prepares its own states and could add the argument.
+    """
+    if not env.score_rollouts or not rows:
+        return {}
+    found = unbound_functions(env.rubric, rows)
+    certain = [error for error in found.values() if error.is_certain]
+    if certain and not _prepares_states(env):
+        raise certain[0]
+    return found
+
+
 def check_answer(env: Environment, row: Mapping[str, Any]) -> None:
-    """Raise DatasetError when a row, or the state made from it, has no `answer` and a reward function needs one."""
+    """Raise MissingAnswer when a row, or the state made from it, has no `answer` and a reward function needs one."""
     if row.get("answer") is not None or not env.score_rollouts:
         return
     if not (names := _functions_in_need(env)):
         return
     fields = row.input_fields if isinstance(row, State) else row
     keys = [key for key in fields if key != "prompt"]
-    raise DatasetError(
+    raise MissingAnswer(
         f"Row {row.get('example_id')} has no 'answer', and the reward function {names[0]!r} uses the answer "
         f"(an empty answer is part of every text). The row has {keys}. Give every row an 'answer', or give the "
         f"parameter a default value if {names[0]!r} works without an answer."

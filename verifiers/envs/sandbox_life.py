@@ -105,6 +105,8 @@ class SandboxLife:
         sandbox = self.sandbox_client.sandbox(sandbox_id)
         return {ARGUMENT: ScoringSandbox(sandbox, functools.partial(fail_rollout, state))}
 
+    _score_objects.provides = frozenset({ARGUMENT})  # type: ignore[attr-defined]  # read by `early_stop`
+
     async def _delete(self, sandbox_id: str) -> None:
         try:
             await self.with_retry(self.sandbox_client.delete)(sandbox_id)

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from verifiers.envs.early_stop import EarlyStop
 from verifiers.envs.options import GenerateOptions
 from verifiers.envs.run_record import RunRecord, Task
 from verifiers.errors import AuthenticationError, ConfigError, Error, RewardError
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
 
 SERVER_MODULE = "verifiers.serve.server_process"
-
-_ENDS_THE_RUN: dict[str, type[Error]] = {
-    kind.__name__: kind for kind in (AuthenticationError, ConfigError)
-}
 
 
 class HasServer:
@@ -61,6 +58,7 @@ def remote_schedule(
     sampling_args: SamplingArgs,
     options: GenerateOptions,
     record: RunRecord,
+    early_stop: EarlyStop,
 ) -> tuple[Schedule[list[Task], list[RolloutOutput]], bool]:
     """The schedule of a run on `env.env_client`, and whether it takes whole groups or single rollouts."""
     in_groups = not options.independent_scoring and (
@@ -75,6 +73,7 @@ def remote_schedule(
     async def play(tasks: list[Task]) -> list[RolloutOutput]:
         remote = env.env_client
         rows = [task.row for task in tasks]
+        await early_stop.wait()
         try:
             if in_groups:
                 outputs = await remote.run_group(rows, client, model, sampling_args, **settings)
@@ -87,7 +86,10 @@ def remote_schedule(
         except Error as error:
             outputs = [await _failed(env, row, client, model, sampling_args, error) for row in rows]
         for task, output in zip(tasks, outputs, strict=True):
-            _check(output, strict=options.strict)
+            early_stop.played(output)
+            early_stop.scored(output)
+            if options.strict and output.get("errors"):
+                raise RewardError(output["errors"][0]["message"])
             output["rollout_index"] = task.rollout_index
         return outputs
 
@@ -133,15 +135,6 @@ async def _failed(
     state.is_completed = True
     state.stop_condition = "has_error"
     return output_from_state(state)
-
-
-def _check(output: RolloutOutput, *, strict: bool) -> None:
-    """Raise what would end a run in this process, too."""
-    error = output.get("error")
-    if isinstance(error, Mapping) and (kind := _ENDS_THE_RUN.get(error.get("error", ""))):
-        raise kind(error.get("error_chain_repr", ""))
-    if strict and (errors := output.get("errors")):
-        raise RewardError(errors[0]["message"])
 
 
 def as_units(groups: Sequence[list[Task]], *, in_groups: bool) -> list[list[list[Task]]]:

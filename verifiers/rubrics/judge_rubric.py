@@ -70,6 +70,8 @@ class JudgeRubric(Rubric):
         wanted = any("judge_client" in call.wants or call.wants_all for call in self.reward_calls())
         return {"judge_client": self.judge_client} if wanted else {}
 
+    _judge_objects.provides = frozenset({"judge_client"})  # type: ignore[attr-defined]  # read by `early_stop`
+
     @property
     def judge_client(self) -> Any:
         """The OpenAI client of the judge, made on first use with the usual OpenAI variables when none was given."""

@@ -91,9 +91,11 @@ def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardAr
     offered = sorted(offered)
     near = get_close_matches(name, offered, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return RewardArgumentError(
+    error = RewardArgumentError(
         f"Reward function {function!r} asks for {name!r}; it may ask for {offered}.{hint}"
     )
+    error.argument = name
+    return error
 
 
 def is_group_function(func: Callable[..., Any]) -> bool:

@@ -20,9 +20,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from verifiers.envs.early_stop import EarlyStop
 from verifiers.envs.env_group import EnvGroup, routed_name
 from verifiers.envs.generation import score
-from verifiers.errors import AuthenticationError, ConfigError
+from verifiers.errors import ConfigError
 from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.rollouts.retries import is_retryable
 from verifiers.state import State
@@ -120,12 +121,15 @@ class RolloutSource:
         self._updating = asyncio.Lock()
         self._limits = RolloutLimits(timeout_s=config.rollout_timeout_s)
         self._evaluations = Evaluations()
+        self._early_stop = EarlyStop()
 
     # ------------------------------------------------------------------------------------------ opening, closing
 
     async def __aenter__(self) -> Self:
         # Building a dataset may read files and take seconds.
         self._rows = await asyncio.to_thread(self.env.source("train").inputs, self._num_examples)
+        suspects = self.env._check_before_run(self._rows)
+        self._early_stop = EarlyStop(suspects, len(self.endpoints))
         sampler = ExampleSampler(
             [self._env_name(row) for row in self._rows],
             seed=self.config.seed,
@@ -267,6 +271,7 @@ class RolloutSource:
 
     async def _rollout(self, start: Start) -> tuple[Any, bool]:
         """Play a rollout and score it, unless its group is scored together; and whether to play it again."""
+        await self._early_stop.wait()
         begun = time.monotonic()
         evaluation = None if start.evaluation is None else self._evaluations[start.evaluation]
         row = self._rows[start.example] if evaluation is None else evaluation.rows[start.example]
@@ -278,8 +283,7 @@ class RolloutSource:
                 self._sampling_args if evaluation is None else evaluation.sampling_args,
             )
         state.error = state.error or hang_of(state, time.monotonic() - begun)
-        if isinstance(state.error, AuthenticationError | ConfigError):
-            raise state.error
+        self._early_stop.played(state)
         retry = is_retryable(state.error)
         if retry:
             self._watch.note(start.endpoint, state.error)
@@ -287,6 +291,7 @@ class RolloutSource:
         if self.env.requires_group_rollouts:
             return state, retry
         await score(self.env, [state], alone=True)
+        self._early_stop.scored(state)
         return (state if evaluation is not None else self._reduced(state, start.group)), retry
 
     def _reduced(self, state: State, group: int) -> RolloutResult:
@@ -309,6 +314,8 @@ class RolloutSource:
             return
         if self.env.requires_group_rollouts and isinstance(results[0], State):
             await score(self.env, results, alone=False)
+            for state in results:
+                self._early_stop.scored(state)
             if dispatch.results_of(number) is None:  # cancelled while it was scored
                 return
         if dispatch.evaluation_of(number) is not None:

@@ -1,0 +1,187 @@
+"""Ending a run that cannot succeed: before its first rollout where that is possible, else at the first one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from verifiers.clients.failures import NoSuchRoute
+from verifiers.errors import (
+    AuthenticationError,
+    ConfigError,
+    Error,
+    MissingAnswer,
+    RewardArgumentError,
+    error_chain,
+)
+from verifiers.rubrics.reward_call import RewardCall, argument_error
+from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.rubric_group import scores_plainly
+from verifiers.saved_errors import saved_types
+from verifiers.state import State
+
+ENDS_THE_RUN: tuple[type[Error], ...] = (AuthenticationError, ConfigError, MissingAnswer)
+"""Errors that every other rollout would meet, too."""
+
+_OFFERED = frozenset({"prompt", "completion", "answer", "state", "task", "info"})
+
+
+def unbound_functions(
+    rubric: Rubric, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, RewardArgumentError]:
+    """Reward functions that ask for something that neither a row nor the rubric offers, with their error.
+
+    The error is not certain where the rubric offers objects that depend on the rollout.
+    """
+    if not scores_plainly(rubric):
+        return {}  # the rubric calls its functions in a way of its own
+    members = getattr(rubric, "rubrics", None)
+    if members is not None:
+        return {
+            name: error
+            for member in members
+            for name, error in unbound_functions(member, rows).items()
+        }
+    kind = type(rubric)
+    found: dict[str, RewardArgumentError] = {}
+    provided = frozenset[str]().union(
+        *(getattr(provider, "provides", ()) for provider in rubric.score_object_providers)
+    )
+    for call in rubric.reward_calls():
+        objects = {*rubric.class_objects} if call.per_group else {*rubric.class_objects, *provided}
+        missing = _missing(call, objects, rows)
+        if missing is None:
+            continue
+        fields = {name for row in rows[:1] for name in row}
+        offered = {*_OFFERED, *objects, *fields}
+        if call.per_group:
+            offered = {f"{name}s" for name in _OFFERED | fields} | objects
+        found[call.name] = error = argument_error(call.name, missing, offered)
+        if call.per_group:
+            error.is_certain = not rubric.group_score_object_providers and (
+                kind.group_score_objects is Rubric.group_score_objects
+            )
+        else:
+            error.is_certain = kind.score_objects is Rubric.score_objects and all(
+                hasattr(provider, "provides") for provider in rubric.score_object_providers
+            )
+    return found
+
+
+def _missing(
+    call: RewardCall, objects: AbstractSet[str], rows: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """The first argument of a function that nothing offers."""
+    for name in sorted(call.required):
+        names = {name, name.removesuffix("s")} if call.per_group else {name}
+        if name in objects or names & _OFFERED:
+            continue
+        if not any(names & row.keys() for row in rows):
+            return name
+    return None
+
+
+class EarlyStop:
+    """What the first rollouts of a run say about all others."""
+
+    def __init__(
+        self, suspects: Mapping[str, RewardArgumentError] | None = None, endpoints: int = 1
+    ) -> None:
+        """`suspects`: functions that ask for what no row has. The environment could still add it to the state, so one
+        rollout is played before the others.
+        """
+        self._suspects = suspects or {}
+        self._endpoints = endpoints
+        self._unknown_routes = 0
+        self._is_answered = False
+        self._is_scored = False
+        self._first: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        """Return at once, or with suspects: for the first caller at once, for others after the first `played`."""
+        if not any(error.is_certain for error in self._suspects.values()):
+            return
+        if self._first is None:
+            self._first = asyncio.Event()
+        else:
+            await self._first.wait()
+
+    def played(self, rollout: Mapping[str, Any]) -> None:
+        """Look at a rollout (a `State` or an output) that was played. Raises what ends the run."""
+        error = rollout.get("error")
+        if error is not None:
+            self._failed(rollout, error)
+        else:
+            self._is_answered = True
+            if self._suspects and isinstance(rollout, State):
+                self._check_suspects(rollout)
+        if self._first is not None:
+            self._first.set()
+
+    def _failed(self, rollout: Mapping[str, Any], error: Any) -> None:
+        if (fatal := _as_kind(error, ENDS_THE_RUN)) is not None:
+            raise fatal
+        if self._is_answered:
+            return
+        if rollout.get("trajectory") or rollout.get("completion"):
+            self._is_answered = True
+        elif (unknown := _as_kind(error, (NoSuchRoute,), with_causes=True)) is not None:
+            self._unknown_routes += 1
+            if self._unknown_routes >= self._endpoints:
+                raise unknown
+
+    def _check_suspects(self, state: State) -> None:
+        fields = {field for name in state.input_fields for field in (name, f"{name}s")}
+        for error in self._suspects.values():
+            if error.is_certain and error.argument not in fields:
+                raise error
+        self._suspects = {n: error for n, error in self._suspects.items() if not error.is_certain}
+
+    def scored(self, rollout: Mapping[str, Any]) -> None:
+        """Look at the scoring of a rollout. Raises what ends the run."""
+        entries = rollout.get("reward_errors") or rollout.get("errors") or ()
+        for entry in entries:
+            if entry.get("error") == "RewardArgumentError" and entry["function"] in self._suspects:
+                raise RewardArgumentError(entry["message"])
+            if not self._is_scored and "NoSuchRoute" in saved_types(entry):
+                raise NoSuchRoute(entry["message"])  # the model of a judge
+        if not entries and rollout.get("error") is None:
+            self._is_scored = True
+
+
+def _as_kind(
+    error: Any, kinds: tuple[type[Error], ...], *, with_causes: bool = False
+) -> Error | None:
+    """An error, or a saved one, as the exception of one of these kinds that it is; else None."""
+    if isinstance(error, BaseException):
+        links = error_chain(error) if with_causes else [error]
+        return next((link for link in links if isinstance(link, kinds)), None)
+    if not isinstance(error, Mapping):
+        return None
+    names = set(saved_types(error)) if with_causes else {error.get("error")}
+    for kind in kinds:
+        loaded = [kind, *kind.__subclasses__()]
+        if any(one.__name__ in names for one in loaded):
+            return kind(_message(error))
+    return None
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    """The text of a saved error: of `KeyError('board')`, `board`."""
+    import ast
+
+    text = str(error.get("error_chain_repr", "")).split(" -> ")[0]
+    _, _, inner = text.partition("(")
+    try:
+        message = ast.literal_eval(inner.removesuffix(")"))
+    except (ValueError, SyntaxError):
+        return text
+    return message if isinstance(message, str) else text
+
+
+def endpoint_count(client: Any) -> int:
+    """How many endpoints a client spreads its requests over."""
+    channel = getattr(client, "_channel", None)
+    return max(1, len(getattr(channel, "endpoints", ()) or ()))
