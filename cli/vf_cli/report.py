@@ -260,17 +260,17 @@ def _add_errors(add: Any, summary: Summary, messages: Mapping[str, str]) -> None
     add("errors", f"{of_all}   95 % [{low:.1%}, {high:.1%}]", "bold red")
     for name, errors in summary.errors.items():
         message = messages.get(name) or "".join(errors.messages[:1])
-        add("", f"{name} {errors.count}: {_short(message)}{_at(errors.where)}", "red")
+        add("", f"{name} {errors.count}: {_short(message)}", "red")
+        if errors.where:
+            add("", f"at {errors.where}", "red")
     for name, errors in summary.reward_errors.items():
         message = "".join(errors.messages[:1])
         times = "once" if errors.count == 1 else f"{errors.count} times"
-        add("scoring", f"{name} raised {times}: {_short(message)}{_at(errors.where)}", "red")
+        add("scoring", f"{name} raised {times}: {_short(message)}", "red")
+        if errors.where:
+            add("", f"at {errors.where}", "red")
     if summary.unscored:
         add("unscored", f"{summary.unscored} rollouts have no finite reward; they count 0.0", "red")
-
-
-def _at(where: str | None) -> str:
-    return f"   at {where}" if where else ""
 
 
 def _short(text: str, width: int = 300) -> str:

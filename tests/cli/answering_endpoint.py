@@ -12,8 +12,9 @@ from typing import Any
 class AnsweringEndpoint:
     """Answers "What is 17 + 25?" with `<answer>42</answer>`.
 
-    `wrong_every`: every n-th answer is wrong. `refuse_every`: every n-th request is refused with `status`.
-    `hold_after`: requests after this many are not answered before `release` is called.
+    `wrong_every`: every n-th answer is wrong. `refuse_every`: every n-th request is refused with `status`. `models`:
+    what the endpoint serves; requests for others are answered 404. `hold_after`: requests after this many are not
+    answered before `release` is called.
     """
 
     def __init__(
@@ -24,7 +25,9 @@ class AnsweringEndpoint:
         status: int = 400,
         hold_after: int | None = None,
         message: str = "the model is on fire",
+        models: list[str] | None = None,
     ) -> None:
+        self.models = models
         self.wrong_every = wrong_every
         self.refuse_every = refuse_every
         self.status = status
@@ -83,6 +86,10 @@ class AnsweringEndpoint:
                     for k, _, v in (line.partition(":") for line in head[1:] if line)
                 }
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
+                if head[0].startswith("GET ") and head[0].split()[1].endswith("/models"):
+                    found = {"data": [{"id": name} for name in self.models or []]}
+                    await self._send(200, found, writer)
+                    continue
                 await self._answer(json.loads(body or b"{}"), headers, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -98,10 +105,15 @@ class AnsweringEndpoint:
         if self.hold_after is not None and number > self.hold_after:
             self.is_holding.set()
             await self._released.wait()
-        if self.refuse_every and number % self.refuse_every == 0:
+        if self.models is not None and body.get("model") not in self.models:
+            status, answer = 404, {"error": {"message": f"no model {body.get('model')}"}}
+        elif self.refuse_every and number % self.refuse_every == 0:
             status, answer = self.status, {"error": {"message": self.message}}
         else:
             status, answer = 200, self._completion(body, number)
+        await self._send(status, answer, writer)
+
+    async def _send(self, status: int, answer: Any, writer: asyncio.StreamWriter) -> None:
         content = json.dumps(answer).encode()
         head = f"HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
         writer.write(head.encode() + b"\r\n\r\n" + content)

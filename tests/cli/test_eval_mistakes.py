@@ -1,5 +1,6 @@
 """`vf-eval` used wrongly: options, keys, addresses, environments that are broken."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,99 @@ def test_a_name_like_an_installed_one_is_not_advised_to_be_installed(run):
     assert done.code == 2
     assert "vf-init wordl" in done.err
     assert "vf-install wordl" not in done.err
+
+
+@pytest.mark.parametrize("workers", [(), ("-w", 1)])
+def test_a_wrong_model_name_costs_at_most_one_rollout_and_the_right_one_is_suggested(
+    run, endpoint_that, make_environment, workers
+):
+    endpoint = endpoint_that(models=["Qwen/Qwen3-4B", "other"])
+    few = ("-n", 6, "-r", 20, "-c", 1, *workers)
+
+    done = run("eval", make_environment(), "-b", endpoint.url, "-m", "Qwen/Qwen3-4b", *few)
+
+    assert done.code == 2
+    assert "Did you mean -m Qwen/Qwen3-4B?" in done.err
+    assert len(endpoint.requests) == 1
+
+
+@pytest.mark.parametrize("workers", [(), ("-w", 1)])
+def test_a_misspelt_reward_argument_costs_no_token_and_is_kept_in_the_run_folder(
+    run, endpoint, make_environment, workers
+):
+    source = "import verifiers as vf\n\ndef right(completion, anwser): return 1.0\n\ndef load_environment():\n"
+    source += "    rows = [{'question': 'q', 'answer': 'a'}]\n"
+    source += "    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[right]))\n"
+
+    done = run("eval", make_environment(source), "-b", endpoint.url, "-n", 1, "-r", 9, *workers)
+
+    assert done.code == 1
+    assert "Did you mean 'answer'?" in done.err
+    assert endpoint.requests == []
+
+
+CRASHES = """
+import verifiers as vf
+
+
+class Board(vf.MultiTurnEnv):
+    async def env_response(self, messages, state, **kwargs):
+        if state["info"]["n"] % PERIOD == 0:
+            return state["board"]
+        return "go on"
+
+
+def always(completion):
+    return 1.0
+
+
+def load_environment():
+    rows = [{"question": f"What is {n} + 1?", "info": {"n": n}} for n in range(4)]
+    return Board(dataset=rows, max_turns=2, rubric=vf.Rubric(funcs=[always]))
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-w", 1)])
+def test_a_crash_earns_nothing_and_the_summary_names_the_authors_line_also_after_resume(
+    run, endpoint, make_environment, workers
+):
+    path = make_environment(CRASHES.replace("PERIOD", "2"))
+    fixed = ("-b", endpoint.url, "-m", "m", "-n", 4, "-r", 1, "-s", *workers)
+
+    first = run("eval", path, *fixed)
+    again = run("eval", path, *fixed, "--resume", "--json").json["evaluations"][0]["summary"]
+
+    assert first.code == 1
+    assert "1.000 ± 0.000 over the 2 without an error" in first.out
+    assert "2 of 4 rollouts" in first.out
+    assert "KeyError('board')" in first.out
+    assert re.search(r"at \S+\.py:8 in env_response", first.out)
+    assert again["reward"]["mean"] == 0.5
+    assert again["reward_error_free"]["mean"] == 1.0
+    assert (again["failed"], again["void"]) == (2, 2)
+
+
+def test_when_every_rollout_failed_the_last_line_says_what_to_do(run, endpoint, make_environment):
+    path = make_environment(CRASHES.replace("PERIOD", "1"))
+
+    done = run("eval", path, "-b", endpoint.url, "-n", 4, "-r", 1)
+
+    last = done.out.strip().splitlines()[-1]
+    assert "add -s to keep" not in done.out
+    assert "EnvironmentCodeError" in last
+    assert ".py:8 in env_response" in last
+    assert "correct the environment" in last
+
+
+def test_no_line_says_that_nothing_failed_when_a_reward_function_raised(
+    run, endpoint, make_environment
+):
+    source = "import verifiers as vf\n\ndef broken(completion): return [][1]\n\ndef load_environment():\n"
+    source += "    return vf.SingleTurnEnv(dataset=[{'question': 'q'}], rubric=vf.Rubric(funcs=[broken]))\n"
+
+    done = run("eval", make_environment(source), "-b", endpoint.url, "-n", 1, "-r", 2)
+
+    assert not re.search(r"errors +none", done.out)
+    assert re.search(r"errors +2 of 2 rollouts", done.out)
+    assert "broken raised 2 times" in done.out
+    assert ".py:3 in broken" in done.out
