@@ -54,7 +54,7 @@ class Settings(BaseModel):
     """Most bytes of a wheel or source archive, unpacked."""
     max_json_bytes: int = Field(4 * 1024**2, ge=1)
     """Largest JSON body, except batches of samples."""
-    max_batch_bytes: int = Field(64 * 1024**2, ge=1)
+    max_batch_bytes: int = Field(32 * 1024**2, ge=1)
     """Largest batch of samples, in bytes of JSON."""
     max_sample_bytes: int = Field(MAX_SAMPLE_BYTES, ge=1)
     """Largest sample, as JSON before it is packed."""

@@ -61,27 +61,7 @@ async def fork(
     )
     session.add(copy)
     await session.flush()
-    query = select(File).where(File.version_id == version.id, File.deleted_at.is_(None))
-    total_bytes = 0
-    for file in await session.scalars(
-        query.options(undefer(File.metadata_text), undefer(File.members))
-    ):
-        total_bytes += file.size_bytes
-        session.add(
-            File(
-                environment_id=found.environment.id,
-                version_id=copy.id,
-                kind=file.kind,
-                filename=file.filename,
-                sha256=file.sha256,
-                uploaded_sha256=file.uploaded_sha256,
-                size_bytes=file.size_bytes,
-                metadata_text=file.metadata_text,
-                metadata_sha256=file.metadata_sha256,
-                requires_python=file.requires_python,
-                members=file.members,
-            )
-        )
+    total_bytes = await _copy_files(session, version, copy)
     environment = found.environment
     environment.latest_version = copy.version
     environment.description = original.description
@@ -97,3 +77,29 @@ async def fork(
     record_audit(session, caller, "environment.fork", environment.full_name, of=original.full_name)
     await announce(session, "publish", environment, owner, copy.version)
     return found, copy
+
+
+async def _copy_files(session: AsyncSession, version: Version, copy: Version) -> int:
+    """Give the copy of a version rows for the same blobs; how many bytes those have."""
+    query = select(File).where(File.version_id == version.id, File.deleted_at.is_(None))
+    total_bytes = 0
+    for file in await session.scalars(
+        query.options(undefer(File.metadata_text), undefer(File.members))
+    ):
+        total_bytes += file.size_bytes
+        session.add(
+            File(
+                environment_id=copy.environment_id,
+                version_id=copy.id,
+                kind=file.kind,
+                filename=file.filename,
+                sha256=file.sha256,
+                uploaded_sha256=file.uploaded_sha256,
+                size_bytes=file.size_bytes,
+                metadata_text=file.metadata_text,
+                metadata_sha256=file.metadata_sha256,
+                requires_python=file.requires_python,
+                members=file.members,
+            )
+        )
+    return total_bytes
