@@ -135,10 +135,16 @@ def _reported(
             {**report.as_json(one), **({"pushed": to} if choices.push else {})}
             for one, to in zip(finished, pushed, strict=True)
         ]
-        output.show_json({"exit_code": code, "evaluations": reports})
+        positions = {id(one): index for index, one in enumerate(finished)}
+        paired = [one.as_json(positions) for one in report.differences(finished)]
+        output.show_json({"exit_code": code, "evaluations": reports, "differences": paired})
     elif planned > 1:
         output.show()
         output.show(report.comparison(finished))
+        if paired := report.differences(finished):
+            output.show()
+            output.show("paired differences, example by example (docs/statistics.md)")
+            output.show(report.difference_table(paired))
     return code
 
 
@@ -218,7 +224,7 @@ def _run_one(
         prepare_environment,
         run_folder_for,
     )
-    from verifiers.runs.summary import summarize
+    from verifiers.runs.summary import rewards_by_example, summarize
 
     config = one.config
     with output.stderr().status(f"loading {config.env_id} …"):
@@ -263,6 +269,7 @@ def _run_one(
         example=example,
         error_messages=report.error_messages(outputs),
         swept=one.swept,
+        rewards=rewards_by_example(outputs),
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from verifiers.configs import EvalConfig
-    from verifiers.runs.statistics import Estimate
+    from verifiers.runs.statistics import Comparison, Estimate
     from verifiers.runs.summary import Summary
 
 LIMITS = frozenset(
@@ -54,6 +54,13 @@ class Finished(NamedTuple):
     """Type of error → what one of them said."""
     swept: Mapping[str, Any] = {}
     """What distinguishes it within a sweep."""
+    rewards: Mapping[Any, Sequence[float]] = {}
+    """Example → its rewards, to compare this evaluation with others of the same examples."""
+
+    @property
+    def setting(self) -> str:
+        """The values of a sweep as text, e.g. `temperature=0.5`."""
+        return ", ".join(f"{name}={value}" for name, value in self.swept.items())
 
 
 def title_of(
@@ -362,13 +369,73 @@ def comparison(finished: Sequence[Finished]) -> Table:
     for one in finished:
         reward = one.summary.reward
         interval = "–" if math.isnan(reward.low) else f"[{reward.low:.3f}, {reward.high:.3f}]"
-        setting = ", ".join(f"{name}={value}" for name, value in one.swept.items())
         shown = estimate_text(reward)
         clean = one.summary.reward_error_free
         if one.summary.failed and clean.observations:
             shown += f"\n{clean.mean:.3f} error-free"
-        cells = (one.name, one.config.model, setting, shown, interval,
+        cells = (one.name, one.config.model, one.setting, shown, interval,
                  str(one.summary.failed), f"{one.summary.rollouts}")  # fmt: skip
+        table.add_row(*(output.safe(cell) for cell in cells))
+    return table
+
+
+class Difference(NamedTuple):
+    """One evaluation minus another one of the same environment, example by example."""
+
+    first: Finished
+    second: Finished
+    found: Comparison
+
+    def as_json(self, positions: Mapping[int, int]) -> dict[str, Any]:
+        """The difference as JSON values; the evaluations by their positions in the list of all."""
+        numbers = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in self.found._asdict().items()
+        }
+        first, second = positions[id(self.first)], positions[id(self.second)]
+        return {"env_id": self.second.name, "first": first, "second": second, **numbers}
+
+
+def differences(finished: Sequence[Finished]) -> list[Difference]:
+    """Each evaluation minus the first one of the same environment, where they share at least two examples."""
+    from verifiers.runs.statistics import paired_difference
+
+    firsts: dict[str, Finished] = {}
+    found: list[Difference] = []
+    for one in finished:
+        first = firsts.setdefault(one.name, one)
+        if first is not one:
+            difference = Difference(first, one, paired_difference(first.rewards, one.rewards))
+            if difference.found.examples > 1:
+                found.append(difference)
+    return found
+
+
+def difference_table(found: Sequence[Difference]) -> Table:
+    """One row per difference: the estimate, its interval, p, and the examples it rests on."""
+    from rich import box
+    from rich.table import Table
+
+    models = {one.config.model for pair in found for one in (pair.first, pair.second)}
+
+    def named(one: Finished) -> str:
+        parts = [one.config.model] if len(models) > 1 else []
+        return ", ".join([*parts, *([one.setting] if one.setting else [])]) or one.config.model
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("environment", "setting", "minus"):
+        table.add_column(name, overflow="fold")
+    for name in ("difference", "95 %", "p", "examples"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for pair in found:
+        numbers = pair.found
+        interval = "–" if math.isnan(numbers.low) else f"[{numbers.low:+.3f}, {numbers.high:+.3f}]"
+        p_value = "<0.001" if numbers.p_value < 0.001 else f"{numbers.p_value:.3f}"
+        examples = f"{numbers.examples:,}"
+        if numbers.unpaired:
+            examples += f" ({numbers.unpaired:,} unpaired)"
+        cells = (pair.second.name, named(pair.second), named(pair.first),
+                 f"{numbers.difference:+.4f}", interval, p_value, examples)  # fmt: skip
         table.add_row(*(output.safe(cell) for cell in cells))
     return table
 

@@ -149,3 +149,53 @@ def test_what_was_evaluated_is_reported_when_a_later_evaluation_cannot_run(
         assert (done.json["exit_code"], evaluation["summary"]["reward"]["mean"]) == (1, 1.0)
     else:
         assert "1.000 ± 0.000" in done.out
+
+
+RIGHT_UP_TO = """
+import verifiers as vf
+
+
+def load_environment(solved: int = 0, moved: int = 0):
+    rows = [{"question": f"What is {a} + 1?", "answer": str(a + moved)} for a in range(20)]
+
+    def is_solved(answer):
+        return float(int(answer) < solved)
+
+    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[is_solved]))
+"""
+
+
+def test_a_sweep_ends_with_paired_differences_between_its_settings(run, endpoint, make_environment):
+    path = make_environment(RIGHT_UP_TO)
+    Path("sweep.toml").write_text(
+        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nnum_examples = 20\nrollouts_per_example = 1\n'
+        f'[[ablation]]\nenv_id = "{path}"\n[ablation.sweep.env_args]\nsolved = [10, 16, 10]\n'
+    )
+
+    done = run("eval", "sweep.toml")
+    found = run("eval", "sweep.toml", "--json").json["differences"]
+
+    # The two intervals overlap ([0.28, 0.72] and [0.57, 0.92]); all six differences have the same sign.
+    better, same = found
+    assert (better["first"], better["second"], same["second"]) == (0, 1, 2)
+    assert better["difference"] == pytest.approx(0.3)
+    assert better["low"] > 0
+    assert better["p_value"] == pytest.approx(0.01, abs=0.005)
+    assert (same["difference"], same["p_value"], same["examples"]) == (0.0, 1.0, 20)
+    assert "paired differences" in done.out
+    line = next(line for line in done.out.splitlines() if "+0.3000" in line)
+    assert "env_args.solved=16" in line
+    assert "env_args.solved=10" in line
+
+
+def test_settings_with_other_examples_are_not_paired(run, endpoint, make_environment):
+    path = make_environment(RIGHT_UP_TO)
+    Path("sweep.toml").write_text(
+        f'api_base_url = "{endpoint.url}"\nmodel = "sums"\nnum_examples = 5\nrollouts_per_example = 1\n'
+        f'[[ablation]]\nenv_id = "{path}"\n[ablation.sweep.env_args]\nmoved = [0, 100]\n'
+    )
+
+    done = run("eval", "sweep.toml")
+
+    assert run("eval", "sweep.toml", "--json").json["differences"] == []
+    assert "paired differences" not in done.out

@@ -1,8 +1,8 @@
-"""What the rewards of a run say: means, standard errors, intervals, pass@k, comparisons. Pure functions, numpy only.
+"""Statistics of the rewards of a run: means, standard errors, intervals, pass@k, comparisons. Numpy only.
 
-Rollouts of one example are alike, so they are no independent sample; the *examples* are. Every standard error here
-is therefore clustered by example unless its name says otherwise. What cannot be computed (the error of a mean of one
-example, any figure of nothing) is NaN.
+Rollouts of one example resemble each other, so the independent sample is the examples. Every standard error here is
+therefore clustered by example unless its name says otherwise. A figure that cannot be computed is NaN (the standard
+error of the mean of one example, any figure of no rewards).
 
 Sources, cited by number at each function:
     [1] Miller 2024, Adding Error Bars to Evals, https://arxiv.org/abs/2411.00640
@@ -11,12 +11,18 @@ Sources, cited by number at each function:
     [4] Yao et al. 2024, tau-bench, https://arxiv.org/abs/2406.12045
     [5] Wilson 1927, Probable Inference, JASA 22(158)
     [6] Abramowitz, Stegun 1964, Handbook of Mathematical Functions
+    [7] Brown, Cai, DasGupta 2001, Interval Estimation for a Binomial Proportion, Statistical Science 16(2)
+    [8] Korn, Graubard 1998, Confidence Intervals for Proportions with Small Expected Number of Positive Counts
+        Estimated from Survey Data, Survey Methodology 24(2)
+    [9] Franco, Little, Louis, Slud 2019, Comparative Study of Confidence Intervals for Proportions in Complex Sample
+        Surveys, J. Survey Statistics and Methodology 7(3)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -76,6 +82,7 @@ def student_t_cdf(value: float, df: float) -> float:
     return 1.0 - tail if value > 0 else tail
 
 
+@lru_cache(maxsize=1024)  # the number of examples is the same in all estimates of a run
 def student_t_quantile(probability: float, df: float) -> float:
     """The point below which Student's t with `df` > 0 degrees of freedom lies with this probability, in (0, 1).
 
@@ -172,34 +179,189 @@ def naive_stderr(values: ArrayLike) -> float:
     return float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else NAN
 
 
+class Spread(NamedTuple):
+    """Smallest value, largest value and sample variance of single rewards."""
+
+    low: float
+    high: float
+    variance: float
+
+    @property
+    def is_within_bounds(self) -> bool:
+        """Whether every reward lies in [0, 1]."""
+        return self.low >= 0 and self.high <= 1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all rewards are equal, up to rounding."""
+        return self.high - self.low <= 1e-9 * max(1.0, abs(self.high))
+
+
 def clustered_mean(
     values: ArrayLike, clusters: Sequence[Hashable] | NDArray[np.generic], confidence: float = 0.95
 ) -> Estimate:
-    """The mean of all values, with standard error and interval clustered by `clusters` (one label a value).
+    """The mean of all values, with standard error and interval clustered by `clusters` (one label per value).
 
     With S_c the sum and n_c the number of the values of cluster c, G clusters, n values, mean m:
     SE² = G/(G-1) · Σ_c (S_c - n_c·m)² / n². This is the clustered standard error of [1] with the small-sample
-    factor of [2]; for one value a cluster it is s/√n. The interval uses Student's t with G - 1 degrees of
-    freedom [2], which is wider than the normal one and honest for few examples.
+    factor of [2]; for one value per cluster it is s/√n. The interval is `bounded_interval` when every value lies in
+    [0, 1]. Otherwise it uses Student's t with G - 1 degrees of freedom [2], and is NaN when all values are equal.
     """
     array = _floats(values)
     sums, counts = _cluster_sums(array, clusters)
-    return estimate_from_sums(sums, counts, confidence)
+    return estimate_from_sums(sums, counts, confidence, spread=spread_of(array))
 
 
-def estimate_from_sums(sums: ArrayLike, counts: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """`clustered_mean` from each cluster's sum and number of values."""
+def spread_of(values: ArrayLike) -> Spread:
+    """The `Spread` of single rewards."""
+    array = _floats(values)
+    if array.size == 0:
+        return Spread(NAN, NAN, NAN)
+    variance = float(array.var(ddof=1)) if array.size > 1 else 0.0
+    return Spread(float(array.min()), float(array.max()), variance)
+
+
+def estimate_from_sums(
+    sums: ArrayLike, counts: ArrayLike, confidence: float = 0.95, *, spread: Spread
+) -> Estimate:
+    """`clustered_mean` from each cluster's sum and number of values, and the spread of the single values."""
     sums_C, counts_C = _floats(sums), _floats(counts)
     clusters, total = counts_C.size, float(counts_C.sum())
     if total == 0:
         return Estimate(NAN, NAN, NAN, NAN, 0, 0)
     mean = float(sums_C.sum() / total)
+    stderr = _clustered_stderr(sums_C, counts_C)
+    if spread.is_within_bounds:
+        low, high = bounded_interval(sums_C, counts_C, spread, confidence)
+    elif clusters < 2 or spread.is_constant:
+        low = high = NAN
+    else:
+        half = student_t_quantile(0.5 + confidence / 2, clusters - 1) * stderr
+        low, high = mean - half, mean + half
+    return Estimate(mean, stderr, low, high, clusters, int(total))
+
+
+def _clustered_stderr(sums_C: Floats, counts_C: Floats) -> float:
+    clusters, total = counts_C.size, float(counts_C.sum())
     if clusters < 2:
-        return Estimate(mean, NAN, NAN, NAN, clusters, int(total))
-    deviations_C = sums_C - counts_C * mean
-    stderr = math.sqrt(clusters / (clusters - 1) * float(deviations_C @ deviations_C)) / total
-    half = student_t_quantile(0.5 + confidence / 2, clusters - 1) * stderr
-    return Estimate(mean, stderr, mean - half, mean + half, clusters, int(total))
+        return NAN
+    deviations_C = sums_C - counts_C * (sums_C.sum() / total)
+    return math.sqrt(clusters / (clusters - 1) * float(deviations_C @ deviations_C)) / total
+
+
+# ------------------------------------------------------------------------------------- intervals within [0, 1]
+
+BINOMIAL_PRIOR = 2 / 3
+"""Both parameters of the beta prior for independent 0/1 rewards. Between Jeffreys' 1/2, whose interval is too wide near
+0 and 1, and the uniform 1, whose interval is too narrow there: `docs/statistics.md` has the coverage of all three."""
+CLUSTERED_PRIOR = 1.0
+"""The same for an effective number of rollouts, which is itself an estimate [9]."""
+ALIKE_PRIOR = 0.7
+"""Correlation of the rollouts of one example that is assumed before any example is seen …"""
+ALIKE_PRIOR_WEIGHT = 0.25
+"""… and the number of examples that this assumption weighs as much as."""
+
+
+def bounded_interval(
+    sums_C: Floats, counts_C: Floats, spread: Spread, confidence: float = 0.95
+) -> Interval:
+    """The interval of the mean of rewards in [0, 1], from each example's sum and number of rewards; inside [0, 1].
+
+    Rewards 0 and 1, one per example: the quantiles of Beta(x + 2/3, n - x + 2/3) for x ones among n [7].
+    All other rewards: the quantiles of Beta(m·n' + 1, (1 - m)·n' + 1) for the mean m and the effective number n' of
+    independent 0/1 rewards that would have the clustered variance of m, times (z/t)² for the degrees of freedom of
+    that variance [8, 9]. Independent 0/1 rewards have the largest variance of all rewards in [0, 1] with the same
+    mean. So n' never needs to be below the number of examples, and rewards that are all equal, which show no variance,
+    are treated as rewards of which an unseen share may be anything in [0, 1].
+    """
+    total = float(counts_C.sum())
+    mean = min(1.0, max(0.0, float(sums_C.sum() / total)))
+    per_example = (
+        float(counts_C @ counts_C) / total
+    )  # as many rollouts per example as the largest clusters allow
+    examples = total / per_example
+    squares = (
+        spread.variance * (total - 1) + total * mean * mean
+    )  # Σ v², equal to Σ v for zeros and ones only
+    is_binary = total * mean - squares <= 1e-9 * total
+    trials = _effective_trials(sums_C, counts_C, spread, confidence)
+    if spread.is_constant:
+        unseen = min(
+            beta_interval(0.0, examples, BINOMIAL_PRIOR, confidence).high,
+            beta_interval(0.0, trials, CLUSTERED_PRIOR, confidence).high,
+        )
+        return Interval(mean * (1 - unseen), mean + (1 - mean) * unseen)
+    prior = CLUSTERED_PRIOR
+    if (is_binary and per_example == 1) or trials < examples:
+        trials, prior = examples, BINOMIAL_PRIOR
+    found = beta_interval(mean * trials, trials, prior, confidence)
+    return Interval(min(found.low, mean), max(found.high, mean))
+
+
+def _effective_trials(sums_C: Floats, counts_C: Floats, spread: Spread, confidence: float) -> float:
+    """The number of independent 0/1 rewards whose mean is known as well as this one; 0 for fewer than two examples."""
+    clusters, total = counts_C.size, float(counts_C.sum())
+    if clusters < 2:
+        return 0.0
+    mean = float(sums_C.sum() / total)
+    per_example = float(counts_C @ counts_C) / total
+    assumed = 1 + (per_example - 1) * ALIKE_PRIOR
+    if spread.is_constant:
+        trials = total / assumed
+    else:
+        # Design effect: the clustered variance over that of as many independent rollouts. Examples whose rollouts all
+        # have the smallest or all the largest reward say little about it when nearly all examples do.
+        effect = _clustered_stderr(sums_C, counts_C) ** 2 / (spread.variance / total)
+        means_C = sums_C / counts_C
+        telling = min(
+            int(np.count_nonzero(means_C > spread.low + 1e-12)),
+            int(np.count_nonzero(means_C < spread.high - 1e-12)),
+        )
+        effect = (telling * effect + ALIKE_PRIOR_WEIGHT * assumed) / (telling + ALIKE_PRIOR_WEIGHT)
+        trials = mean * (1 - mean) / (spread.variance * (total - 1) / total) * total / effect
+    upper = 0.5 + confidence / 2
+    return trials * (normal_quantile(upper) / student_t_quantile(upper, clusters - 1)) ** 2
+
+
+def beta_interval(
+    successes: float, trials: float, prior: float, confidence: float = 0.95
+) -> Interval:
+    """The equal-tailed interval of a share, from Beta(successes + prior, failures + prior).
+
+    It begins at 0 when there are no successes, and ends at 1 when there are no failures [7].
+    """
+    tail = (1 - confidence) / 2
+    a, b = successes + prior, trials - successes + prior
+    low = 0.0 if successes <= 0 else beta_quantile(tail, a, b)
+    high = 1.0 if successes >= trials else 1.0 - beta_quantile(tail, b, a)
+    return Interval(low, high)
+
+
+def beta_quantile(probability: float, a: float, b: float) -> float:
+    """The point below which a value with distribution Beta(a, b) lies with this probability, in (0, 1).
+
+    Newton's method on the distribution function, kept inside a bracket that halves. For a + b above a million the
+    normal distribution of the same mean and variance is used.
+    """
+    mean = a / (a + b)
+    deviation = math.sqrt(mean * (1 - mean) / (a + b + 1))
+    start = mean + normal_quantile(probability) * deviation
+    if a + b > 1e6 and min(a, b) > 1e3:
+        return start
+    log_scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    low, high = 0.0, 1.0
+    point = start if 0 < start < 1 else mean
+    for _ in range(200):
+        off = _regularized_beta(a, b, point, 1 - point) - probability
+        low, high = (low, point) if off > 0 else (point, high)
+        log_density = log_scale + (a - 1) * math.log(point) + (b - 1) * math.log1p(-point)
+        following = point - off * math.exp(-log_density) if log_density > -600 else -1.0
+        if not low < following < high:
+            following = 0.5 * (low + high)
+        if abs(following - point) <= 1e-12 * point or not 0 < following < 1:
+            return point
+        point = following
+    return point
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:
@@ -309,9 +471,10 @@ def paired_difference(
 ) -> Comparison:
     """Compare two runs example by example [1, paired differences].
 
-    Each maps an example to its rewards; each example counts once, by its mean, so runs may differ in rollouts per
-    example. The questions' difficulty cancels out: the error is that of the differences, Student's t with n - 1
-    degrees of freedom.
+    Each argument maps an example to its rewards. Each example counts once, by its mean, so the runs may differ in
+    rollouts per example. The difficulty of the examples cancels out: the error is that of the differences, with
+    Student's t of n - 1 degrees of freedom. The interval stays in [-1, 1] when all rewards lie in [0, 1]. When all
+    differences are equal, p is that of the exact sign-flip test, 2^(1-n), or 1 when they are 0.
     """
     shared = [key for key in first if key in second and len(first[key]) and len(second[key])]
     unpaired = len(first.keys() | second.keys()) - len(shared)
@@ -320,17 +483,30 @@ def paired_difference(
     )
     if not shared:
         return Comparison(NAN, NAN, NAN, NAN, NAN, 0, unpaired)
-    mean = float(differences.mean())
+    mean, examples = float(differences.mean()), len(shared)
     stderr = naive_stderr(differences)
     if math.isnan(stderr):
-        return Comparison(mean, NAN, NAN, NAN, NAN, len(shared), unpaired)
-    df = len(shared) - 1
-    half = student_t_quantile(0.5 + confidence / 2, df) * stderr
-    if stderr == 0:
-        p_value = 1.0 if mean == 0 else 0.0
-    else:
-        p_value = 2 * student_t_cdf(-abs(mean / stderr), df)
-    return Comparison(mean, stderr, mean - half, mean + half, p_value, len(shared), unpaired)
+        return Comparison(mean, NAN, NAN, NAN, NAN, examples, unpaired)
+    are_bounded = all(
+        0 <= reward <= 1 for run in (first, second) for key in shared for reward in run[key]
+    )
+    if spread_of(differences).is_constant:
+        if abs(mean) <= 1e-9:
+            mean = 0.0
+        p_value = 1.0 if mean == 0 else 2.0 ** (1 - examples)
+        low = high = NAN
+        if (
+            are_bounded
+        ):  # as in `bounded_interval`: an unseen share of the examples may differ by anything
+            unseen = beta_interval(0.0, examples, BINOMIAL_PRIOR, confidence).high
+            low, high = mean - unseen * (1 + mean), mean + unseen * (1 - mean)
+        return Comparison(mean, stderr, low, high, p_value, examples, unpaired)
+    half = student_t_quantile(0.5 + confidence / 2, examples - 1) * stderr
+    low, high = mean - half, mean + half
+    if are_bounded:
+        low, high = max(-1.0, low), min(1.0, high)
+    p_value = 2 * student_t_cdf(-abs(mean / stderr), examples - 1)
+    return Comparison(mean, stderr, low, high, p_value, examples, unpaired)
 
 
 def examples_needed(

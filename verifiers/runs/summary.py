@@ -20,10 +20,12 @@ from verifiers.runs.statistics import (
     NAN,
     Estimate,
     Interval,
+    Spread,
     estimate_from_sums,
     pass_all_k,
     pass_at_k,
     powers_of_two,
+    spread_of,
     wilson_interval,
 )
 from verifiers.saved_errors import is_void
@@ -173,6 +175,20 @@ def summarize(
     return running.summary(wall_time_s=wall_time_s)
 
 
+def rewards_by_example(outputs: Iterable[Mapping[str, Any]]) -> dict[Hashable, list[float]]:
+    """Example → the rewards of its rollouts, counted as in the summary; for `paired_difference` of two runs.
+
+    Examples of two runs are the same when their ids and their answers are equal. The prompts may differ, so that two
+    prompts can be compared.
+    """
+    found: dict[Hashable, list[float]] = {}
+    for output in outputs:
+        key = (output.get("example_id"), repr(output.get("answer")))
+        reward = None if is_void(output) else _finite(output.get("reward"))
+        found.setdefault(key, []).append(reward or 0.0)
+    return found
+
+
 class _Clusters:
     """Values by example: enough to give mean and clustered error at any time."""
 
@@ -197,7 +213,12 @@ class _Clusters:
         self.high = max(self.high, value)
 
     def estimate(self) -> Estimate:
-        return estimate_from_sums(list(self.sums.values()), list(self.counts.values()))
+        variance = self.squares / (self.count - 1) if self.count > 1 else 0.0
+        return estimate_from_sums(
+            list(self.sums.values()),
+            list(self.counts.values()),
+            spread=Spread(self.low, self.high, variance),
+        )
 
     @property
     def deviation(self) -> float:
@@ -423,7 +444,9 @@ class RunningSummary:
             repeats = list(enough.values())
             for into, chance in ((at, pass_at_k), (every, pass_all_k)):
                 values_E = np.repeat([chance(n, c, k) for n, c in enough], repeats)
-                into[k] = estimate_from_sums(values_E, np.ones_like(values_E))
+                into[k] = estimate_from_sums(
+                    values_E, np.ones_like(values_E), spread=spread_of(values_E)
+                )
         return at, every
 
 
