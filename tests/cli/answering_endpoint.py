@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+from contextlib import suppress
 from typing import Any
 
 
@@ -38,6 +39,8 @@ class AnsweringEndpoint:
         self.is_holding = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._is_up = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -47,7 +50,7 @@ class AnsweringEndpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._server.cancel)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def release(self) -> None:
@@ -66,20 +69,22 @@ class AnsweringEndpoint:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=1024)
         self.port = server.sockets[0].getsockname()[1]
-        self._server = asyncio.current_task()
         self._is_up.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            server.close()
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        await self._stop.wait()
+        # First accept nothing more, then end what was accepted, then close. asyncio leaks the socket of a connection
+        # whose task is cancelled before its handler starts, or whose server is closed before that.
+        asyncio.get_running_loop().remove_reader(server.sockets[0].fileno())
+        self._released.set()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for writer in self._writers:
+                writer.transport.abort()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+        server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
+        self._writers.add(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while not self._stop.is_set():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 headers = {
                     k.strip().lower(): v.strip()
@@ -91,10 +96,10 @@ class AnsweringEndpoint:
                     await self._send(200, found, writer)
                     continue
                 await self._answer(json.loads(body or b"{}"), headers, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self._writers.discard(writer)
 
     async def _answer(
         self, body: dict[str, Any], headers: dict[str, str], writer: asyncio.StreamWriter
