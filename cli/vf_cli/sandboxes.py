@@ -54,7 +54,7 @@ def serve(
         Path | None,
         typer.Option(
             "--tokens",
-            help="TOML file: [name] with token or sha256, and quotas. "
+            help="TOML file: \\[name] with token or sha256, and quotas. "
             "Default: one token, from VF_SANDBOXES_TOKEN or made up and printed.",
         ),
     ] = None,

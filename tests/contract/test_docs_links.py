@@ -4,7 +4,7 @@ Links to other hosts are not followed: tests do not leave the machine.
 """
 
 import re
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pytest
@@ -126,7 +126,9 @@ def test_commands_are_shown_with_options_they_have(page: Path) -> None:
     wrong = []
     for line in page.read_text(encoding="utf-8").splitlines():
         for command, rest in COMMAND.findall(line):
-            known = OPTIONS.get(command)
+            words = [command, *takewhile(re.compile("[a-z]").match, rest.split())]
+            names = [" ".join(words[:end]) for end in range(len(words), 0, -1)]
+            known = next((OPTIONS[name] for name in names if name in OPTIONS), None)
             if known is None:
                 continue
             used = re.findall(r"(?<=\s)--[a-z][\w-]*", re.sub(r"'[^']*'|\"[^\"]*\"", "", rest))

@@ -5,20 +5,36 @@ python tests/contract/write_reference.py --check    exit with 1 when a page is n
 """
 
 import argparse
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer.main
 
 import verifiers
+from verifiers.envs.options import GenerateOptions
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
-COMMANDS = ("eval", "init", "install", "build", "validate", "gepa", "endpoint", "train", "rollouts")
+COMMANDS = {
+    "vf-eval": "vf_cli.eval",
+    "vf-init": "vf_cli.init",
+    "vf-install": "vf_cli.install",
+    "vf-build": "vf_cli.build",
+    "vf-validate": "vf_cli.validate",
+    "vf-gepa": "vf_cli.gepa",
+    "vf-endpoint": "vf_cli.endpoint",
+    "vf-train": "vf_cli.train",
+    "vf-rollouts": "vf_cli.rollouts",
+    "vf-sandboxes": "vf_cli.sandboxes",
+    "vf-hub": "hub_server.cli",
+}
+"""Program → the module that holds its Typer app; `prime` is described after them."""
 COMMON_PANEL = "Output"
 """What every command of `prime` has; described once."""
 NOTICE = "<!-- Written by tests/contract/write_reference.py; change the code, then run `make docs`. -->\n"
@@ -55,9 +71,12 @@ def pages() -> dict[str, str]:
 def command_page() -> str:
     """Every `vf-…` command with its arguments and options, and all of `prime`."""
     parts = ["# Commands", NOTICE, "For everybody. Each command says the same with `--help`.\n"]
-    for name in COMMANDS:
-        command = typer.main.get_command(import_module(f"vf_cli.{name}").app)
-        parts += described_command("##", f"vf-{name}", command)
+    for name, module in COMMANDS.items():
+        command = typer.main.get_command(import_module(module).app)
+        parts += described_command("##", name, command)
+        if hasattr(command, "commands"):
+            for path, leaf in leaves(command, name):
+                parts += described_command("###", path, leaf)
     root = typer.main.get_command(import_module("vf_cli.prime.main").app)
     parts += described_command("##", "prime", root)
     everywhere = [p for p in root.commands["whoami"].params if panel_of(p) == COMMON_PANEL]
@@ -99,12 +118,17 @@ def parameter_table(parameters: list[Any]) -> list[str]:
 def help_text(text: str) -> str:
     """A command's help as Markdown; the lines after a form feed mark are typed as they stand."""
     paragraphs = []
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
+    for paragraph in inspect.cleandoc(without_escapes(text)).split("\n\n"):
         if paragraph.startswith("\b"):
             paragraphs.append("```text\n" + paragraph.lstrip("\b\n") + "\n```")
         else:
             paragraphs.append(" ".join(paragraph.split()))
     return "\n\n".join(paragraphs) + "\n"
+
+
+def without_escapes(text: str) -> str:
+    """Help as it is shown: Typer reads `[…]` as markup, so that a bracket of the text is written `\\[`."""
+    return text.replace("\\[", "[")
 
 
 def panel_of(parameter: Any) -> str:
@@ -123,7 +147,7 @@ def names_of(parameter: Any) -> str:
 
 def described(parameter: Any) -> str:
     """The help, with the default and the environment variable that also sets it."""
-    text = " ".join((parameter.help or "").split()).replace("|", "\\|")
+    text = " ".join(without_escapes(parameter.help or "").split()).replace("|", "\\|")
     default = parameter.default
     if (
         default not in (None, False, ())
@@ -144,7 +168,8 @@ def api_page() -> str:
     parts = [
         "# Python API",
         NOTICE,
-        "Every public name of `import verifiers as vf`, by the module it lives in.\n",
+        "Every public name of `import verifiers as vf`, by the module it lives in. A class lists its own methods and "
+        "properties; those of a base class with an entry of its own stand there.\n",
     ]
     by_module: dict[str, list[str]] = {}
     for name in verifiers.__all__:
@@ -156,7 +181,26 @@ def api_page() -> str:
         if entries:
             parts.append(f"## `{module}`\n")
             parts += entries
-    return "\n".join(parts)
+    return "\n".join([*parts, *described_options()])
+
+
+def described_options() -> list[str]:
+    """The options of `generate` and `evaluate`, from the fields of `GenerateOptions` and the texts below them."""
+    lines = ["## Options of `evaluate` and `generate`\n"]
+    [owner] = (
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(GenerateOptions)))
+        if isinstance(node, ast.ClassDef)
+    )
+    for field, text in pairwise(owner.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            default = ast.unparse(field.value) if field.value is not None else ""
+            shown = f" = {default}" if "(" not in default or default == "()" else ""
+            described = " ".join(ast.literal_eval(text.value).split())
+            lines.append(
+                f"* `{ast.unparse(field.target)}: {ast.unparse(field.annotation)}{shown}`: {described}"
+            )
+    return [*lines, ""]
 
 
 def entry_of(name: str) -> str | None:
@@ -172,9 +216,64 @@ def entry_of(name: str) -> str | None:
         lines += ["```text", signature, "```\n"]
     if inspect.isclass(value) or inspect.isroutine(value):
         lines.append(first_paragraph(value) + "\n")
+        if inspect.isclass(value):
+            lines += described_members(value)
     else:
         lines.append(f"`{short(re.sub(r' at 0x[0-9a-f]+', '', repr(value)))}`\n")
     return "\n".join(lines)
+
+
+def described_members(owner: type) -> list[str]:
+    """The documented methods and properties of a class, and the public bases that have further ones."""
+    lines: list[str] = []
+    bases: list[str] = []
+    seen: set[str] = set()
+    for one in owner.__mro__:
+        if not one.__module__.startswith("verifiers"):
+            continue
+        if one is not owner and is_public(one):
+            bases.append(one.__name__)
+            seen |= {name for base in one.__mro__ for name in vars(base)}
+            continue
+        for name, member in vars(one).items():
+            if name.startswith("_") or name in seen:
+                continue
+            seen.add(name)
+            if (line := described_member(name, member)) is not None:
+                lines.append(line)
+    found = sorted(lines)
+    if found:
+        found.append("")
+    if bases:
+        found.append(f"Further methods: {', '.join(f'`{name}`' for name in bases)}.\n")
+    return found
+
+
+def is_public(value: type) -> bool:
+    """Whether a class has an entry of its own on the page."""
+    return value.__name__ in verifiers.__all__ and getattr(verifiers, value.__name__) is value
+
+
+def described_member(name: str, member: Any) -> str | None:
+    """One line for a method or a property; None for anything else and for what has no docstring of its own."""
+    function = (
+        member.fget
+        if isinstance(member, property)
+        else inspect.unwrap(getattr(member, "__func__", member))
+    )
+    if not inspect.isfunction(function) or not function.__doc__:
+        return None
+    shown = (
+        name
+        if isinstance(member, property)
+        else " ".join((signature_of(name, function) or f"{name}(…)").replace("self, ", "").split())
+        .replace("( ", "(")
+        .replace(", )", ")")
+        .replace("(cls, ", "(")
+        .replace("(cls)", "()")
+    )
+    mark = "async " if inspect.iscoroutinefunction(function) else ""
+    return f"* `{mark}{shown}`: {first_paragraph(function)}"
 
 
 def signature_of(name: str, value: Any) -> str | None:

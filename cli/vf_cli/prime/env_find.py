@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EnvId = Annotated[
     str,
     typer.Argument(
-        metavar="ENV_ID", help="owner/name[@version], or the name of a folder that was pushed."
+        metavar="ENV_ID", help="owner/name\\[@version], or the name of a folder that was pushed."
     ),
 ]
 Version = Annotated[str, typer.Option("--version", "-v", help="Which version.")]

@@ -59,7 +59,7 @@ def install(
     env_ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ENV_IDS...", help="owner/name[@version], or names of folders in --path."
+            metavar="ENV_IDS...", help="owner/name\\[@version], or names of folders in --path."
         ),
     ],
     program: With = None,

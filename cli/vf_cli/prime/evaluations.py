@@ -82,7 +82,7 @@ def push(
     env: Annotated[
         str | None,
         typer.Option(
-            "--env", "--env-id", "-e", help="The published environment: owner/name[@version]."
+            "--env", "--env-id", "-e", help="The published environment: owner/name\\[@version]."
         ),
     ] = None,
     run_id: Annotated[
