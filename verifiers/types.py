@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 from verifiers.records import Record
 from verifiers.state import State as State
@@ -16,6 +16,9 @@ from verifiers.timing import RolloutTiming as RolloutTiming
 from verifiers.timing import StateUsageTracker as StateUsageTracker
 from verifiers.timing import TimeSpan as TimeSpan
 from verifiers.timing import TimeSpans as TimeSpans
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # ---------------------------------------------------------------------------------------------- messages
 
@@ -446,6 +449,17 @@ class GenerateOutputs(dict[str, Any]):
             f", {name}={metadata[name]!r}" for name in ("model", "avg_reward") if name in metadata
         )
         return f"{type(self).__name__}({len(self.get('outputs') or ())} rollouts{shown})"
+
+    def _repr_html_(self) -> str:
+        from verifiers.notebooks import results_html
+
+        return results_html(self.get("outputs") or [], self.get("metadata") or {})
+
+    def to_pandas(self) -> DataFrame:
+        """The rollouts as a pandas `DataFrame`, one row per rollout, with a column for every metric."""
+        from verifiers.notebooks import results_frame
+
+        return results_frame(self.get("outputs") or [])
 
     def __missing__(self, key: str) -> Any:
         if key == "metrics":

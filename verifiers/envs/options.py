@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from verifiers.configs import OnChanged
 from verifiers.errors import ConfigError
+from verifiers.notebooks import NotebookProgress, in_notebook
 from verifiers.rollouts.limits import RolloutLimits
 from verifiers.runs.prices import PriceTable
 from verifiers.types import (
@@ -24,7 +25,6 @@ from verifiers.types import (
 
 _IGNORED = {
     "save_every": "every finished group is saved",
-    "use_tqdm": "pass on_progress to follow a run",
     "interleave_scoring": "generation and scoring always overlap",
     "score_rollouts": "use set_score_rollouts",
 }
@@ -46,14 +46,19 @@ class GenerateOptions:
     save_results: bool = False
     """Save to `results_path`, or to a new folder under `outputs/` without one."""
     push_to_hf_hub: bool = False
+    """Upload the results as a dataset to the Hugging Face hub."""
     hf_hub_dataset_name: str | None = None
+    """Name of that dataset; None makes one from environment, model and size."""
     independent_scoring: bool = False
     """Score every rollout on its own even where rewards depend on the group."""
     max_retries: int = 0
     """Further attempts for a rollout that the machinery failed."""
     shuffle: bool = False
+    """Take the examples in a random order."""
     shuffle_seed: int | None = None
+    """Seed of that order; None is 0."""
     rollouts_per_example: int = 1
+    """Rollouts of each example."""
     rollout_timeout_s: float | None = None
     """Longest rollout, in seconds; it then ends as `timeout_reached` and is scored as it is."""
     scoring_timeout_s: float | None = None
@@ -74,8 +79,11 @@ class GenerateOptions:
     retry_failed: bool = False
     """When a run is continued, run again what the machinery had failed."""
     on_start: StartCallback | None = None
+    """Called once with the rows of the run and the rollouts that are still to be played."""
     on_progress: Sequence[ProgressCallback] = ()
+    """One callback or several, called after each group with all outputs, the new ones, and the metadata so far."""
     on_log: LogCallback | None = None
+    """Called with each message to the user."""
     on_retry: Callable[[], None] | None = None
     """Called when a rollout of this process is about to be played again (`max_retries`)."""
     stop: asyncio.Event | None = field(default=None, compare=False)
@@ -87,9 +95,12 @@ class GenerateOptions:
     def from_call(cls, **given: Any) -> GenerateOptions:
         """Options from the keyword arguments of any v0 generation.
 
+        In a notebook, a run without callbacks shows its progress below the cell, unless `use_tqdm` is False.
+
         Raises ConfigError for a name that no generation knows.
         """
         known = {option.name for option in fields(cls)}
+        shows_progress = given.pop("use_tqdm", True)
         if (limit := given.pop("max_concurrent_generation", None)) is not None:
             given["max_concurrent"] = limit
         for name in list(given):
@@ -100,6 +111,9 @@ class GenerateOptions:
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"generate and evaluate have no option {name!r}.{hint}")
         progress = given.get("on_progress")
+        if shows_progress and progress is None and given.get("on_start") is None and in_notebook():
+            bar = NotebookProgress()
+            given["on_start"], progress = bar.start, bar.update
         given["on_progress"] = [progress] if callable(progress) else list(progress or ())
         given["state_columns"] = list(given.get("state_columns") or ())
         if given.get("results_path") is not None:
