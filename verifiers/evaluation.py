@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     from verifiers.runs.prices import PriceTable
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_IN_FLIGHT_PER_WORKER = 1024
+"""Requests that a worker of an evaluation takes at least."""
+MIN_NOTED_S = 2.0
+"""Shortest run, in seconds, whose worker processes are judged."""
+BUSY_SHARE = 0.6
+"""Share of one processor from which on this process counts as the bottleneck of a run with workers."""
 
 _LOOSE_KWARGS = frozenset({"timeout_seconds", "concurrency", "max_seq_len", "score_rollouts"})
 """Settings every environment takes whether or not it has an attribute of that name."""
@@ -162,16 +170,45 @@ async def run_evaluation(
     if results_path is None:
         results_path = run_folder_for(config, environment, options)
     callbacks = {"on_start": on_start, "on_progress": on_progress, "on_log": on_log}
-    if worker_count(config):
+    if workers := worker_count(config):
         await environment.start_server(
-            num_workers=worker_count(config),
+            num_workers=workers,
             extra_env_kwargs=config.extra_env_kwargs,
             log_level="WARNING",
+            max_in_flight_per_worker=_most_at_once(config, environment),
         )
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     try:
-        return await _evaluated(config, environment, results_path, options, **callbacks)
+        results = await _evaluated(config, environment, results_path, options, **callbacks)
+        wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+        if workers and (note := note_on_workers(workers, wall_s=wall_s, own_cpu_s=cpu_s)):
+            logger.warning("%s", note)
+        return results
     finally:
         await environment.stop_server()
+
+
+def _most_at_once(config: EvalConfig, environment: Environment) -> int:
+    """Requests that each worker takes: all that the run may have at once, so that no limit lies below `-c`."""
+    rollouts = example_count(config, environment) * config.rollouts_per_example
+    asked = config.max_concurrent if config.max_concurrent > 0 else rollouts
+    return max(DEFAULT_IN_FLIGHT_PER_WORKER, min(asked, rollouts))
+
+
+def note_on_workers(workers: int, *, wall_s: float, own_cpu_s: float) -> str | None:
+    """What to say about worker processes that cannot have made a run faster; None when they may have.
+
+    Rollouts travel through this process. When that keeps a whole processor busy for most of the run, the environment is
+    not what the run waits for: in one process it would not have to travel.
+    """
+    share = own_cpu_s / wall_s if wall_s > 0 else 0.0
+    if wall_s < MIN_NOTED_S or share < BUSY_SHARE:
+        return None
+    return (
+        f"The {workers} worker process{'es' if workers > 1 else ''} probably made this run slower: this process used "
+        f"{share:.0%} of a processor to exchange rollouts with them. An environment that does not block the event loop "
+        "is faster without --num-workers."
+    )
 
 
 def worker_count(config: EvalConfig) -> int:

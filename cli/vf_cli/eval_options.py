@@ -265,7 +265,8 @@ NumWorkers = Annotated[
     _option(
         "--num-workers",
         "-w",
-        help="Processes of its own for the environment; 'auto': none.",
+        help="Number of worker processes that run the environment; they help environments that block. "
+        "'auto' runs it in this process.",
         panel=_SCOPE,
     ),
 ]

@@ -6,6 +6,7 @@ What runs such a process lies in a layer above this one, so it is looked up by n
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from verifiers.types import RolloutOutput, SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
+
+logger = logging.getLogger(__name__)
 
 SERVER_MODULE = "verifiers.serve.server_process"
 
@@ -100,7 +103,22 @@ def remote_schedule(
         new = [output for part in outputs for output in part]
         await record.add(new, [output.get("trajectory") for output in new])
 
+    _warn_if_clipped(env.env_client, options)
     return Schedule(play, score, deliver, Limits(options.max_concurrent)), in_groups
+
+
+def _warn_if_clipped(remote: Any, options: GenerateOptions) -> None:
+    """Say that the client of an environment server takes fewer requests than the run asks for."""
+    limit = getattr(remote, "max_in_flight", None)
+    if limit is not None and options.max_concurrent > limit:
+        logger.warning(
+            "max_concurrent is %d, but the client of the environment server sends at most %d requests at once. "
+            "Start the server with max_in_flight_per_worker=%d, or give ZMQEnvClient(max_in_flight=%d).",
+            options.max_concurrent,
+            limit,
+            options.max_concurrent,
+            options.max_concurrent,
+        )
 
 
 def _limits(model: str, options: GenerateOptions) -> dict[str, Any] | None:

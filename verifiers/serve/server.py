@@ -86,7 +86,8 @@ class EnvServer(ABC):
         self.log_dir = Path(log_dir) if log_dir and file_logging else None
         self.console_logging = console_logging
         self.json_logging = json_logging
-        self._max_in_flight_per_worker = max_in_flight_per_worker
+        self.max_in_flight_per_worker = max_in_flight_per_worker
+        """Requests that a worker holds at once; further ones wait in the server."""
         self._max_lone_deaths = max_lone_deaths
         self._death_pipe = death_pipe
 
@@ -162,7 +163,7 @@ class ZMQEnvServer(EnvServer):
         """Folder for the workers' socket, which its owner removes; None for a folder of the server's own."""
         self.server_id = os.urandom(8).hex()
         self._dispatch = Dispatch(
-            capacity=self._max_in_flight_per_worker, max_lone_deaths=self._max_lone_deaths
+            capacity=self.max_in_flight_per_worker, max_lone_deaths=self._max_lone_deaths
         )
         self._health: dict[Key, str] = {}
         """Questions of health on their way → the worker that was asked."""

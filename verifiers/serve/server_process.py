@@ -57,15 +57,18 @@ class ServerProcess:
         **options: Any,
     ) -> None:
         """`options`: further arguments of `ZMQEnvServer`, as JSON can hold them."""
-        ZMQEnvServer(env_id, env_args, **options)  # its checks, before anything is started
+        server = ZMQEnvServer(env_id, env_args, **options)  # its checks, before anything is started
         self._folder: Path | None = None
         self._given_address = address
         self._settings = {"env_id": env_id, "env_args": env_args or {}, **options}
+        at_workers = server.num_workers * server.max_in_flight_per_worker
+        self._settings["max_queued"] = max(server.max_queued, at_workers)
         self._client_options = {
             "name": env_id,
             "health_check_interval": health_check_interval,
             "startup_timeout": startup_timeout,
             "recovery_timeout": recovery_timeout,
+            "max_in_flight": at_workers,
         }
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None

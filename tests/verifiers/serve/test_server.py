@@ -295,6 +295,21 @@ async def test_workers_may_have_an_interpreter_of_their_own(
     assert output["python"] == str(tmp_path / "own" / "bin" / "python")
 
 
+async def test_a_limit_above_that_of_the_client_is_said(start, env_id, config, caplog):
+    _, client = await start(num_workers=1, max_in_flight_per_worker=3)
+    env = vf.load_environment(env_id)
+    env.env_client = client
+
+    await env.evaluate(config, "sums", num_examples=2, max_concurrent=3)
+    assert "at most" not in caplog.text
+    await env.evaluate(config, "sums", num_examples=2, max_concurrent=8)
+
+    assert client.max_in_flight == 3
+    assert "max_concurrent is 8" in caplog.text
+    assert "at most 3 requests at once" in caplog.text
+    assert "max_in_flight_per_worker=8" in caplog.text
+
+
 async def test_wrong_use_is_said(env_id, row):
     with pytest.raises(ConfigError, match="num_workers must be"):
         ZMQEnvServer(env_id, num_workers=0)
