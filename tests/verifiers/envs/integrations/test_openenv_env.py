@@ -1,12 +1,13 @@
 """`OpenEnvEnv` against a server in a process of its own.
 
-The server is a small one of the same wire; with OPENENV_PYTHON naming an interpreter that has `openenv-core`, the same
-tests also run against that package's own server.
+The server is a small one of the same wire. The long suite runs the same tests against the server of the package
+`openenv` itself, in a virtual environment that it makes: openenv's dependencies do not go with ours.
 """
 
 import json
-import os
+import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,25 +20,36 @@ from verifiers.envs.integrations.openenv_server import OpenEnvServerError, proje
 from verifiers.testing import ScriptedClient, call, run
 
 HERE = Path(__file__).parent
-REAL = os.environ.get("OPENENV_PYTHON")
-SERVERS = {
-    "wire": [sys.executable, str(HERE / "openenv_wire_server.py")],
-    "openenv-core": [REAL or "", str(HERE / "openenv_core_server.py")],
-}
+PACKAGE = "openenv==0.10.0"
+"""Named `openenv-core` up to 0.3."""
+
+
+@pytest.fixture(scope="session")
+def openenv_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with the package `openenv`."""
+    folder = tmp_path_factory.mktemp("openenv") / "venv"
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]
+    installed = subprocess.run(command, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+    return python
 
 
 def show(observation: dict[str, Any]) -> list[dict[str, str]]:
     return [{"role": "user", "content": observation.get("text", "use the tools")}]
 
 
-@pytest.fixture(params=list(SERVERS))
+@pytest.fixture(params=["wire", pytest.param("openenv", marks=pytest.mark.long)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., OpenEnvEnv]]:
-    if request.param == "openenv-core" and not REAL:
-        pytest.skip("OPENENV_PYTHON names no interpreter with openenv-core")
+    server = [sys.executable, str(HERE / "openenv_wire_server.py")]
+    if request.param == "openenv":
+        python = request.getfixturevalue("openenv_python")
+        server = [python, str(HERE / "openenv_package_server.py")]
     made: list[OpenEnvEnv] = []
 
     def build(contract: str = "gym", capacity: int = 8, **options: Any) -> OpenEnvEnv:
-        command = [*SERVERS[request.param], "{port}", contract, str(capacity)]
+        command = [*server, "{port}", contract, str(capacity)]
         defaults: dict[str, Any] = {
             "prompt_renderer": show,
             "num_train_examples": 3,

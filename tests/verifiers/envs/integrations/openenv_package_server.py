@@ -1,4 +1,4 @@
-"""The same environments as `openenv_wire_server.py`, served by `openenv-core` itself."""
+"""The same environments as `openenv_wire_server.py`, served by the package `openenv` itself."""
 
 import sys
 from typing import Any
