@@ -62,6 +62,7 @@ def _own_directories(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)  # the width of the terminal that runs the tests
     monkeypatch.chdir(work)
 
 

@@ -138,11 +138,13 @@ class _Repeats(logging.Filter):
 
 def configure_logging(*, is_verbose: bool, least: int = logging.WARNING) -> None:
     """Send the library's log to stderr: the first of each kind from `least` on, or everything with -v."""
-    from rich.logging import RichHandler
+    handler: logging.Handler = output.LogLines()
+    if output.stderr().is_terminal:
+        from rich.logging import RichHandler
 
-    handler = RichHandler(
-        console=output.stderr(), show_path=False, show_time=is_verbose, markup=False
-    )
+        handler = RichHandler(
+            console=output.stderr(), show_path=False, show_time=is_verbose, markup=False
+        )
     handler.setFormatter(
         logging.Formatter("%(message)s" if not is_verbose else "%(name)s: %(message)s")
     )

@@ -6,6 +6,7 @@ Text from models, environments and files passes through `safe`, so that it canno
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 120
 """Columns when the output goes to a file or a pipe and COLUMNS does not say otherwise."""
+
+MAX_WIDTH = 100_000
+"""Columns of the widest table row that a file or a pipe receives."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -56,11 +60,22 @@ def is_bounded() -> bool:
 
 
 def show(renderable: RenderableType = "") -> None:
-    """A result, for people: text as it is, anything else laid out for the terminal's width."""
-    stdout().print(
-        safe(renderable) if isinstance(renderable, str) else renderable,
-        soft_wrap=isinstance(renderable, str),
-    )
+    """A result, for people: text as it is, a table in one line per row unless the output has a set width."""
+    from rich.table import Table
+
+    if isinstance(renderable, str):
+        stdout().print(safe(renderable), soft_wrap=True)
+    elif isinstance(renderable, Table) and not is_bounded():
+        show_wide(renderable, _natural_width(renderable))
+    else:
+        stdout().print(renderable)
+
+
+def _natural_width(table: RenderableType) -> int:
+    from rich.measure import Measurement
+
+    console = stdout()
+    return Measurement.get(console, console.options.update(width=MAX_WIDTH), table).maximum
 
 
 def show_wide(renderable: RenderableType, width: int) -> None:
@@ -107,6 +122,14 @@ def error(text: str) -> None:
     from rich.text import Text
 
     _say(Text.assemble(("error: ", "bold red"), safe(text)))
+
+
+class LogLines(logging.Handler):
+    """The log for a file or a pipe: one line per message, however long."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        _say(safe(f"{record.levelname:<8} {self.format(record)}"))
 
 
 def traceback_of(caught: BaseException) -> None:

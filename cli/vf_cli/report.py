@@ -423,8 +423,9 @@ def difference_table(found: Sequence[Difference]) -> Table:
         return ", ".join([*parts, *([one.setting] if one.setting else [])]) or one.config.model
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in ("environment", "setting", "minus"):
-        table.add_column(name, overflow="fold")
+    table.add_column("environment", overflow="fold")
+    for name in ("setting", "minus"):
+        table.add_column(name, no_wrap=True)
     for name in ("difference", "95 %", "p", "examples"):
         table.add_column(name, justify="right", no_wrap=True)
     for pair in found:

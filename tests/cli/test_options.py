@@ -1,5 +1,6 @@
 """What the commands accept, and what they cost to start."""
 
+import logging
 import resource
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from itertools import pairwise
 
 import pytest
 import typer.main
+from rich.table import Table
 
 from verifiers.clients.connect import PROVIDERS
 from verifiers.configs import CLIENT_TYPES
-from vf_cli import eval_options
+from vf_cli import eval_options, main, output
 
 COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
 
@@ -99,3 +101,39 @@ def test_help_costs_half_a_cpu_second_at_most_and_imports_nothing_heavy():
         costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.stderr.strip() == "[]"
     assert min(costs) <= 0.5
+
+
+def test_without_a_terminal_no_line_is_broken(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    long = "a long value " * 40
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(overflow="fold")
+    table.add_row("label", long + "END")
+    monkeypatch.setattr(logging.getLogger("verifiers"), "propagate", True)
+
+    output.show(table)
+    output.show(long + "TEXT")
+    for say in (output.note, output.warn, output.error):
+        say(long + "SAID")
+    main.configure_logging(is_verbose=False)
+    logging.getLogger("verifiers.somewhere").warning("%s LOGGED", long)
+    out, err = capsys.readouterr()
+
+    lines = (
+        out.splitlines()
+        + err.replace("  (further ones like this are shown with -v)", "").splitlines()
+    )
+    assert [line.split()[-1] for line in lines] == ["END", "TEXT", "SAID", "SAID", "SAID", "LOGGED"]
+    assert all(len(line) > 500 for line in lines)
+
+
+def test_a_set_width_breaks_the_rows_of_tables(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    table = Table.grid()
+    table.add_column(overflow="fold")
+    table.add_row("x" * 100)
+
+    output.show(table)
+
+    assert [len(line) for line in capsys.readouterr().out.splitlines()] == [40, 40, 40]

@@ -1,9 +1,9 @@
 """`State` → `RolloutOutput`: what is returned and saved of a finished rollout.
 
 The keys, their order and their shapes are those of 0.1.14, so that everything that reads its `results.jsonl` reads
-ours. Beyond them: `task` when the row has one, `errors` (reward functions that raised), and the identity
-`rollout_index` and `input_key` when the state carries them. Nothing is copied deeply: an output shares its messages
-with the state it was made from.
+ours. Beyond them: `task` when the row has one, `errors` (reward functions that raised), and, when the state carries
+them, the identity `rollout_index` and `input_key` and the verdicts of a judge (`judge_response`). Nothing is copied
+deeply: an output shares its messages with the state it was made from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
         output["error_chain"] = saved.get("error_chain_repr")
         output["long_error_chain"] = saved.get("error_chain_str")
     output["errors"] = list(state.reward_errors or ())
-    for key in ("rollout_index", "input_key"):
+    for key in ("rollout_index", "input_key", "judge_response"):
         if (value := _of(state, key)) is not None:
             output[key] = value
     if metrics:

@@ -8,6 +8,7 @@ much, fix the failures before believing either.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -119,7 +120,7 @@ class Summary:
     stop_conditions: Mapping[str, int]
     tokens: Tokens
     wall_time_s: float
-    """From the first start to the last end, or as the caller measured it."""
+    """As the caller measured it, or the time in which at least one rollout ran; a pause before a resume is left out."""
     cost: EvalCost | None
     """None without a price."""
 
@@ -276,7 +277,8 @@ class RunningSummary:
         self._stops: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         self._token_counts: Counter[str] = Counter()
-        self._start_s, self._end_s = math.inf, -math.inf
+        self._busy: list[tuple[float, float]] = []
+        """Disjoint spans of time with at least one rollout, in order: a pause before a resume lies between two."""
 
     @property
     def mean_reward(self) -> float:
@@ -381,16 +383,22 @@ class RunningSummary:
             self._tools_differ = True
 
     def _add_timing(self, timing: Mapping[str, Any] | None) -> None:
-        if timing and (start := timing.get("start_time")):
-            self._start_s = min(self._start_s, start)
-            self._end_s = max(self._end_s, start + (timing.get("total") or 0.0))
+        if not timing or not (start := timing.get("start_time")):
+            return
+        end = start + (timing.get("total") or 0.0)
+        spans = self._busy
+        first = bisect_left(spans, start, key=lambda span: span[1])
+        last = bisect_right(spans, end, key=lambda span: span[0])
+        if first < last:
+            start, end = min(start, spans[first][0]), max(end, spans[last - 1][1])
+        spans[first:last] = [(start, end)]
 
     def summary(self, *, wall_time_s: float | None = None) -> Summary:
-        """The numbers so far. Without a measured `wall_time_s` it is taken from the rollouts' own times."""
+        """The numbers so far. Without a measured `wall_time_s` it is the time in which some rollout ran."""
         rewards = self._rewards
         counts_E = rewards.counts
         passes_at, passes_all = self._passing()
-        spanned_s = self._end_s - self._start_s if self._end_s > self._start_s else 0.0
+        spanned_s = sum(end - start for start, end in self._busy)
         return Summary(
             rollouts=self.rollouts,
             examples=len(counts_E),

@@ -49,6 +49,20 @@ async def test_equal_questions_of_one_rollout_are_asked_once() -> None:
     assert list(output["judge_response"].values()) == ["yes"]
 
 
+async def test_verdicts_are_saved_without_naming_a_state_column() -> None:
+    rubric = judged(vf.JudgeRubric(judge_client=ScriptedClient(["yes, because it says so"])))
+
+    output = await play(rubric)
+
+    [(question, verdict)] = output["judge_response"].items()
+    assert verdict == "yes, because it says so"
+    assert "Who wrote it?" in question
+
+
+async def test_a_rollout_without_a_judge_has_no_verdict() -> None:
+    assert "judge_response" not in await play(vf.Rubric())
+
+
 async def test_another_rollout_is_asked_anew() -> None:
     judge = ScriptedClient(["yes", "no"])
     env = vf.SingleTurnEnv(dataset=ROWS, rubric=judged(vf.JudgeRubric(judge_client=judge)))

@@ -214,3 +214,16 @@ def test_adding_costs_microseconds(make_output):
     running.add(outputs)
     per_rollout_s = (time.process_time() - started) / len(outputs)
     assert per_rollout_s < 100e-6  # 4 us were measured
+
+
+def test_the_time_of_a_resumed_run_leaves_out_the_pause():
+    def at(start, total):
+        return {"timing": {"start_time": start, "total": total}, "reward": 1.0}
+
+    before = [at(100.0, 4.0), at(102.0, 6.0), at(101.0, 1.0)]  # 100 to 108
+    after = [at(9000.0, 2.0), at(9001.0, 4.0)]  # 9000 to 9005
+
+    assert summarize(before + after).wall_time_s == 13.0
+    assert summarize(after + before).wall_time_s == 13.0
+    assert summarize([*after, at(50.0, 10_000.0), *before]).wall_time_s == 10_000.0
+    assert summarize([at(100.0, 1.0), at(101.0, 1.0)]).wall_time_s == 2.0
