@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from importlib.metadata import requires
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
@@ -383,6 +384,8 @@ def main() -> NoReturn:
         _fail(error.detail, 1)
     except HubError as error:
         _fail(error.detail, 2)
+    except ModuleNotFoundError as error:
+        _fail(_what_to_install(error), 1)
     except Exception as error:
         # SQLAlchemy is not imported only to name its errors. Their first line is the cause; further ones repeat
         # the statement with its values.
@@ -391,6 +394,20 @@ def main() -> NoReturn:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         _fail(f"{first}. Is the database reachable, and the folder writable?", 1)
     leave(0)
+
+
+def _what_to_install(error: ModuleNotFoundError) -> str:
+    """The line that installs what the hub needs beyond the library. Raises an error about a module of its own."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "hub_server", "verifiers", "vf_cli"):
+        raise error
+    needed = [
+        requirement.partition(";")[0].strip()
+        for requirement in requires("verifiers") or []
+        if 'extra == "hub"' in requirement or "extra == 'hub'" in requirement
+    ]
+    listed = " ".join(f"'{requirement}'" for requirement in needed)
+    return f"The hub needs packages that are not installed ({package} is missing): pip install {listed}"
 
 
 def _fail(text: str, code: int) -> NoReturn:

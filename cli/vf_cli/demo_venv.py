@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -32,8 +32,8 @@ def clean_venv(folder: Path) -> Path:
     return python
 
 
-def venv_without_the_library(folder: Path) -> Path:
-    """Make one that has only what verifiers needs, as a colleague's has who installs it; its interpreter."""
+def venv_without_the_library(folder: Path, also: Iterable[str] = ()) -> Path:
+    """Make one that has what verifiers needs, and other installed packages if wanted; its interpreter."""
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     scripts = "Scripts" if os.name == "nt" else "bin"
     python = folder / scripts / Path(sys.executable).name
@@ -41,6 +41,9 @@ def venv_without_the_library(folder: Path) -> Path:
     site = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
     for distribution in _needed_by("verifiers"):
         _link_files(distribution, site)
+    for name in also:
+        for distribution in (importlib.metadata.distribution(name), *_needed_by(name)):
+            _link_files(distribution, site)
     return python
 
 

@@ -98,7 +98,7 @@ def gepa(  # one parameter an option
     tui: Tui = False,
     as_json: o.AsJson = False,
 ) -> int:
-    """Search for a system prompt with a higher reward, by the gepa package (pip install 'verifiers\\[gepa]').
+    """Search for a system prompt with a higher reward, by the gepa package (pip install 'gepa>=0.1').
 
     \b
     vf-gepa my-env -m Qwen/Qwen3-4B -b http://localhost:8000/v1 -B 200

@@ -205,3 +205,16 @@ if __name__ == "__main__":
             [sys.executable, str(path)], capture_output=True, text=True, timeout=300
         )
     assert done.stdout.split() == ["0"] * 8, done.stderr
+
+
+def test_a_hub_without_its_packages_says_what_to_install():
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = None; sys.argv = ['vf-hub', 'serve']\n"
+        "from hub_server.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "sqlalchemy is missing" in done.stderr
+    assert "pip install '" in done.stderr
+    assert "'sqlalchemy[asyncio]>=2.1'" in done.stderr
+    assert "Traceback" not in done.stderr

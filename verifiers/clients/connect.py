@@ -394,7 +394,7 @@ def setup_anthropic_client(config: ClientConfig) -> Any:
         import anthropic
     except ImportError as error:
         raise ImportError(
-            "The Anthropic SDK is not installed: `pip install 'verifiers[anthropic]'`. "
+            "The Anthropic SDK is not installed: `pip install 'anthropic>=0.40'`. "
             "The anthropic_messages client works without the SDK."
         ) from error
     options = _options(config, anthropic.Timeout)

@@ -81,7 +81,7 @@ async def search_prompt(
     try:
         from gepa.api import optimize
     except ImportError as error:
-        raise ConfigError("The prompt search needs gepa: pip install 'verifiers[gepa]'.") from error
+        raise ConfigError("The prompt search needs gepa: pip install 'gepa>=0.1'.") from error
     options = options or SearchOptions()
     train = environment.source("train").inputs(options.num_train, options.seed)
     validation = environment.source("eval").inputs(options.num_val, options.seed)

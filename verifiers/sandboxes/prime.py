@@ -1,7 +1,7 @@
 """`PrimeBackend`: sandboxes of Prime, or of any server that speaks its protocol, such as our own `vf-sandboxes serve`.
 
-Needs the package `prime-sandboxes` 0.5 or newer (`pip install 'verifiers[prime]'`). One agent runs in each sandbox on
-one live process: a command is a frame on a stream that is open already, and nothing is polled.
+Needs `pip install 'prime-sandboxes>=0.5'`. One agent runs in each sandbox on one live process: a command
+is a frame on a stream that is open already, and nothing is polled.
 """
 
 from __future__ import annotations
@@ -381,12 +381,12 @@ def _sdk() -> Any:
         import prime_sandboxes
     except ImportError as error:
         raise SandboxCreationError(
-            "The back end 'prime' needs the package prime-sandboxes: pip install 'verifiers[prime]'."
+            "The back end 'prime' needs the package prime-sandboxes: pip install 'prime-sandboxes>=0.5'."
         ) from error
     if not hasattr(prime_sandboxes, "AsyncSandboxProcess"):
         raise SandboxCreationError(
             "The back end 'prime' needs prime-sandboxes 0.5 or newer, which has live processes: "
-            "pip install -U prime-sandboxes."
+            "pip install -U 'prime-sandboxes>=0.5'."
         )
     return prime_sandboxes
 

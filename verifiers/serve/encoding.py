@@ -25,7 +25,7 @@ try:
     import msgpack
 except ImportError as error:
     raise ConfigError(
-        "Environments in processes of their own need pyzmq and msgpack: pip install 'verifiers[serve]'."
+        "Environments in processes of their own need pyzmq and msgpack: pip install 'pyzmq>=26' 'msgpack>=1.0'."
     ) from error
 
 logger = logging.getLogger(__name__)

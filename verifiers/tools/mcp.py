@@ -309,9 +309,7 @@ def require_mcp() -> None:
     try:
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
-        raise ConfigError(
-            "MCP servers need the `mcp` package: pip install 'verifiers[mcp]'."
-        ) from error
+        raise ConfigError("MCP servers need the `mcp` package: pip install 'mcp>=1.30'.") from error
 
 
 __all__ = [

@@ -5,6 +5,7 @@ They are told one address and nothing else (`wheel_url`), so the addresses of wh
 
 import os
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -127,7 +128,7 @@ def test_the_public_prime_installs_required_environments_from_the_hub(
         PRIME_API_KEY=stocked_hub.token,
         PRIME_DISABLE_VERSION_CHECK="1",
         VIRTUAL_ENV=str(target),
-        PATH=f"{target}/bin:{os.environ['PATH']}",
+        PATH=f"{target}/bin:{Path(uv).parent}:{os.environ['PATH']}",
         UV_DEFAULT_INDEX=index,
         UV_INDEX_URL=index,
         PIP_INDEX_URL=index,

@@ -209,7 +209,7 @@ class _Running:
             from playwright.async_api import async_playwright
         except ImportError as error:
             raise ConfigError(
-                "BrowserEnv drives Chromium by Playwright: pip install 'verifiers[browser]'."
+                "BrowserEnv drives Chromium by Playwright: pip install 'playwright>=1.49'."
             ) from error
         async with async_playwright() as playwright:
             program = next(filter(None, map(shutil.which, INSTALLED)), None)

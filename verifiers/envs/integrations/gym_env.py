@@ -301,7 +301,7 @@ def _maker(env_cls: Callable[..., StepResetEnv] | str) -> Callable[..., StepRese
             import gymnasium
         except ImportError as error:
             raise ConfigError(
-                f"{env_id!r} is made by Gymnasium: pip install 'verifiers[gym]'."
+                f"{env_id!r} is made by Gymnasium: pip install 'gymnasium>=0.29'."
             ) from error
         try:
             return gymnasium.make(env_id, **kwargs)

@@ -159,7 +159,7 @@ def import_reasoning_gym() -> Any:
             import reasoning_gym.utils
     except ImportError as error:
         raise ConfigError(
-            "ReasoningGymEnv needs the `reasoning-gym` package: pip install 'verifiers[rg]'."
+            "ReasoningGymEnv needs the `reasoning-gym` package: pip install 'reasoning-gym>=0.1.19'."
         ) from error
     return reasoning_gym
 

@@ -249,7 +249,7 @@ def make_game(game: str, game_kwargs: Mapping[str, Any]) -> Any:
             import textarena
         except ImportError as error:
             raise ConfigError(
-                "TextArenaEnv needs the `textarena` package: pip install 'verifiers[ta]'."
+                "TextArenaEnv needs the `textarena` package: pip install 'textarena>=0.7'."
             ) from error
         from difflib import get_close_matches
 

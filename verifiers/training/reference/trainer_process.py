@@ -98,7 +98,7 @@ async def trainer_process(log: Path, *, threads: int) -> AsyncIterator[TrainerPr
     `threads`: of its numeric libraries, 0 for their own choice. Raises ConfigError when torch is not installed.
     """
     if find_spec("torch") is None:
-        raise ConfigError("The reference trainer needs torch: pip install 'verifiers[train]'.")
+        raise ConfigError("The reference trainer needs torch: pip install 'torch>=2.9'.")
     variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
     with open(log, "ab") as errors:  # noqa: ASYNC230 - a file of the run, opened once
         process = await asyncio.create_subprocess_exec(
