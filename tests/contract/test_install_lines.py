@@ -29,30 +29,10 @@ PLACES = (
 LINE = re.compile(
     r"(?:\buv add|\b(?:uv )?pip3? install|\buvx|\bpipx (?:install|run)|\buv tool (?:install|run))(?P<rest>[^\n`]*)"
 )
-TRAINERS = {
-    *(
-        "accelerate",
-        "nemo-gym",
-        "openpipe-art",
-        "skyrl",
-        "tinker",
-        "tinker-cookbook",
-        "transformers",
-        "trl",
-        "verl",
-    ),
-    *(
-        "peft",
-        "codetiming",
-        "tensordict",
-        "torchdata",
-        "hydra-core",
-        "ray",
-        "safetensors",
-        "vllm",
-        "prime-rl", "cachetools", "setuptools",
-    ),
-}
+TRAINERS = set(
+    "accelerate cachetools nemo-gym openpipe-art requests setuptools skyrl tinker tinker-cookbook transformers trl verl"
+    " vllm".split()  # noqa: SIM905
+)
 """Packages of the public index that pages of trainers name."""
 MY_OWN = {"my-env"}
 """Names that stand for the reader's own."""
@@ -61,12 +41,11 @@ WITH_VALUE = {
     "-c",
     "-p",
     "-e",
+    "-w",
     "--index-url",
     "--extra-index-url",
     "--python",
     "--target",
-    "-w",
-    "--constraint",
 }
 
 
