@@ -29,9 +29,9 @@ PLACES = (
 LINE = re.compile(
     r"(?:\buv add|\b(?:uv )?pip3? install|\buvx|\bpipx (?:install|run)|\buv tool (?:install|run))(?P<rest>[^\n`]*)"
 )
-TRAINERS = set(
-    "accelerate cachetools nemo-gym openpipe-art requests setuptools skyrl tinker tinker-cookbook transformers trl verl"
-    " vllm".split()  # noqa: SIM905
+TRAINERS = frozenset(
+    {"accelerate", "cachetools", "nemo-gym", "openpipe-art", "requests", "setuptools", "skyrl"}
+    | {"tinker", "tinker-cookbook", "transformers", "trl", "verl", "vllm"}
 )
 """Packages of the public index that pages of trainers name."""
 MY_OWN = {"my-env"}
