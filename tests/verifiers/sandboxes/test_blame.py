@@ -170,6 +170,32 @@ async def test_a_snapshot_of_sparse_files_is_refused_before_it_is_read():
         assert b"kept" in (await sandbox.snapshot()).archive
 
 
+SEARCH = """
+import re
+found = 0
+for line in open('/proc/self/maps'):
+    where, rights, *rest = line.split()
+    if 'r' not in rights or 'vvar' in line or 'vsyscall' in line: continue
+    start, end = (int(part, 16) for part in where.split('-'))
+    with open('/proc/self/mem', 'rb', buffering=0) as memory:
+        memory.seek(start)
+        try: found += len(re.findall(b'rosebud[-][0-9]{4}[!]', memory.read(end - start)))
+        except OSError: pass
+print(found)
+"""
+
+
+@pytest.mark.parametrize("times", [1, 3, 200, 50_000])
+async def test_the_input_of_a_command_is_not_in_the_memory_of_a_later_program(times: int):
+    secret = b"rosebud-%d!" % 4711 * times
+    async with LocalBackend() as backend, await backend.create(SandboxSpec()) as sandbox:
+        assert (await sandbox.exec(["wc", "-c"], stdin=secret)).text == f"{len(secret)}\n"
+        await sandbox.write("file", secret)
+        await sandbox.exec("rm file")
+        result = await sandbox.run_python(SEARCH)
+        assert (result.text, result.error_text) == ("0\n", "")
+
+
 # --- time limits
 
 

@@ -94,7 +94,7 @@ class FrameReader:
         self._kinds = kinds
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         """Frames completed by these bytes. Holds at most one incomplete frame plus the last `data`."""
         buffer = self._buffer
         buffer += data
@@ -113,4 +113,5 @@ class FrameReader:
                 position = end
                 yield Frame(kind, channel, payload)
         finally:
+            buffer[:position] = bytes(position)  # freed memory keeps what was in it
             del buffer[:position]

@@ -17,6 +17,14 @@ from os import _exit  # a program may put another function in its place
 CANNOT_START = 126
 NOT_FOUND = 127
 
+try:
+    import ctypes
+
+    _mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
+    _memset = ctypes.memset
+except (ImportError, OSError):
+    _mallopt = _memset = None
+_M_PERTURB, _PERTURBED = -6, 0x5A
 # A host program may ignore some (nohup does), and ignoring is inherited.
 _DEFAULTED_SIGNALS = tuple(
     number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
@@ -31,6 +39,9 @@ def prepare_forks() -> None:
 
     A process that makes many agents by forking calls this itself, so that not even they have to.
     """
+    if _mallopt is not None:
+        # Overwrite what is freed: a forked program has all memory of the agent, with the input of earlier commands.
+        _mallopt(_M_PERTURB, _PERTURBED)
     # The three that an agent handles, and whatever is ignored now.
     _handled_signals[:] = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} | {
         number for number in _DEFAULTED_SIGNALS if signal.getsignal(number) is not signal.SIG_DFL
@@ -42,6 +53,12 @@ def prepare_forks() -> None:
     sys.stdout = _text_writer(1)
     sys.stderr = _text_writer(2, line_buffering=True)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+
+def wipe(data: bytes) -> None:
+    """Overwrite bytes that nobody needs any more. A single byte is an object that the interpreter shares."""
+    if _memset is not None and len(data) > 1:
+        _memset(id(data) + bytes.__basicsize__ - 1, 0, len(data))
 
 
 def are_forks_prepared() -> bool:
@@ -143,6 +160,8 @@ def _become_ordinary(
 ) -> None:
     """Undo what makes the agent special: its signals, descriptors, environment and disabled collector."""
     os.setsid()
+    if _mallopt is not None:
+        _mallopt(_M_PERTURB, 0)
     signal.set_wakeup_fd(-1)
     for number in _handled_signals:
         _signal.signal(number, _signal.SIG_DFL)

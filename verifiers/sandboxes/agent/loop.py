@@ -83,6 +83,7 @@ class Agent:
         self._jobs: dict[int, Job] = {}
         self._by_pid: dict[int, Job] = {}
         self._reader = frames.FrameReader(frames.HOST_KINDS)
+        self._inbox = bytearray(READ_BYTES)
         self._outbox = bytearray()
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -242,15 +243,17 @@ class Agent:
         if not events & ~select.EPOLLOUT:
             return
         try:
-            data = self._stream.recv(READ_BYTES)
+            count = os.readv(self._stream.fileno(), [self._inbox])
         except BlockingIOError:
             return
         except ConnectionError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             raise _HungUp
-        for frame in self._reader.feed(data):
-            self._guarded(self._handle, frame, job=self._jobs.get(frame.channel))
+        with memoryview(self._inbox)[:count] as data:
+            for frame in self._reader.feed(data):
+                self._guarded(self._handle, frame, job=self._jobs.get(frame.channel))
+            data[:] = bytes(count)
 
     def _handle(self, frame: frames.Frame) -> None:
         kind, channel, payload = frame
@@ -266,6 +269,7 @@ class Agent:
         if kind == frames.STDIN:
             if payload:
                 job.stdin_pending += payload
+                launch.wipe(payload)
             else:
                 job.stdin_ends = True
             self._feed_stdin(job)
@@ -363,6 +367,7 @@ class Agent:
                 is_gone = True
                 break
             taken += written
+            job.stdin_pending[:written] = bytes(written)
             del job.stdin_pending[:written]
         if taken:
             self._send_count(frames.STDIN_TAKEN, job, taken)

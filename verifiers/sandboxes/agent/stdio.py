@@ -42,10 +42,6 @@ class PipeStream:
         """Where bytes go out."""
         return self._outgoing
 
-    def recv(self, count: int) -> bytes:
-        """See socket."""
-        return os.read(self._incoming, count)
-
     def send(self, data: bytes | bytearray) -> int:
         """See socket."""
         return os.write(self._outgoing, memoryview(data)[:_WRITE_BYTES])
