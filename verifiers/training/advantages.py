@@ -1,7 +1,7 @@
 """Rewards of one group (the rollouts of one example) → advantages.
 
-`_G`: one value a rollout of the group, in order. Every estimator is a pure function `rewards_G → advantages_G`, and
-gives zeros for a group whose rewards are all the same: it says nothing about what was better.
+`_G`: one value per rollout of the group, in order. Every estimator is a pure function `rewards_G → advantages_G`. It
+returns zeros for a group with equal rewards, which shows no difference between its rollouts.
 
 | name             | advantage of rollout i       | source                                              |
 |------------------|------------------------------|-----------------------------------------------------|
@@ -40,7 +40,7 @@ INTELLECT_2_PENALTY_PER_TOKEN = 0.0003
 
 
 def group_mean(rewards_G: Sequence[float]) -> NDArray[np.float64]:
-    """Each reward minus the group's mean; no division, so easy and hard examples weigh by their spread."""
+    """Return each reward minus the group's mean. Without division, the spread of an example's rewards is its weight."""
     rewards = _rewards(rewards_G)
     if _all_same(rewards):
         return np.zeros_like(rewards)
@@ -48,7 +48,7 @@ def group_mean(rewards_G: Sequence[float]) -> NDArray[np.float64]:
 
 
 def group_mean_std(rewards_G: Sequence[float], *, epsilon: float = 1e-4) -> NDArray[np.float64]:
-    """Each reward minus the mean, over the sample standard deviation (n - 1) plus `epsilon`."""
+    """Return each reward minus the mean, over the sample standard deviation (n - 1) plus `epsilon`."""
     rewards = _rewards(rewards_G)
     if _all_same(rewards):
         return np.zeros_like(rewards)
@@ -56,7 +56,7 @@ def group_mean_std(rewards_G: Sequence[float], *, epsilon: float = 1e-4) -> NDAr
 
 
 def leave_one_out(rewards_G: Sequence[float]) -> NDArray[np.float64]:
-    """Each reward minus the mean of the others: an unbiased baseline."""
+    """Return each reward minus the mean of the others: an unbiased baseline."""
     rewards = _rewards(rewards_G)
     if _all_same(rewards):
         return np.zeros_like(rewards)
@@ -65,10 +65,10 @@ def leave_one_out(rewards_G: Sequence[float]) -> NDArray[np.float64]:
 
 
 def max_rl(rewards_G: Sequence[float]) -> NDArray[np.float64]:
-    """Each reward minus the mean, over the mean: for 0/1 rewards the gradient of a truncated log-likelihood.
+    """Return each reward minus the mean, over the mean: for 0/1 rewards the gradient of a truncated log-likelihood.
 
-    Rare successes weigh more: one success in G has the advantage G - 1. A group without success gives zeros. Raises
-    ValueError for negative rewards, for which the estimator means nothing.
+    Rare successes have more weight: one success in G has the advantage G - 1. A group without success returns zeros.
+    Raise ValueError for negative rewards, for which the estimator is undefined.
     """
     rewards = _rewards(rewards_G)
     if rewards.min() < 0:
@@ -85,7 +85,7 @@ def length_penalized(
     *,
     per_token: float = INTELLECT_2_PENALTY_PER_TOKEN,
 ) -> NDArray[np.float64]:
-    """Rewards minus `per_token` for every token a rollout is longer or shorter than its target.
+    """Return rewards minus `per_token` for every token by which a rollout differs from its target length.
 
     The target length is part of the prompt. Source: INTELLECT-2, https://arxiv.org/abs/2505.07291, after L1,
     https://arxiv.org/abs/2503.04697.
@@ -108,11 +108,13 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def estimator_of(name: str | Estimator) -> Estimator:
-    """The estimator of that name; a function is its own. Raises ConfigError for an unknown name."""
+    """Return the estimator of that name; a function passes unchanged. Raise ConfigError for an unknown name."""
     if callable(name):
         return name
     if name not in ESTIMATORS:
-        raise ConfigError(f"There is no advantage {name!r}; there are {', '.join(ESTIMATORS)}.")
+        raise ConfigError(
+            f"{name!r} is not an advantage estimator; estimators: {', '.join(ESTIMATORS)}."
+        )
     return ESTIMATORS[name]
 
 
@@ -126,7 +128,7 @@ def _rewards(rewards_G: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _all_same(rewards: NDArray[np.float64]) -> bool:
-    # Exactly, not by the deviation: the mean of equal floats may differ from them in the last bit.
+    # Compare exactly rather than by the deviation: the mean of equal floats may differ in the last bit.
     return bool((rewards == rewards[0]).all())
 
 
@@ -139,15 +141,15 @@ class GroupSamples:
 
     samples: list[TokenSample]
     rewards: list[float]
-    """Of the rollouts that did not fail."""
+    """Rewards of the rollouts that did not fail."""
     advantages: list[float]
-    """Of the same rollouts."""
+    """Advantages of the same rollouts."""
     failures: list[str]
-    """Why the others failed."""
+    """Reasons why the other rollouts failed."""
 
     @property
     def has_signal(self) -> bool:
-        """Whether any rollout is better than another: otherwise every gradient is zero."""
+        """Whether the rewards differ. If they are equal, every gradient is zero."""
         return any(self.advantages) or any(s.advantages is not None for s in self.samples)
 
 
@@ -156,10 +158,10 @@ def given_advantages(
     advantages_G: Sequence[float | None],
     healthy: Sequence[int],
 ) -> list[float] | None:
-    """The advantages that an environment gave to the healthy rollouts (by index) of a group; None when it did not.
+    """Return the advantages that an environment set on the healthy rollouts (by index) of a group; None without them.
 
-    Scoring a group writes reward minus mean where the environment gives nothing (the mean of all rollouts that did not
-    crash; older versions counted crashes as 0): the environment did not choose those, and the estimator replaces them.
+    Scoring a group writes reward minus mean where the environment sets nothing (the mean of all rollouts that did not
+    crash; older versions counted crashes as 0). The estimator replaces those values.
     """
     given = [own for n in healthy if (own := advantages_G[n]) is not None and math.isfinite(own)]
     if not given or len(given) < len(healthy):
@@ -180,9 +182,9 @@ def group_samples(
     env_id: str = "",
     on_drift: OnDrift = "fork",
 ) -> GroupSamples:
-    """The samples of the rollouts of one example.
+    """Return the samples of the rollouts of one example.
 
-    Failed rollouts count neither as samples nor in the baseline. Advantages that the environment gave (to all healthy
+    Failed rollouts give no samples and do not enter the baseline. Advantages that the environment set (on all healthy
     rollouts) replace the estimator's.
     """
     healthy = [index for index, output in enumerate(outputs) if failure_of(output) is None]

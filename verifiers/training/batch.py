@@ -1,4 +1,4 @@
-"""`Batch`: what a trainer steps on, and the figures of the step."""
+"""`Batch`: the input of one training step, and the metrics of the step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from verifiers.training.samples import TokenSample
 
 
 class Batch(NamedTuple):
-    """What a trainer steps on."""
+    """The input of one training step."""
 
     step: int
-    """Batches taken so far, this one included; it goes on after resuming."""
+    """Number of batches taken so far, including this one. It continues after a resume."""
     version: int
-    """The policy version when the batch was taken."""
+    """Policy version at the time the batch was taken."""
     samples: list[TokenSample]
     entries: list[Entry]
     """The groups, oldest first; `entry.outcome` is a `GroupOutcome`."""
     metrics: dict[str, float]
-    """Figures of this step, by names such as `reward/mean` and `cancelled/stale`."""
+    """Metrics of this step, by names such as `reward/mean` and `cancelled/stale`."""
 
 
 def batch_metrics(

@@ -1,7 +1,7 @@
-"""Which example comes next: pools by how often the policy solves it, and a mixture of environments.
+"""Select the next example: pools by past success of the policy, and a mixture of environments.
 
-An example is easy, normal or hard by its past mean reward; one that was never tried is normal. Without a mixture of
-pools or environments, examples come in one shuffled order, again and again, each once an epoch.
+An example is easy, normal or hard by its past mean reward; an untried example is normal. Without a mixture of pools
+or environments, examples come in one shuffled order, once per epoch.
 Source: online difficulty filtering in INTELLECT-3, https://arxiv.org/abs/2512.16144.
 """
 
@@ -19,7 +19,7 @@ from verifiers.errors import ConfigError
 
 
 class Difficulty(StrEnum):
-    """How the policy does on an example."""
+    """Difficulty of an example for the current policy."""
 
     EASY = "easy"
     NORMAL = "normal"
@@ -27,7 +27,7 @@ class Difficulty(StrEnum):
 
 
 class DifficultyConfig(BaseModel):
-    """When an example is easy or hard, and how often each kind is drawn."""
+    """Thresholds of easy and hard examples, and the weights of the pools."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,10 +36,11 @@ class DifficultyConfig(BaseModel):
     hard_up_to: float = 0.2
     """Examples with at most this mean reward are hard."""
     mixture: dict[Difficulty, float] = Field(default_factory=dict)
-    """Weight of each pool, as in {"easy": 0.1, "normal": 0.8, "hard": 0.1}; a pool with weight 0 is drawn only when the
-    others are empty. Empty: pools are counted, and not used."""
+    """Weight of each pool, as in {"easy": 0.1, "normal": 0.8, "hard": 0.1}. A pool with weight 0 is drawn only when
+    the others are empty. With an empty mapping, pools are counted but not used.
+    """
     newest_weight: float = Field(default=0.5, gt=0, le=1)
-    """Weight of an example's newest group in its mean reward; 1 forgets all groups before."""
+    """Weight of an example's newest group in its mean reward; 1 ignores all earlier groups."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,12 +56,12 @@ def check_weights(name: str, weights: Mapping[Any, float]) -> None:
     """Raise ValueError unless the weights are empty, or at least 0 with a positive sum."""
     if weights and (min(weights.values()) < 0 or not sum(weights.values()) > 0):
         raise ValueError(
-            f"{name}={dict(weights)}: weights must be at least 0, and one of them above it"
+            f"{name}={dict(weights)}: weights must be at least 0, and at least one of them positive"
         )
 
 
 class ExampleSampler:
-    """Draws examples by number. `env_names[i]` is the environment of example i, "" where there is only one."""
+    """Draws examples by number. `env_names[i]` is the environment of example i, "" if there is only one."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class ExampleSampler:
         self._mean_rewards: dict[int, float] = {}
         order = list(range(len(self._env_names)))
         self._random.shuffle(order)
-        # One line for each environment with a weight of its own and each pool that is drawn on its own.
+        # One queue per environment with a separate weight and per pool that is drawn separately.
         self._lines: dict[tuple[str, Difficulty], deque[int]] = {}
         for example in order:
             self._lines.setdefault(self._line_of(example), deque()).append(example)
@@ -94,24 +95,24 @@ class ExampleSampler:
         return len(self._env_names)
 
     def draw(self) -> int:
-        """The next example."""
+        """Return the next example."""
         while True:
             line = self._lines[self._choose()]
             example = line.popleft()
             own = self._line_of(example)
             self._lines.setdefault(own, deque()).append(example)
-            # Examples change their pool where they stand and move when they are met: an update then costs nothing.
+            # An example that changed its pool moves when it is drawn, so that an update costs nothing.
             if self._lines[own] is line:
                 return example
 
     def observe(self, example: int, mean_reward: float) -> None:
-        """Take the mean reward of a finished group of the example into account."""
+        """Record the mean reward of a finished group of the example."""
         before = self._mean_rewards.get(example)
         weight = self._difficulty.newest_weight if before is not None else 1.0
         self._mean_rewards[example] = weight * mean_reward + (1 - weight) * (before or 0.0)
 
     def difficulty_of(self, example: int) -> Difficulty:
-        """The pool an example belongs to now."""
+        """Return the current pool of an example."""
         mean = self._mean_rewards.get(example)
         if mean is None:
             return Difficulty.NORMAL
@@ -120,7 +121,7 @@ class ExampleSampler:
         return Difficulty.HARD if mean <= self._difficulty.hard_up_to else Difficulty.NORMAL
 
     def pool_sizes(self) -> dict[Difficulty, int]:
-        """How many examples each pool has now."""
+        """Return the number of examples in each pool."""
         sizes = dict.fromkeys(Difficulty, 0)
         for example in self._mean_rewards:
             sizes[self.difficulty_of(example)] += 1
@@ -149,7 +150,7 @@ class ExampleSampler:
     # ------------------------------------------------------------------------------------------ resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what is drawn next, as JSON values."""
+        """Return the whole state that decides the next draws, as JSON values."""
         version, internal, gauss = self._random.getstate()
         return {
             "examples": len(self),
@@ -159,17 +160,17 @@ class ExampleSampler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises ConfigError when the examples are others."""
+        """Restore the state of `state_dict`. Raise ConfigError if the examples differ."""
         if state["examples"] != len(self):
             raise ConfigError(
-                f"The saved state is of {state['examples']} examples, the environment has {len(self)}. "
+                f"The saved state has {state['examples']} examples, but the environment has {len(self)}. "
                 "Resume with the same environment and number of examples."
             )
         version, internal, gauss = state["random"]
         self._random.setstate((version, tuple(internal), gauss))
         self._mean_rewards = dict(state["mean_rewards"])
         self._lines = {}
-        # Weights may have changed since: every example goes into the line it belongs to now, in the saved order.
+        # Weights may have changed since: every example goes into the queue it belongs to now, in the saved order.
         for _, _, line in state["lines"]:
             for example in line:
                 self._lines.setdefault(self._line_of(example), deque()).append(example)

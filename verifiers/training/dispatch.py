@@ -1,4 +1,4 @@
-"""`Dispatch`: what the source does next, as a state machine without time, tasks or network.
+"""`Dispatch`: the decisions of the source, as a state machine without time, tasks or network.
 
 A group is the rollouts of one example. Its life:
 
@@ -6,8 +6,8 @@ A group is the rollouts of one example. Its life:
       │        │          │
       └────────┴──────────┴────► cancellation          with a reason: see `CancelReason`
 
-Every group that is begun ends exactly once, as a batch entry, an evaluation result or a cancellation; every rollout
-that is started ends exactly once, by `finished` or by `aborted`. A batch never holds a group begun more than
+Every started group ends exactly once, as a batch entry, an evaluation result or a cancellation. Every started rollout
+ends exactly once, by `finished` or by `aborted`. A batch never holds a group that was started more than
 `max_off_policy_steps` policy versions ago.
 """
 
@@ -30,7 +30,7 @@ from verifiers.training.dispatch_events import (
 
 @dataclass(frozen=True)
 class DispatchLimits:
-    """The numbers that `Dispatch` obeys; `SourceConfig` explains them."""
+    """The parameters of `Dispatch`; `SourceConfig` explains them."""
 
     groups_per_batch: int
     rollouts_per_group: int
@@ -65,7 +65,7 @@ class Tally:
     groups_begun: int = 0
     entries: int = 0
     evaluations: int = 0
-    """Groups of evaluations that finished."""
+    """Finished groups of evaluations."""
     cancelled: Counter[str] = field(default_factory=Counter)
     rollouts_started: int = 0
     rollouts_finished: int = 0
@@ -75,7 +75,7 @@ class Tally:
 
 
 class Dispatch:
-    """See the module. Methods that must stop rollouts return their tickets; each then still ends by `aborted`."""
+    """See the module. Methods that stop rollouts return tickets; each of these rollouts then ends by `aborted`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Dispatch:
         self.tally = Tally()
         self.is_closed = False
         self.cancellations: list[Cancellation] = []
-        """Since they were last taken by `take_cancellations`."""
+        """Cancellations since the last call of `take_cancellations`."""
         self._healthy = [True] * endpoint_count
         self._next_endpoint = 0
         self._next_number = 0
@@ -101,15 +101,15 @@ class Dispatch:
         self._open_for_training = 0
         self._open_rollouts_ahead = 0
         self._startable: deque[_Group] = deque()
-        """Groups that may have rollouts to start; checked when they come up."""
+        """Groups that may have rollouts to start; checked when they reach the front."""
         self._evaluation_queue: deque[tuple[int, int, list[Any]]] = deque()
         self._ready: deque[_Group] = deque()
 
-    # ------------------------------------------------------------------------------------------ what is
+    # ------------------------------------------------------------------------------------------ current state
 
     @property
     def in_flight(self) -> int:
-        """Rollouts started and not ended, those being aborted included: they still use an endpoint."""
+        """Number of rollouts started and not ended. Rollouts being aborted count: they still use an endpoint."""
         return len(self._in_flight)
 
     @property
@@ -124,21 +124,22 @@ class Dispatch:
 
     @property
     def training_groups(self) -> int:
-        """Groups begun for training that have not ended."""
+        """Training groups that were started and have not ended."""
         return len(self._ready) + self._open_for_training
 
     @property
     def rollouts_ahead(self) -> int:
-        """Rollouts that training groups still miss, and all of those groups that miss none.
+        """Number of rollouts that training groups still miss, plus all rollouts of complete groups.
 
-        What waits for a long rollout is not counted: it takes no room, and the trainer cannot have it yet.
+        A finished rollout that waits for a sibling is not counted: it uses no slot, and the trainer cannot have it
+        yet.
         """
         return self._open_rollouts_ahead + len(self._ready) * self.limits.rollouts_per_group
 
     # ------------------------------------------------------------------------------------------ starting
 
     def next_start(self) -> Start | None:
-        """The next rollout to start, or None while there is nothing to start or no room."""
+        """Return the next rollout to start, or None without one or without a free slot."""
         if self.is_closed or len(self._in_flight) >= self.limits.max_in_flight:
             return None
         group = self._startable_group()
@@ -154,7 +155,7 @@ class Dispatch:
         return Start(ticket, group.number, group.example, index, endpoint, group.evaluation)
 
     def _startable_group(self) -> _Group | None:
-        # A begun group is finished first: its siblings share a prompt, and the older it gets the nearer it is to stale.
+        # Started groups come first: their rollouts share a prompt, and older groups are closer to being stale.
         while self._startable:
             group = self._startable[0]
             if group.number in self._open and group.waiting:
@@ -218,7 +219,7 @@ class Dispatch:
         return self._round_robin() if any(self._healthy) else None
 
     def set_healthy(self, endpoint: int, healthy: bool) -> None:
-        """Whether rollouts may be sent to an endpoint; those that are there already are not touched."""
+        """Allow or stop sending rollouts to an endpoint. Rollouts in flight there are not affected."""
         self._healthy[endpoint] = healthy
 
     def healthy_endpoints(self) -> list[bool]:
@@ -228,9 +229,9 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------ ending
 
     def finished(self, ticket: int, result: Any, *, retry: bool = False) -> int | None:
-        """A rollout has ended with a result. Gives its group's number when that is now complete: `settle` it.
+        """Record the result of a rollout. Return its group's number if the group is now complete: call `settle` for it.
 
-        With `retry` it is started again while attempts are left.
+        With `retry` the rollout is started again while attempts are left.
         """
         group, index = self._in_flight.pop(ticket)
         if group.number not in self._open:
@@ -250,7 +251,7 @@ class Dispatch:
         return group.number if group.missing == 0 else None
 
     def aborted(self, ticket: int) -> None:
-        """A rollout was stopped. If its group goes on, it is started again."""
+        """Record that a rollout was stopped. If its group continues, the rollout is started again."""
         group, index = self._in_flight.pop(ticket)
         self.tally.rollouts_aborted += 1
         if group.number in self._open:
@@ -259,16 +260,16 @@ class Dispatch:
             self._startable.appendleft(group)
 
     def example_of(self, number: int) -> int:
-        """The example of an open group."""
+        """Return the example of an open group."""
         return self._open[number].example
 
     def evaluation_of(self, number: int) -> int | None:
-        """The evaluation an open group belongs to."""
+        """Return the evaluation that an open group belongs to."""
         group = self._open.get(number)
         return None if group is None else group.evaluation
 
     def results_of(self, number: int) -> list[Any] | None:
-        """The results of a complete group, in rollout order; None when it was cancelled meanwhile."""
+        """Return the results of a complete group, in rollout order; None if it was cancelled meanwhile."""
         group = self._open.get(number)
         return None if group is None else group.results
 
@@ -280,10 +281,10 @@ class Dispatch:
         mean_reward: float | None = None,
         cancel: tuple[CancelReason, str] | None = None,
     ) -> EvaluationEnd | None:
-        """Say what a complete group has become: ready for a batch, or cancelled.
+        """Record the outcome of a complete group: ready for a batch, or cancelled.
 
-        `mean_reward` goes into the example's difficulty. For a group of an evaluation, the end of it is given back.
-        Does nothing for a group that was cancelled meanwhile.
+        `mean_reward` updates the example's difficulty. For a group of an evaluation, return the end of the group. A
+        group that was cancelled meanwhile is ignored.
         """
         group = self._open.get(number)
         if group is None:
@@ -312,7 +313,7 @@ class Dispatch:
         )
 
     def take_cancellations(self) -> list[Cancellation]:
-        """The groups cancelled since the last call."""
+        """Return the groups cancelled since the last call."""
         taken, self.cancellations = self.cancellations, []
         return taken
 
@@ -320,13 +321,13 @@ class Dispatch:
 
     @property
     def oldest_allowed(self) -> int:
-        """Tokens of older versions may not be trained on."""
+        """Oldest policy version whose tokens may be trained on."""
         return self.version - self.limits.max_off_policy_steps
 
     def set_version(self, version: int) -> list[int]:
-        """There is a new policy. Gives the tickets to abort: rollouts of groups that have become too old.
+        """Record a new policy version and return the tickets to abort: rollouts of groups that are now too old.
 
-        Raises ValueError when the version goes back.
+        Raise ValueError when the version decreases.
         """
         if version < self.version:
             raise ValueError(f"The policy version went back from {self.version} to {version}.")
@@ -334,7 +335,7 @@ class Dispatch:
         return self.drop_stale(version)
 
     def drop_stale(self, version: int) -> list[int]:
-        """Cancel what will be too old once `version` is there; gives the tickets to abort. See `set_version`."""
+        """Cancel the groups that will be too old at `version` and return the tickets to abort. See `set_version`."""
         if self.limits.on_stale == "mask":
             return []
         oldest = version - self.limits.max_off_policy_steps
@@ -342,7 +343,7 @@ class Dispatch:
         queued = [g for g in self._ready if g.version < oldest]
         for group in [*stale, *queued]:
             self._cancel(
-                group, CancelReason.STALE, f"begun by version {group.version}, now {version}"
+                group, CancelReason.STALE, f"started by version {group.version}, now {version}"
             )
         if queued:
             self._ready = deque(g for g in self._ready if g.version >= oldest)
@@ -353,10 +354,10 @@ class Dispatch:
         return [t for t, (group, _) in self._in_flight.items() if group.number in numbers]
 
     def take_batch(self, adjust: Callable[[Any, int], Any] | None = None) -> list[Entry] | None:
-        """The oldest ready groups as a batch; None while there are too few.
+        """Return the oldest ready groups as a batch; None while there are too few.
 
-        With `on_stale="mask"`, `adjust(outcome, version)` is asked for what is left of each group whose beginning is
-        too old (None: nothing, the group is cancelled as stale).
+        With `on_stale="mask"`, `adjust(outcome, version)` returns the remaining part of each group that started too
+        early (None: nothing remains, and the group is cancelled as stale).
         """
         if self.limits.on_stale == "mask" and adjust is not None:
             self._adjust(adjust)
@@ -384,9 +385,9 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------ evaluations, closing
 
     def add_evaluation(self, evaluation: int, groups: Mapping[int, list[Any]]) -> None:
-        """Play examples for an evaluation before more training groups are begun.
+        """Play examples for an evaluation before more training groups are started.
 
-        `groups`: by example, the results of its rollouts, None (at least one) for a rollout to play.
+        `groups`: by example, the results of its rollouts, with None (at least one) for each rollout to play.
         """
         self._evaluation_queue.extend((evaluation, *group) for group in groups.items())
 
@@ -399,15 +400,15 @@ class Dispatch:
         return found
 
     def drop_evaluation(self, evaluation: int) -> list[int]:
-        """Give an evaluation up: its groups are cancelled. Gives the tickets to abort."""
+        """End an evaluation early: its groups are cancelled. Return the tickets to abort."""
         self._evaluation_queue = deque(e for e in self._evaluation_queue if e[0] != evaluation)
         dropped = [g for g in self._open.values() if g.evaluation == evaluation]
         for group in dropped:
-            self._cancel(group, CancelReason.CLOSED, "the evaluation was given up")
+            self._cancel(group, CancelReason.CLOSED, "the evaluation was ended early")
         return self._tickets_of(dropped)
 
     def close(self) -> list[int]:
-        """End everything: all groups are cancelled. Gives the tickets to abort."""
+        """End everything: all groups are cancelled. Return the tickets to abort."""
         self.is_closed = True
         self._evaluation_queue.clear()
         groups = [*self._open.values(), *self._ready]
@@ -419,10 +420,10 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------ resuming
 
     def state_dict(self, encode: Callable[[Any], Any]) -> dict[str, Any]:
-        """Everything needed to go on, as JSON values: `encode` turns results and outcomes into such.
+        """Return everything needed to continue, as JSON values. `encode` converts results and outcomes.
 
-        Rollouts in flight, and results that `encode` gives None for, will be played again. Evaluations are not in it:
-        see `evaluation_results`.
+        Rollouts in flight, and results that `encode` maps to None, will be played again. Evaluations are not
+        included: see `evaluation_results`.
         """
         return {
             "version": self.version,
@@ -443,12 +444,12 @@ class Dispatch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], decode: Callable[[Any], Any]) -> list[int]:
-        """Go on where `state_dict` was taken; only before the first start.
+        """Restore the state of `state_dict`, before the first start only.
 
-        Gives the numbers of groups that are complete: `settle` them.
+        Return the numbers of complete groups: call `settle` for them.
         """
         if self._next_ticket or self._next_number:
-            raise RuntimeError("A state is loaded before the first rollout is started.")
+            raise RuntimeError("Load a state before the first rollout is started.")
         self.version = state["version"]
         self._next_number = state["next_number"]
         self._next_endpoint = state["next_endpoint"]
@@ -467,7 +468,7 @@ class Dispatch:
             group = self._restored(saved, [])
             group.outcome = decode(saved["outcome"])
             self._ready.append(group)
-        # Begun again, as far as the tally goes, are only the rollouts that were under way.
+        # Only the rollouts that were in flight count as started again.
         self.tally.rollouts_started = self.tally.rollouts_finished + self.tally.rollouts_aborted
         self.tally.rollouts_started += self.tally.rollouts_retried
         self.set_version(self.version)

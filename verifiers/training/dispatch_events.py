@@ -1,4 +1,4 @@
-"""What `Dispatch` says: rollouts to start, and how groups ended."""
+"""Values that `Dispatch` returns: rollouts to start, and how groups ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 
 class CancelReason(StrEnum):
-    """Why a group did not become part of a batch."""
+    """Reasons why a group did not become part of a batch."""
 
     STALE = "stale"
-    """A policy too many versions old had begun it."""
+    """The policy version that started the group is too old."""
     NO_SIGNAL = "no_signal"
-    """All its rollouts did equally well, so none has an advantage."""
+    """All rollouts have the same reward, so none has an advantage."""
     FAILED = "failed"
-    """Too few of its rollouts came back healthy."""
+    """Too few rollouts of the group succeeded."""
     CLOSED = "closed"
     """The source was closed."""
 
@@ -23,14 +23,14 @@ class Start(NamedTuple):
     """A rollout to start now."""
 
     ticket: int
-    """Names the rollout in `finished` and `aborted`."""
+    """Identifies the rollout in `finished` and `aborted`."""
     group: int
     example: int
     rollout_index: int
     endpoint: int
-    """Which endpoint to ask; all rollouts of a group ask the same, whose prefix cache then holds their prompt."""
+    """Endpoint of the rollout. All rollouts of a group use the same one, whose prefix cache then holds their prompt."""
     evaluation: int | None
-    """The evaluation it belongs to, None for training."""
+    """The evaluation that the rollout belongs to, None for training."""
 
 
 class Cancellation(NamedTuple):
@@ -49,9 +49,9 @@ class Entry(NamedTuple):
     group: int
     example: int
     version: int
-    """The policy version when its first rollout was started."""
+    """Policy version when the group's first rollout was started."""
     outcome: Any
-    """What `settle` was given."""
+    """The argument of `settle`."""
 
 
 class EvaluationEnd(NamedTuple):

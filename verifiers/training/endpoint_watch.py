@@ -1,4 +1,4 @@
-"""Endpoints that cannot be reached, or do not have the policy's weights, get no rollouts until that has changed."""
+"""Take endpoints out of use while they are unreachable or lack the policy's weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from verifiers.training.policy import PolicyEndpoint
 logger = logging.getLogger(__name__)
 
 HEALTH_INTERVAL_S = 1.0
-"""How often an endpoint that could not be reached is asked whether it is back."""
+"""Seconds between two checks of an unreachable endpoint."""
 
 
 class SourceStalled(Error, RuntimeError):
-    """The source works and nothing comes of it: no endpoint answers, all rollouts fail, or none teaches."""
+    """The source produces nothing: no endpoint answers, all rollouts fail, or no group has different rewards."""
 
 
 class EndpointWatch:
@@ -46,18 +46,18 @@ class EndpointWatch:
         self._spawn = spawn
         self._on_back = on_back
         self._wanted: list[int | None] = [None] * len(endpoints)
-        """Version of the weights that the source gave each endpoint; None when someone else gives them."""
+        """Version of the weights that the source sent to each endpoint; None when another program sends them."""
         self._missed: set[int] = set()
-        """Endpoints that did not take the last weights, as far as is known."""
+        """Endpoints that are known not to have the last weights."""
 
     # ------------------------------------------------------------------------------------------ weights
 
     def take_update(
         self, results: Sequence[InferenceAdminError | None], version: int
     ) -> UpdateFailed | None:
-        """Use the endpoints that took the weights, and no others; `results`: of `update_all`. Gives what went wrong.
+        """Use only the endpoints that have the new weights; `results`: of `update_all`. Return the failures.
 
-        When none took them nothing changes: all have the same old ones.
+        If no endpoint has them, nothing changes: all have the same old weights.
         """
         ends = list(zip(self._endpoints, results, strict=True))
         failed = {endpoint.url: str(result) for endpoint, result in ends if result is not None}
@@ -73,7 +73,7 @@ class EndpointWatch:
         return UpdateFailed(failed, updated) if failed else None
 
     def take_version(self, version: int) -> None:
-        """Someone else has given all endpoints the weights of this version."""
+        """Record that another program has sent the weights of this version to all endpoints."""
         self._wanted = [None] * len(self._endpoints)
         for index in self._missed:
             self._dispatch.set_healthy(index, True)
@@ -84,24 +84,26 @@ class EndpointWatch:
     # ------------------------------------------------------------------------------------------ reachability
 
     def note(self, endpoint: int, error: Any) -> None:
-        """A rollout on this endpoint failed; an endpoint without administration cannot be asked and stays in use."""
+        """Record a failed rollout on this endpoint. An endpoint without administration routes cannot be checked and
+        stays in use.
+        """
         admin = self._endpoints[endpoint].admin
         if admin is None or not self._dispatch.healthy_endpoints()[endpoint]:
             return
         if any(isinstance(link, EndpointUnavailable) for link in error_chain(error)):
-            logger.warning("%s cannot be reached and is left out: %s", admin.url, error)
+            logger.warning("%s cannot be reached and is not used: %s", admin.url, error)
             self._dispatch.set_healthy(endpoint, False)
             self._spawn(self._watch, endpoint, admin)
 
     async def _watch(self, endpoint: int, admin: InferenceAdmin) -> None:
-        """Wait until it is back. Raises SourceStalled when none of the endpoints was there for the time limit."""
+        """Wait until the endpoint is back. Raise SourceStalled if no endpoint was available for the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while (missing := self._missing(endpoint, await admin.status())) is not None:
             if any(self._dispatch.healthy_endpoints()):
                 deadline = time.monotonic() + self._timeout_s
             elif time.monotonic() >= deadline:
                 raise SourceStalled(
-                    f"No endpoint answered for {self._timeout_s:g} s; the last word: {missing}"
+                    f"No endpoint answered for {self._timeout_s:g} s; last error: {missing}"
                 )
             await asyncio.sleep(min(HEALTH_INTERVAL_S, self._timeout_s))
         logger.info("%s answers again", admin.url)
@@ -110,9 +112,9 @@ class EndpointWatch:
         self._on_back()
 
     def _missing(self, endpoint: int, status: ServerStatus) -> str | None:
-        """Why an endpoint cannot be used, None when it can: it is up, and has the weights that it was given.
+        """Return why an endpoint cannot be used, None if it can: it is up, and has the weights that it received.
 
-        A server that was restarted has those it began with; one that does not say which it has is believed, unless it
+        A restarted server has its initial weights. A server that does not report its version is trusted unless it
         missed an update.
         """
         if not status.is_healthy:
@@ -124,4 +126,4 @@ class EndpointWatch:
             return None
         own = "older weights" if status.version is None else f"weights of version {status.version}"
         url = self._endpoints[endpoint].url
-        return f"{url} is up with {own}, and the policy has version {wanted}: it waits for the next update"
+        return f"{url} is up with {own}, but the policy has version {wanted}: it waits for the next update"

@@ -1,4 +1,4 @@
-"""Samples and rollouts in the formats that trainers read: JSONL, Arrow, Parquet, and rows for SFT and preferences."""
+"""Export samples and rollouts for trainers: JSONL, Arrow, Parquet, and rows for SFT and preferences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCALARS = (
 
 
 def sample_row(sample: TokenSample) -> dict[str, Any]:
-    """A sample as plain lists and scalars. `advantages` is filled for every token."""
+    """Return a sample as plain lists and scalars. `advantages` has a value for every token."""
     row: dict[str, Any] = {"token_ids": sample.token_ids.tolist(), "mask": sample.mask.tolist()}
     row["logprobs"] = sample.logprobs.tolist()
     row["advantages"] = sample.token_advantages().tolist()
@@ -39,7 +39,7 @@ def sample_row(sample: TokenSample) -> dict[str, Any]:
 
 
 def sample_from_row(row: Mapping[str, Any]) -> TokenSample:
-    """The sample of a row of `sample_row`. What trainers do not read (`spans`, images) is not in a row."""
+    """Return the sample of a row of `sample_row`. Rows omit fields that trainers do not read (`spans`, images)."""
     mask = np.array(row["mask"], bool)
     advantages = np.array(row["advantages"], np.float32)
     own = advantages[mask]
@@ -55,7 +55,7 @@ def sample_from_row(row: Mapping[str, Any]) -> TokenSample:
 
 
 def write_jsonl(samples: Iterable[TokenSample], path: str | Path) -> int:
-    """One sample a line; gives how many. The file appears whole or not at all."""
+    """Write one sample per line and return the number of samples. The file is written atomically."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.tmp")
     count = 0
@@ -68,17 +68,19 @@ def write_jsonl(samples: Iterable[TokenSample], path: str | Path) -> int:
 
 
 def read_jsonl(path: str | Path) -> Iterator[TokenSample]:
-    """The samples of a file that `write_jsonl` wrote."""
+    """Return the samples of a file written by `write_jsonl`."""
     with Path(path).open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield sample_from_row(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                raise SampleError(f"{path}, line {number} is no sample: {error!r}") from error
+                raise SampleError(
+                    f"{path}, line {number} is not a valid sample: {error!r}"
+                ) from error
 
 
 def to_arrow(samples: Sequence[TokenSample]) -> pa.Table:
-    """A table with a row a sample: int32, bool and float32 lists, no decimal text."""
+    """Return a table with one row per sample: int32, bool and float32 lists."""
     import pyarrow as pa
 
     schema = pa.schema(
@@ -106,7 +108,7 @@ def to_arrow(samples: Sequence[TokenSample]) -> pa.Table:
             columns[name].append(stream)
         for name in _SCALARS:
             columns[name].append(getattr(sample, name))
-    # Ids of examples are integers in one environment and text in the next; a table has one type.
+    # Example ids are integers in one environment and text in another; a table needs one type.
     columns["example_id"] = [None if i is None else str(i) for i in columns["example_id"]]
     return pa.table(
         {name: pa.array(columns[name], schema.field(name).type) for name in columns}, schema
@@ -114,7 +116,7 @@ def to_arrow(samples: Sequence[TokenSample]) -> pa.Table:
 
 
 def write_parquet(samples: Sequence[TokenSample], path: str | Path) -> None:
-    """`to_arrow` as a Parquet file, which appears whole or not at all."""
+    """Write `to_arrow` as a Parquet file, atomically."""
     import pyarrow.parquet as pq
 
     path = Path(path)
@@ -124,7 +126,7 @@ def write_parquet(samples: Sequence[TokenSample], path: str | Path) -> None:
 
 
 def read_parquet(path: str | Path) -> list[TokenSample]:
-    """The samples of a Parquet file; `example_id` comes back as text."""
+    """Return the samples of a Parquet file; `example_id` is text."""
     import pyarrow.parquet as pq
 
     return [sample_from_row(row) for row in pq.read_table(path).to_pylist()]
@@ -136,10 +138,10 @@ def read_parquet(path: str | Path) -> list[TokenSample]:
 def sft_rows(
     outputs: Iterable[Mapping[str, Any]], *, min_reward: float | None = None
 ) -> list[dict[str, Any]]:
-    """Rows `{"prompt", "completion", "tools", "reward"}` for supervised fine-tuning on rollouts that did well.
+    """Return rows `{"prompt", "completion", "tools", "reward"}` for supervised fine-tuning on successful rollouts.
 
-    `min_reward` keeps rewards of at least that much. Failed rollouts are left out, and so are truncated ones: their
-    answers have no end. The shape is TRL's conversational prompt-completion format.
+    `min_reward` keeps rewards of at least that value. Failed rollouts are left out, and so are truncated ones, whose
+    responses are incomplete. The format is TRL's conversational prompt-completion format.
     """
     rows = []
     for output in outputs:
@@ -161,9 +163,9 @@ def sft_rows(
 def preference_rows(
     outputs: Iterable[Mapping[str, Any]], *, min_margin: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Rows `{"prompt", "chosen", "rejected", "margin"}`: the best against the worst rollout of every example.
+    """Return rows `{"prompt", "chosen", "rejected", "margin"}`: the best against the worst rollout of every example.
 
-    Examples whose rewards differ by `min_margin` or less give none. The shape is TRL's conversational format.
+    Examples whose rewards differ by `min_margin` or less give no row. The format is TRL's conversational format.
     """
     by_example: dict[Any, list[Mapping[str, Any]]] = {}
     for output in outputs:
@@ -187,10 +189,10 @@ def preference_rows(
 
 
 def to_dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset:
-    """Rows of `sft_rows` or `preference_rows` as a `datasets.Dataset`.
+    """Return rows of `sft_rows` or `preference_rows` as a `datasets.Dataset`.
 
-    Messages get the same keys in every row, since Arrow has one schema: `role`, `content`, and what any of them has.
-    Tool definitions are JSON text for the same reason.
+    Messages get the same keys in every row, because Arrow has one schema: `role`, `content`, and all other keys in
+    use. Tool definitions are JSON text for the same reason.
     """
     from datasets import Dataset
 

@@ -1,12 +1,13 @@
-"""Changing the weights of inference servers while they generate: pause, new weights, resume, LoRA, health.
+"""Change the weights of inference servers while they generate: pause, new weights, resume, LoRA, health.
 
-Two dialects, which the embedded endpoint speaks both:
+Two dialects; the embedded endpoint supports both:
 
     prime_rl   POST /pause  /update_weights {"weight_dir"}  /resume  /load_lora_adapter     (prime-rl's vLLM)
     vllm       POST /pause  /start_weight_update  /update_weights {"update_info"} …  /finish_weight_update  /resume
 
-Requests in flight are frozen by `pause(mode="keep")` and go on with the new weights: no work is lost, and a completion
-may hold tokens of several versions. Nothing is cached across versions, because requests carry `cache_salt(version)`.
+`pause(mode="keep")` freezes requests in flight, and they continue with the new weights: no work is lost, and a
+completion may hold tokens of several versions. Requests carry `cache_salt(version)`, so that no cached values are
+shared between versions.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from verifiers.rollouts.scope import shielded
 Dialect = Literal["prime_rl", "vllm"]
 PauseMode = Literal["keep", "abort", "wait"]
 Weights = str | Path | Sequence[Mapping[str, Any]]
-"""A folder the server can read, or, for vLLM's transfer engines, the `update_info` of every part in order."""
+"""A folder that the server can read or, for vLLM's transfer engines, the `update_info` of every part in order."""
 
 
 def cache_salt(version: int) -> str:
-    """The prefix-cache salt of a policy version: keys and values of older weights are never reused."""
+    """Return the prefix-cache salt of a policy version: keys and values of older weights are never reused."""
     return f"policy-{version}"
 
 
 class InferenceAdminError(InfraError):
-    """An inference server could not be administered."""
+    """An administration request to an inference server failed."""
 
 
 class AdminUnavailable(InferenceAdminError):
-    """The server did not answer, or failed, after all attempts; trying later may help."""
+    """The server did not answer, or failed, after all attempts. A later attempt may succeed."""
 
 
 class AdminRefused(InferenceAdminError):
-    """The server refused: trying again with the same request cannot help."""
+    """The server refused the request. Repeating the same request cannot succeed."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, status)
@@ -56,7 +57,7 @@ class AdminRefused(InferenceAdminError):
 
 
 class UpdateFailed(InferenceAdminError):
-    """Some servers did not take the new weights; `failures` says which and why, `updated` which did."""
+    """Some servers do not have the new weights; `failures` holds their reasons, `updated` the others."""
 
     def __init__(self, failures: Mapping[str, str], updated: Sequence[str]) -> None:
         super().__init__(dict(failures), list(updated))
@@ -72,32 +73,32 @@ class UpdateFailed(InferenceAdminError):
 
 
 class AdminConfig(BaseModel):
-    """How to talk to the administration of a server."""
+    """Settings for the administration of a server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dialect: Dialect = "prime_rl"
     request_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest wait for pause, resume, health."""
+    """Maximum seconds for pause, resume and health."""
     update_timeout_s: float = Field(default=1800.0, gt=0)
-    """Longest wait for one part of the weights to be loaded."""
+    """Maximum seconds for loading one part of the weights."""
     max_attempts: int = Field(default=4, ge=1)
-    """Attempts for a request that failed for reasons that may pass. Every request here may safely be repeated."""
+    """Maximum number of attempts for a request that failed temporarily. Every request here may safely be repeated."""
     first_wait_s: float = Field(default=0.5, ge=0)
-    """Longest wait before the second attempt; it doubles with each."""
+    """Maximum wait before the second attempt, in seconds; doubles with each attempt."""
 
 
 class ServerStatus(NamedTuple):
-    """What a server says about itself."""
+    """Status reported by a server."""
 
     is_healthy: bool
     version: int | None
-    """Version of its weights, None when it does not say."""
+    """Version of the server's weights, None if it does not report one."""
     detail: str
 
 
 class InferenceAdmin:
-    """Administration of one server. Use as an async context manager: it holds a connection.
+    """Administration of one server. Use it as an async context manager: it holds a connection.
 
     async with InferenceAdmin("http://127.0.0.1:8000") as admin:
         await admin.update_weights("weights/step_7", version=7)
@@ -128,7 +129,7 @@ class InferenceAdmin:
     # ------------------------------------------------------------------------------------------ health
 
     async def status(self) -> ServerStatus:
-        """Whether the server answers, and with which weights; never raises."""
+        """Return whether the server answers, and with which weights. Never raises."""
         try:
             await self._once("GET", "/health", None, self.config.request_timeout_s)
         except InferenceAdminError as error:
@@ -137,11 +138,11 @@ class InferenceAdmin:
             info = await self._once("GET", "/weight_info", None, self.config.request_timeout_s)
             version = int(info["weight_version"])
         except (InferenceAdminError, KeyError, TypeError, ValueError):
-            version = None  # prime-rl's server and older ones do not say
+            version = None  # prime-rl's server and older ones do not report a version
         return ServerStatus(True, version, "ok")
 
     async def wait_until_healthy(self, timeout_s: float, *, every_s: float = 0.5) -> ServerStatus:
-        """The status once the server is up. Raises AdminUnavailable when it is not after `timeout_s`."""
+        """Return the status once the server is up. Raise AdminUnavailable if it is not up after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not (status := await self.status()).is_healthy:
             if time.monotonic() >= deadline:
@@ -158,15 +159,15 @@ class InferenceAdmin:
         await self._request("POST", f"/pause?mode={mode}", None)
 
     async def resume(self) -> None:
-        """Go on generating; frozen requests go on where they were."""
+        """Continue generating. Frozen requests continue where they stopped."""
         await self._request("POST", "/resume", None)
 
     # ------------------------------------------------------------------------------------------ weights
 
     async def update_weights(self, weights: Weights, version: int, *, pause: bool = True) -> None:
-        """Load new weights; with `pause` generation is frozen meanwhile and always resumed.
+        """Load new weights. With `pause`, generation is frozen meanwhile and always resumed.
 
-        Raises AdminRefused when the server cannot use them: it goes on with the old ones.
+        Raise AdminRefused when the server cannot use them; it then keeps the old weights.
         """
         if not pause:
             await self.load_weights(weights, version)
@@ -184,21 +185,21 @@ class InferenceAdmin:
             except InferenceAdminError as error:
                 if failure is None:
                     raise
-                raise AdminUnavailable(f"{failure} Resuming failed, too: {error}") from failure
+                raise AdminUnavailable(f"{failure} Resuming failed as well: {error}") from failure
 
     async def load_weights(self, weights: Weights, version: int) -> None:
         """Load new weights without pausing; see `update_weights`."""
         if self.config.dialect == "prime_rl":
             if not isinstance(weights, str | Path):
                 raise AdminRefused(
-                    "prime-rl's route takes a folder; use dialect='vllm' for parts.", 400
+                    "prime-rl's route accepts a folder only; use dialect='vllm' for parts.", 400
                 )
-            # prime-rl ignores a version it does not know; the embedded endpoint stamps tokens with it.
+            # prime-rl ignores an unknown field `version`; the embedded endpoint labels tokens with it.
             body = {"weight_dir": str(weights), "version": version}
             await self._request("POST", "/update_weights", body, slow=True)
             return
         parts = [{"weight_dir": str(weights)}] if isinstance(weights, str | Path) else weights
-        # An update that was interrupted begins anew: parts must not be applied to half of another update.
+        # An interrupted update starts over: parts must not be added to half of another update.
         await self._retried(lambda: self._load_parts(parts, version))
 
     async def _load_parts(self, parts: Sequence[Mapping[str, Any]], version: int) -> None:
@@ -209,9 +210,9 @@ class InferenceAdmin:
         await self._once("POST", "/finish_weight_update", {"weight_version": str(version)}, slow)
 
     async def load_lora(self, name: str, folder: str | Path) -> None:
-        """Load an adapter, or replace the one of that name; requests then ask for the model `name`.
+        """Load an adapter, or replace the one of that name. Requests then use `name` as the model.
 
-        Raises AdminRefused when the server has no adapters.
+        Raise AdminRefused when the server does not support adapters.
         """
         body = {"lora_name": name, "lora_path": str(folder), "load_inplace": True}
         path = (
@@ -220,7 +221,7 @@ class InferenceAdmin:
         await self._request("POST", path, body, slow=True)
 
     async def unload_lora(self, name: str) -> None:
-        """Forget an adapter."""
+        """Unload an adapter."""
         await self._request("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     # ------------------------------------------------------------------------------------------ requests
@@ -269,7 +270,7 @@ async def _json(response: aiohttp.ClientResponse) -> Any:
     try:
         return await response.json(content_type=None)
     except ValueError:
-        return None  # vLLM answers some routes with nothing or with a word
+        return None  # vLLM answers some routes with an empty body or a plain word
 
 
 def _said(content: bytes) -> str:
@@ -281,9 +282,9 @@ def _said(content: bytes) -> str:
 async def update_all(
     admins: Sequence[InferenceAdmin], weights: Weights, version: int, *, pause: bool = True
 ) -> list[InferenceAdminError | None]:
-    """`update_weights` of several servers at once; why each failed, None for those that have the new weights.
+    """Call `update_weights` on several servers at once; return why each failed, None for those with the new weights.
 
-    All are resumed whatever happens.
+    All servers are resumed in any case.
     """
     results = await asyncio.gather(
         *(admin.update_weights(weights, version, pause=pause) for admin in admins),

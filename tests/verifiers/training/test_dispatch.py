@@ -397,7 +397,7 @@ def test_staleness_is_judged_where_groups_wait_not_only_where_they_start():
     assert machine.take_batch() is None
     [cancelled] = machine.take_cancellations()
     assert (cancelled.reason, cancelled.version) == (CancelReason.STALE, 0)
-    assert cancelled.detail == "begun by version 0, now 2"
+    assert cancelled.detail == "started by version 0, now 2"
 
 
 def test_generation_runs_ahead_only_so_far():

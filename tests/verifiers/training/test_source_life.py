@@ -54,7 +54,7 @@ class Life:
 
     def note(self, cancelled):
         # What closing cancels is in the state that was saved.
-        if cancelled.reason is not CancelReason.CLOSED or "given up" in cancelled.detail:
+        if cancelled.reason is not CancelReason.CLOSED or "ended early" in cancelled.detail:
             self.ended[cancelled.group] += 1
 
     async def run(self, restarts=4, actions=12):

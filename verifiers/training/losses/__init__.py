@@ -1,10 +1,10 @@
 """Policy losses as pure functions: numpy arrays or torch tensors in, `LossOutput` out.
 
-    streams   what all losses share: arguments, per-sequence sums, the log-ratio, diagnostics
+    streams   shared parts: arguments, per-sequence sums, the log-ratio, diagnostics
     policy    the losses
 
-A loss takes `[B, T]` (a row a sequence, padding masked out) or packed `[N]` with `sequence_ids` `[N]`. With tensors the
-result has a gradient with respect to `logprobs` only.
+A loss takes `[B, T]` (one row per sequence, padding masked out) or packed `[N]` with `sequence_ids` `[N]`. With
+tensors the result has a gradient with respect to `logprobs` only.
 """
 
 from verifiers.training.losses.policy import (

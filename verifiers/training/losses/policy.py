@@ -1,9 +1,9 @@
-"""The losses. In every formula r = π_train(token) / π_inference(token), A is the advantage, N the trained tokens.
+"""The losses. In every formula r = π_train(token) / π_inference(token), A is the advantage, N the count of trained tokens.
 
-Arguments of all: `logprobs` of the trainer now, `inference_logprobs` from when the tokens were sampled (both after the
-same temperature), `advantages` (one a token or one a sequence), `mask` (True where trained), `sequence_ids` for packed
-streams, and `token_count` to divide by instead of N: the trained tokens of the whole batch when it is computed in
-pieces, on several devices or in several micro-batches.
+Common arguments: `logprobs` of the current trainer, `inference_logprobs` from the time of sampling (both after the
+same temperature), `advantages` (one per token or one per sequence), `mask` (True where trained), `sequence_ids` for
+packed streams, and `token_count`, a divisor to use instead of N: the trained tokens of the whole batch when the batch
+is computed in parts, on several devices or in several micro-batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verifiers.training.losses.streams import (
 
 
 class Loss(Protocol):
-    """What every policy loss of this module looks like."""
+    """Signature of the policy losses of this module."""
 
     def __call__(
         self,
@@ -33,7 +33,7 @@ class Loss(Protocol):
         sequence_ids: Array | None = None,
         token_count: float | None = None,
     ) -> LossOutput:
-        """The loss and its metrics; see the module."""
+        """Return the loss and its metrics; see the module."""
         ...
 
 
@@ -51,8 +51,8 @@ def masked_importance_sampling(
 ) -> LossOutput:
     """-1/N Σ M(r)·A with M(r) = r inside [ratio_min, ratio_max] and 0 outside; IcePop.
 
-    A sequence with any ratio below `drop_below` is left out altogether. Masking, unlike clipping, gives tokens on
-    which trainer and sampler disagree no gradient at all, whichever way they disagree.
+    A sequence with any ratio below `drop_below` is left out completely. Unlike clipping, masking gives no gradient to
+    tokens on which trainer and sampler disagree, in either direction.
     Source: INTELLECT-3, https://arxiv.org/abs/2512.16144, equation 1 (0.5, 5, 1e-5); IcePop,
     https://arxiv.org/abs/2510.18855.
     """
@@ -99,9 +99,10 @@ def clip_higher(
     epsilon_low: float = 0.2,
     epsilon_high: float = 0.28,
 ) -> LossOutput:
-    """-1/N Σ min(r·A, clip(r, 1-ε_low, 1+ε_high)·A), over all tokens alike; DAPO.
+    """-1/N Σ min(r·A, clip(r, 1-ε_low, 1+ε_high)·A), averaged over all tokens; DAPO.
 
-    More room upwards lets unlikely tokens grow. Source: DAPO, https://arxiv.org/abs/2503.14476, sections 3.1 and 3.3.
+    A larger upper bound lets unlikely tokens grow. Source: DAPO, https://arxiv.org/abs/2503.14476, sections 3.1 and
+    3.3.
     """
     s = streams_of(logprobs, inference_logprobs, advantages, mask, sequence_ids)
     xp = s.xp
