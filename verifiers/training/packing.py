@@ -1,7 +1,7 @@
-"""Samples → micro-batches: several sequences end to end in one row, or one padded row a sequence.
+"""Samples → micro-batches: several sequences in one row, or one padded row per sequence.
 
-Index t of every stream describes token t, as in `TokenSample`. A model's logits at t predict token t + 1, so a trainer
-shifts once, where it computes log-probabilities: `token_logprobs` does.
+Index t of every stream describes token t, as in `TokenSample`. A model's logits at t predict token t + 1, so a
+trainer shifts once, where it computes log-probabilities: `token_logprobs` does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class PackingError(Error, ValueError):
-    """Samples do not fit the micro-batches asked for."""
+    """Samples do not fit the requested micro-batches."""
 
 
 @dataclass(slots=True, eq=False)
 class MicroBatch:
-    """S sequences end to end, N tokens; for attention kernels that take `cu_seqlens`."""
+    """S sequences in one row of N tokens, for attention kernels that take `cu_seqlens`."""
 
     input_ids: NDArray[np.int32]
     """`[N]`"""
@@ -38,27 +38,27 @@ class MicroBatch:
     inference_logprobs: NDArray[np.float32]
     """`[N]` 0.0 where not trained."""
     temperatures: NDArray[np.float32]
-    """`[N]` the temperature the token was sampled with."""
+    """`[N]` sampling temperature of the token."""
     versions: NDArray[np.int32]
-    """`[N]` policy version, `UNKNOWN_VERSION` where not sampled or not known."""
+    """`[N]` policy version; `UNKNOWN_VERSION` where not sampled or unknown."""
     sequence_ids: NDArray[np.int32]
-    """`[N]` from 0 to S - 1; what losses take for packed streams."""
+    """`[N]` from 0 to S - 1: the argument of losses for packed streams."""
     cu_seqlens: NDArray[np.int32]
-    """`[S + 1]` where sequences begin, and N. Padding at the end is a sequence of its own."""
+    """`[S + 1]` positions where sequences begin, and N. Padding at the end is a separate sequence."""
     sample_numbers: tuple[int, ...]
-    """Which of the samples given to `pack` these are; padding has none."""
+    """Indices of the samples in the list given to `pack`; padding has none."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     @property
     def max_seqlen(self) -> int:
-        """The longest sequence."""
+        """Length of the longest sequence."""
         return int(np.diff(self.cu_seqlens).max(initial=0))
 
     @property
     def trained_count(self) -> int:
-        """Tokens that are trained on."""
+        """Number of tokens that are trained on."""
         return int(self.mask.sum())
 
 
@@ -81,14 +81,14 @@ class PaddedBatch:
     temperatures: NDArray[np.float32]
     """`[B, T]` 1.0 in padding."""
     versions: NDArray[np.int32]
-    """`[B, T]` `UNKNOWN_VERSION` where not sampled or not known."""
+    """`[B, T]` `UNKNOWN_VERSION` where not sampled or unknown."""
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     @property
     def trained_count(self) -> int:
-        """Tokens that are trained on."""
+        """Number of tokens that are trained on."""
         return int(self.mask.sum())
 
 
@@ -100,12 +100,13 @@ def pack(
     multiple_of: int = 1,
     pad_id: int = 0,
 ) -> list[list[MicroBatch]]:
-    """Micro-batches of at most `max_tokens`, as many for each of `ranks` data-parallel workers.
+    """Return micro-batches of at most `max_tokens`, the same number for each of `ranks` data-parallel workers.
 
-    The longest samples are placed first, each into the first micro-batch with room (first-fit decreasing, at most 22 %
-    more micro-batches than the best packing). Where the number is not divisible, micro-batches of padding alone make
-    it so: every rank must take the same number of steps. `multiple_of` pads each to a multiple of that many tokens.
-    Raises PackingError for a sample longer than `max_tokens`: `TokenSample.cut` it, or leave it out.
+    The longest samples are placed first, each into the first micro-batch with room (first-fit decreasing, at most 22
+    % more micro-batches than the best packing). If their number is not divisible by `ranks`, micro-batches of padding
+    alone are added: every rank must take the same number of steps. `multiple_of` pads each micro-batch to a multiple
+    of that number of tokens. Raise PackingError for a sample longer than `max_tokens`: cut it with `TokenSample.cut`,
+    or leave it out.
     """
     if max_tokens < 1 or ranks < 1 or multiple_of < 1 or max_tokens % multiple_of:
         raise PackingError(
@@ -123,7 +124,7 @@ def pack(
         bins[place].append(number)
         room[place] -= length
     bins += [[] for _ in range(-len(bins) % ranks)]
-    # Heaviest first, there and back again: ranks then carry nearly the same number of tokens in every step.
+    # Heaviest first, in alternating order: ranks then have nearly the same number of tokens in every step.
     order = sorted(range(len(bins)), key=lambda n: -sum(len(samples[i]) for i in bins[n]))
     shares: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for index, number in enumerate(order):
@@ -180,7 +181,7 @@ def _versions(sample: TokenSample) -> NDArray[np.int32]:
 
 
 def pad(samples: Sequence[TokenSample], *, pad_id: int = 0, multiple_of: int = 1) -> PaddedBatch:
-    """The samples as rows, padded on the right to the longest, rounded up to `multiple_of`."""
+    """Return the samples as rows, padded on the right to the longest, rounded up to `multiple_of`."""
     if not samples:
         raise PackingError("There are no samples to pad.")
     lengths = [_checked_length(s, n, len(s)) for n, s in enumerate(samples)]
@@ -208,7 +209,7 @@ def pad(samples: Sequence[TokenSample], *, pad_id: int = 0, multiple_of: int = 1
 
 
 def tensors_of(batch: MicroBatch | PaddedBatch, device: Any = None) -> dict[str, Any]:
-    """The streams as torch tensors by name; ids are int64 as embeddings want them, `cu_seqlens` int32 as kernels do."""
+    """Return the streams as torch tensors by name; ids are int64 for embeddings, `cu_seqlens` int32 for kernels."""
     import torch  # pyright: ignore[reportMissingImports]
 
     streams = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "sample_numbers"}
@@ -220,11 +221,12 @@ def tensors_of(batch: MicroBatch | PaddedBatch, device: Any = None) -> dict[str,
 
 
 def token_logprobs(logits: Any, input_ids: Any, temperatures: Any = None) -> Any:
-    """Log-probability of every token given those before it: logits `[..., N, V]`, ids `[..., N]` → `[..., N]`.
+    """Return the log-probability of every token given earlier ones: logits `[..., N, V]`, ids `[..., N]` → `[..., N]`.
 
-    Index t describes token t; the first is 0.0, for nothing predicts it. In a packed row the first token of a later
-    sequence gets a meaningless value; no sample trains on it. `temperatures` `[..., N]` are those of the tokens, so
-    that the result compares with what the sampler said. The gradient flows to the logits.
+    Index t describes token t; index 0 is 0.0, because no token predicts it. In a packed row the first token of a
+    later sequence gets a meaningless value; no sample trains on it. `temperatures` `[..., N]` are the sampling
+    temperatures, so that the result is comparable with the sampler's log-probabilities. The gradient flows to the
+    logits.
     """
     import torch  # pyright: ignore[reportMissingImports]
 

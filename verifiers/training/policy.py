@@ -1,4 +1,4 @@
-"""A policy behind inference servers: clients that say which version sampled a token, and the administration."""
+"""A policy behind inference servers: clients that record the version of each sampled token, and the administration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from verifiers.types import Response
 class PolicyClient(OpenAIChatCompletionsTokenClient):
     """The token client of one inference server whose weights change.
 
-    Every sampled token carries a version: the server's own word (`token_versions`, the embedded endpoint), else the
-    version that was current when the request was sent, which is never newer than the truth. Requests carry a
-    prefix-cache salt of their version, unless `salts` is off for a server that does not know the field.
+    Every sampled token carries a version: the one that the server reports (`token_versions`, the embedded endpoint),
+    else the version at the time of the request, which is never newer than the real one. Requests carry a prefix-cache
+    salt of their version, unless `salts` is off for a server that does not support the field.
     """
 
     def __init__(self, client_or_config: Any, *, version: int = 0, salts: bool = True) -> None:
@@ -25,7 +25,7 @@ class PolicyClient(OpenAIChatCompletionsTokenClient):
         self.salts = salts
 
     def request_body(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The JSON body of a request, with the salt."""
+        """Return the JSON body of a request, with the salt."""
         body = super().request_body(*args, **kwargs)
         if self.salts:
             body.setdefault("cache_salt", cache_salt(self.version))
@@ -38,7 +38,7 @@ class PolicyClient(OpenAIChatCompletionsTokenClient):
         return payload
 
     def response_of(self, payload: Any) -> Response:
-        """An answer in the library's shape, its tokens with their versions."""
+        """Return a response in the library's format, its tokens with their versions."""
         response = super().response_of(payload)
         tokens = response["message"].get("tokens")
         if tokens is not None and "versions" not in tokens:
@@ -48,10 +48,10 @@ class PolicyClient(OpenAIChatCompletionsTokenClient):
 
 @dataclass(frozen=True, eq=False)
 class PolicyEndpoint:
-    """One inference server: the client that samples from it, and its administration if it can be changed."""
+    """One inference server: the client that samples from it, and its administration if its weights can be changed."""
 
     client: Any
-    """A `PolicyClient`; any other client works, but its tokens then carry no versions."""
+    """A `PolicyClient`. Any other client works as well, but its tokens carry no versions."""
     admin: InferenceAdmin | None = None
 
     @classmethod
@@ -64,9 +64,10 @@ class PolicyEndpoint:
         admin: AdminConfig | None = None,
         salts: bool = True,
     ) -> PolicyEndpoint:
-        """The server at `url`, its root or its `/v1`.
+        """Return the endpoint of the server at `url`, its root or its `/v1`.
 
-        `api_key_var` names the environment variable with the key for sampling; `api_key` is the key for administration.
+        `api_key_var` names the environment variable with the key for sampling; `api_key` is the key for
+        administration.
         """
         root = url.rstrip("/").removesuffix("/v1")
         fields = {"client_type": "openai_chat_completions_token", "api_base_url": f"{root}/v1"}
@@ -77,10 +78,10 @@ class PolicyEndpoint:
 
     @property
     def url(self) -> str:
-        """The server's root, or what the client is when the server is not administered."""
+        """Root URL of the server, or the client's name for a server without administration."""
         return self.admin.url if self.admin is not None else type(self.client).__name__
 
     def set_version(self, version: int) -> None:
-        """The server now has the weights of this version."""
+        """Record that the server now has the weights of this version."""
         if isinstance(self.client, PolicyClient):
             self.client.version = version

@@ -1,17 +1,17 @@
 """A `RolloutSource` over HTTP: a trainer in any language, on any machine, pulls its batches.
 
-    GET  /info                          what is played, and with which settings
+    GET  /info                          the environment and the settings
     GET  /batches/{step}?timeout_s=30   the batch of a step, counted from 1; 204 when it is not ready in time
-    POST /weights {"weights", "version", "pause"}   new weights for every endpoint, while rollouts go on
-    POST /version {"version"}           the same when the trainer has given them the weights itself
+    POST /weights {"weights", "version", "pause"}   new weights for every endpoint, while rollouts continue
+    POST /version {"version"}           the same for weights that the trainer has sent to the endpoints
     POST /evaluations {"num_examples", "rollouts_per_example", "sampling_args"}
-    GET  /state                         everything needed to go on later; give it to `RolloutSource(state=…)`
+    GET  /state                         everything needed to continue later; pass it to `RolloutSource(state=…)`
     GET  /health
 
-A batch stays until the next step is asked for, so a request that was lost on the way is simply sent again, and no batch
+A batch is kept until the next step is requested. A request whose response was lost is simply sent again, and no batch
 is lost or trained on twice. Samples are JSON rows as in `exports.sample_row`; with `Accept: ARROW` they are an Arrow
-stream, and everything else stands under the key `batch` of the schema's metadata. There is one trainer a source: ranks
-share what one of them has pulled.
+stream, with all other values under the key `batch` of the schema's metadata. A source has one trainer: its ranks
+share the batches that one of them pulls.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from verifiers.training.source import RolloutSource
 
 ARROW = "application/vnd.apache.arrow.stream"
 LONGEST_WAIT_S = 300.0
-"""For a batch, in seconds; proxies tend to cut longer requests."""
+"""Maximum wait for a batch, in seconds; proxies tend to cut longer requests."""
 CLOSING_S = 1.0
-"""How long requests may go on once the server is being closed; then they are cancelled."""
+"""Seconds that requests may continue while the server closes; then they are cancelled."""
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -50,9 +50,9 @@ class WeightsRequest(BaseModel):
     weights: str | list[dict[str, Any]] = Field(min_length=1)
     """A folder that the inference servers can read, or the `update_info` of every part for vLLM's engines."""
     version: int = Field(ge=0)
-    """Of the policy; it never goes back."""
+    """Version of the policy. It never decreases."""
     pause: bool = True
-    """Freeze generation while they are loaded."""
+    """Whether to freeze generation during the load."""
 
 
 class VersionRequest(BaseModel):
@@ -61,7 +61,7 @@ class VersionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: int = Field(ge=0)
-    """Of the policy that the inference servers have now."""
+    """Version of the policy that the inference servers have now."""
 
 
 class EvaluationRequest(BaseModel):
@@ -70,13 +70,13 @@ class EvaluationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     num_examples: int = -1
-    """Evaluation rows to play, -1 for all."""
+    """Number of evaluation rows to play, -1 for all."""
     rollouts_per_example: int = Field(default=1, ge=1)
     sampling_args: dict[str, Any] = Field(default_factory=dict)
 
 
 class PullServer:
-    """Serves a source that it opens and closes itself.
+    """Opens, serves and closes a source.
 
     async with PullServer(source, port=8100) as server:
         await interrupted.wait()
@@ -90,13 +90,13 @@ class PullServer:
         port: int = 0,
         api_key: str | None = None,
     ) -> None:
-        """`api_key`: requests need `Authorization: Bearer <key>`; anything but this machine's own address needs one.
+        """`api_key`: requests need `Authorization: Bearer <key>`; required for every address but loopback.
 
-        Port 0 takes a free one.
+        Port 0 selects a free port.
         """
         if api_key is None and host not in LOOPBACK_HOSTS:
             raise ConfigError(
-                f"On {host} strangers could change the weights: give an api_key, or listen on 127.0.0.1."
+                f"On {host}, any client could change the weights: set an api_key, or listen on 127.0.0.1."
             )
         self.source = source
         self.host = host
@@ -104,12 +104,12 @@ class PullServer:
         self._api_key = api_key
         self._runner: web.AppRunner | None = None
         self._held: Batch | None = None
-        """The batch of the step asked for last."""
+        """The batch of the latest requested step."""
         self._pulling = asyncio.Lock()
 
     @property
     def url(self) -> str:
-        """Where it answers, once it is open."""
+        """URL of the server while it is open."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -121,7 +121,7 @@ class PullServer:
         except OSError as error:
             await self.__aexit__(None, None, None)
             raise ConfigError(
-                f"Cannot listen on {self.host}:{self.port}: {error.strerror or error}. Port 0 takes a free one."
+                f"Cannot listen on {self.host}:{self.port}: {error.strerror or error}. Port 0 selects a free port."
             ) from error
         except BaseException:
             await self.__aexit__(None, None, None)
@@ -154,7 +154,7 @@ class PullServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks the key, and turns what is raised into an answer."""
+        """Check the key, and turn exceptions into responses."""
         if self._api_key is not None and request.path != "/health":
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._api_key.encode()):
@@ -163,7 +163,7 @@ class PullServer:
             return await handler(request)
         except ValidationError as error:
             return _error(422, "ValidationError", _complaints(error))
-        except web.HTTPException as error:  # no such path or method, a body that is too large
+        except web.HTTPException as error:  # an unknown path or method, or a body that is too large
             answer = _error(
                 error.status,
                 type(error).__name__,
@@ -206,7 +206,7 @@ class PullServer:
                 return self._wrong_step(step)
             try:
                 async with asyncio.timeout(timeout_s), self._pulling:
-                    if self.source.step < step:  # else somebody else who waited for it has it now
+                    if self.source.step < step:  # otherwise another waiting request has taken it
                         self._held = await self.source.next_batch()
             except TimeoutError:
                 return web.Response(status=204)
@@ -222,7 +222,9 @@ class PullServer:
     def _wrong_step(self, step: int) -> web.Response:
         last, held = self.source.step, self._held
         choice = f"{last} again, or {last + 1}" if held is not None else f"{last + 1}"
-        message = f"Step {step} cannot be had. The last one given out is {last or 'none'}; ask for {choice}."
+        message = (
+            f"Step {step} is not available. The last step was {last or 'none'}; request {choice}."
+        )
         return _error(409, "WrongStep", message, last_step=last or None)
 
     async def _weights(self, request: web.Request) -> web.Response:
@@ -280,7 +282,7 @@ def _seconds(text: str) -> float:
 
 
 def _complaints(error: ValidationError) -> str:
-    """What is wrong with a body, field by field."""
+    """Return the problems of a body, field by field."""
     return "; ".join(
         f"{'.'.join(map(str, each['loc'])) or 'the body'}: {each['msg']}"
         for each in error.errors(include_url=False)
@@ -302,7 +304,7 @@ def _arrow_answer(batch: Batch, about: Mapping[str, Any]) -> web.Response:
 
 
 def _dumped(value: Any) -> bytes:
-    # Examples may have ids, and rollouts metrics, of types that JSON does not know.
+    # Example ids and metrics may have types that JSON does not support.
     return orjson.dumps(
         value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     )

@@ -1,4 +1,4 @@
-"""What the source keeps of finished rollouts, in memory and in checkpoints: samples and a few numbers, no messages."""
+"""The parts of finished rollouts that the source keeps, in memory and in checkpoints: samples and numbers."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class RolloutResult:
     """One finished, scored rollout."""
 
     reward: float
-    """NaN when the rollout crashed."""
+    """NaN for a crashed rollout."""
     failure: str | None
-    """Why it does not train, None when it does."""
+    """Reason why the rollout is not trained on, None if it is."""
     samples: list[TokenSample]
     advantage: float | None = None
-    """What scoring or the environment gave, if they did."""
+    """Advantage from scoring or from the environment, if any."""
     metrics: dict[str, float] | None = None
     is_truncated: bool = False
 
@@ -60,35 +60,35 @@ class GroupOutcome:
 
     samples: list[TokenSample]
     rewards: list[float]
-    """Of the healthy rollouts."""
+    """Rewards of the healthy rollouts."""
     failures: list[str]
     metrics: dict[str, float]
-    """Means over the healthy rollouts."""
+    """Mean metrics of the healthy rollouts."""
     env_id: str = ""
     truncated: float = 0.0
-    """Share of the healthy rollouts that were cut."""
+    """Share of the healthy rollouts that were truncated."""
 
     @property
     def mean_reward(self) -> float:
-        """Of the healthy rollouts."""
+        """Advantages of the healthy rollouts."""
         return float(np.mean(self.rewards)) if self.rewards else 0.0
 
 
 def hang_of(state: State, seconds: float) -> Error | None:
-    """What a rollout that its time limit ended before anything was sampled failed of: it is not the policy's doing."""
+    """Return the failure of a rollout that timed out before any token was sampled: not the policy's failure."""
     if not state.get("timed_out") or state.get("trajectory"):
         return None
     if state.timing.model.spans:
         return EndpointUnavailable(
-            f"The endpoint gave no answer; the rollout ended after {seconds:.1f} s."
+            f"The endpoint gave no response; the rollout ended after {seconds:.1f} s."
         )
-    return InfraError(f"The rollout ended after {seconds:.1f} s, before the model was asked.")
+    return InfraError(f"The rollout ended after {seconds:.1f} s, before the first model call.")
 
 
 def result_of(
     state: Mapping[str, Any], *, group_id: str, env_id: str, on_drift: OnDrift
 ) -> RolloutResult:
-    """What is kept of a finished and scored rollout."""
+    """Return the kept parts of a finished and scored rollout."""
     failure = failure_of(state)
     return RolloutResult(
         reward=reward_of(state),
@@ -101,7 +101,7 @@ def result_of(
 
 
 def outcome_of(results: Sequence[RolloutResult], estimator: Estimator, env_id: str) -> GroupOutcome:
-    """The group of these results; failed ones count neither as samples nor in the baseline."""
+    """Return the group of these results. Failed rollouts give no samples and do not enter the baseline."""
     healthy = [result for result in results if result.failure is None]
     rewards = [result.reward for result in healthy]
     given = given_advantages(
@@ -138,7 +138,7 @@ def has_signal(outcome: GroupOutcome) -> bool:
 
 
 def young_part(outcome: GroupOutcome, begun_by: int, oldest_version: int) -> GroupOutcome | None:
-    """The group without tokens older than a version; None when no token is left.
+    """Return the group without tokens older than a version; None when no token remains.
 
     A sample without versions is as old as its group.
     """
@@ -158,11 +158,11 @@ def young_part(outcome: GroupOutcome, begun_by: int, oldest_version: int) -> Gro
 
 
 def encoded(value: Any) -> dict[str, Any]:
-    """A result or an outcome as JSON values; arrays are base64 of their bytes."""
+    """Return a result or an outcome as JSON values; arrays are base64 of their bytes."""
     fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
     fields["samples"] = [_encoded_sample(sample) for sample in value.samples]
     if value.metrics is not None:
-        # JSON has no NaN, and some encoders make null of it, others what is no JSON
+        # JSON has no NaN: some encoders write null, others write invalid JSON
         fields["metrics"] = {k: v if math.isfinite(v) else None for k, v in value.metrics.items()}
     if isinstance(value, RolloutResult):
         for name in ("reward", "advantage"):
@@ -172,7 +172,7 @@ def encoded(value: Any) -> dict[str, Any]:
 
 
 def decoded(fields: Mapping[str, Any]) -> RolloutResult | GroupOutcome:
-    """What `encoded` made."""
+    """Return the value that `encoded` converted."""
     kind = {"RolloutResult": RolloutResult, "GroupOutcome": GroupOutcome}[fields["kind"]]
     own = {name: value for name, value in fields.items() if name != "kind"}
     if own["metrics"] is not None:

@@ -1,8 +1,8 @@
-"""Finished rollouts → `TokenSample`s: flat token sequences that say which tokens the policy sampled.
+"""Finished rollouts → `TokenSample`s: flat token sequences with a mask of the tokens that the policy sampled.
 
-A rollout gives one sample for each branch of its token graph. One branch is the rule; sub-agents, edited histories and
-answers that the chat template renders differently later give more. A token that several branches share is trained in
-the first of them only, so every sampled token is trained exactly once. A rollout with an error gives no sample at all.
+A rollout gives one sample per branch of its token graph. Most rollouts have one branch; sub-agents, edited histories
+and responses that the chat template renders differently later add more. A token shared by several branches is trained
+in the first of them only, so every sampled token is trained exactly once. A rollout with an error gives no sample.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNKNOWN_VERSION = -1
-"""In `versions`, where a token was not sampled or its policy version is not known."""
+"""Entry of `versions` for a token that was not sampled or whose policy version is unknown."""
 
 OnDrift = Literal["fork", "last", "error"]
 
 
 class SampleError(Error, ValueError):
-    """A rollout cannot be turned into samples, or a sample is not what it claims to be."""
+    """A rollout cannot be turned into samples, or a sample contradicts its rollout."""
 
 
 class Span(NamedTuple):
@@ -44,44 +44,44 @@ class TokenSample:
     """One training sequence of T tokens. Index t of every stream describes token t; the trainer shifts by one."""
 
     token_ids: NDArray[np.int32]
-    """`[T]` what the model saw and said."""
+    """`[T]` the tokens of prompt and completions."""
     mask: NDArray[np.bool_]
     """`[T]` True where the policy sampled the token and it is trained on."""
     logprobs: NDArray[np.float32]
     """`[T]` log-probability at the time of sampling, after temperature; 0.0 where `mask` is False."""
     prompt_len: int
-    """Tokens before the first sampled one."""
+    """Number of tokens before the first sampled one."""
     reward: float
     advantage: float = 0.0
     advantages: NDArray[np.float32] | None = None
-    """`[T]` where the environment gave its own advantage for some step; NaN elsewhere until `with_advantage`."""
+    """`[T]` the environment's own per-step advantage; NaN elsewhere until `with_advantage`."""
     versions: NDArray[np.int32] | None = None
-    """`[T]` policy version that sampled the token, `UNKNOWN_VERSION` where not sampled or not known."""
+    """`[T]` policy version that sampled the token, `UNKNOWN_VERSION` where not sampled or unknown."""
     temperature: float = 1.0
     example_id: Any = None
     group_id: str = ""
     rollout_id: str = ""
     env_id: str = ""
     is_truncated: bool = False
-    """The rollout, or this sequence, was cut by a length limit."""
+    """Whether a length limit cut the rollout or this sequence."""
     spans: tuple[Span, ...] = ()
-    """Where the sampled tokens come from, in order."""
+    """Origins of the sampled tokens, in order."""
     routed_experts: Any = None
-    """As the endpoint gave them with the branch's last step, `[T', layers, experts]`."""
+    """As the endpoint returned them with the branch's last step, `[T', layers, experts]`."""
     multi_modal_data: Any = None
-    """As the endpoint gave it with the branch's last step."""
+    """As the endpoint returned it with the branch's last step."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def trained_count(self) -> int:
-        """Tokens that are trained on."""
+        """Number of tokens that are trained on."""
         return int(self.mask.sum())
 
     @property
     def oldest_version(self) -> int | None:
-        """The oldest policy version among the trained tokens; None when not known."""
+        """The oldest policy version among the trained tokens; None if unknown."""
         if self.versions is None:
             return None
         known = self.versions[self.mask & (self.versions != UNKNOWN_VERSION)]
@@ -95,11 +95,11 @@ class TokenSample:
         return np.where(self.mask, every, np.float32(0.0))
 
     def with_advantage(self, advantage: float) -> TokenSample:
-        """The same sample with another advantage; the environment's own per-step advantages stay."""
+        """Return the sample with another advantage. The environment's own per-step advantages stay."""
         return replace(self, advantage=float(advantage))
 
     def masked_before(self, version: int) -> TokenSample:
-        """The same sample without training on tokens that an older policy than `version` sampled.
+        """Return the sample with tokens that a policy older than `version` sampled masked out.
 
         Tokens of unknown version stay.
         """
@@ -109,7 +109,7 @@ class TokenSample:
         return self._masked(self.mask & keep)
 
     def cut(self, max_length: int) -> TokenSample:
-        """The first `max_length` tokens; marked truncated when that leaves something out."""
+        """Return the first `max_length` tokens, marked as truncated if any are cut off."""
         if len(self) <= max_length:
             return self
         streams: dict[str, Any] = {
@@ -133,7 +133,7 @@ class TokenSample:
 
 
 def failure_of(output: Mapping[str, Any]) -> str | None:
-    """Why a rollout must not be trained on, or None when it may: it failed, or a reward function raised."""
+    """Return why a rollout must not be trained on: it failed, or a reward function raised. None if it may be."""
     error = output.get("error")
     if error is not None:
         name = error.get("error") if isinstance(error, Mapping) else type(error).__name__
@@ -148,15 +148,15 @@ def failure_of(output: Mapping[str, Any]) -> str | None:
 
 
 def reward_of(output: Mapping[str, Any]) -> float:
-    """The reward of a rollout; NaN when there is none: it is missing, or the rollout crashed."""
+    """Return the reward of a rollout; NaN when it is missing or the rollout crashed."""
     reward = output.get("reward")
     return math.nan if reward is None or is_void(output) else float(reward)
 
 
 def rollout_advantage(output: Mapping[str, Any]) -> float | None:
-    """The advantage of a rollout as a whole; None when nobody gave one.
+    """Return the advantage of a rollout as a whole; None if there is none.
 
-    Scoring copies it into steps that have none of their own, so where the output lacks it, what all steps have is it.
+    Scoring copies it into steps without an advantage. If the output lacks it, the common value of all steps is used.
     """
     if (advantage := output.get("advantage")) is not None:
         return float(advantage)
@@ -172,19 +172,19 @@ def samples_of(
     group_id: str = "",
     env_id: str = "",
 ) -> list[TokenSample]:
-    """The samples of a finished rollout: a `State`, or a `RolloutOutput` with `trajectory` among its state columns.
+    """Return the samples of a finished rollout: a `State`, or a `RolloutOutput` with the state column `trajectory`.
 
-    Empty for a rollout that failed or that sampled nothing. `on_drift` says what happens when a turn does not continue
-    the tokens before it: "fork" gives a sample for every branch; "last" only the last turn's context, for trainers
-    that take one sequence a rollout (sampled tokens that are not in it are lost); "error" raises SampleError.
-    Raises SampleError when token ids or log-probabilities are missing.
+    Empty for a rollout that failed or that sampled nothing. `on_drift` selects what happens when a turn does not
+    continue the tokens before it: "fork" returns a sample per branch; "last" returns only the last turn's context,
+    for trainers that take one sequence per rollout (sampled tokens outside it are lost); "error" raises SampleError.
+    Raise SampleError when token ids or log-probabilities are missing.
     """
     if failure_of(output) is not None:
         return []
     trajectory = output.get("trajectory")
     if trajectory is None:
         raise SampleError(
-            "The rollout has no trajectory. Ask for it: state_columns=['trajectory', 'trajectory_id']."
+            "The rollout has no trajectory. Request it: state_columns=['trajectory', 'trajectory_id']."
         )
     steps = stored_steps([step.get("tokens") for step in trajectory])
     _check_complete(steps)
@@ -264,7 +264,7 @@ def _branches(turns: Sequence[_Turn], on_drift: OnDrift) -> list[_Branch]:
 
 
 def _last_branch(turns: Sequence[_Turn]) -> _Branch:
-    """The last turn's context, with every completion that lies on it, however its chain is called."""
+    """Return the last turn's context, with every completion in it, whatever its chain."""
     last = turns[-1]
     reach: dict[int, int] = {}
     chain: Chain | None = last.tokens.chain
@@ -302,7 +302,7 @@ def _sample(
         spans.append(Span(turn.number, start, end))
         if (known := tokens.versions) is not None:
             versions[own] = known if isinstance(known, int) else known[: end - start]
-        # What only repeats the rollout's advantage is no choice for this step, and an estimator may replace it.
+        # A step advantage equal to the rollout's is not specific to the step, and an estimator may replace it.
         if (advantage := turn.step.get("advantage")) is not None and advantage != of_rollout:
             if advantages is None:
                 advantages = np.full(count, np.nan, np.float32)

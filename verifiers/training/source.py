@@ -1,12 +1,12 @@
-"""`RolloutSource`: batches of fresh samples for a trainer, while rollouts go on.
+"""`RolloutSource`: batches of fresh samples for a trainer, while rollouts continue.
 
     async with RolloutSource(env, [PolicyEndpoint.at(url)], SourceConfig(...), model="m") as source:
         while (batch := await source.next_batch()).step <= 1000:
             ...train on batch.samples...
             await source.update_weights(folder, version=batch.step)
 
-Rollouts run continuously: one that ends is replaced at once, whatever its siblings do. `Dispatch` decides, this module
-acts: it plays, scores, turns rollouts into samples, and tells `Dispatch` what happened.
+Rollouts run continuously: a rollout that ends is replaced immediately. `Dispatch` decides and this module acts: it
+plays, scores, turns rollouts into samples, and reports results to `Dispatch`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STATE_FORMAT = 1
 
 
 class RolloutSource:
-    """See the module. Use as an async context manager, with one task that takes batches."""
+    """See the module. Use it as an async context manager, with one task that takes batches."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class RolloutSource:
         on_rollout: Callable[[State], None] | None = None,
         on_cancellation: Callable[[Cancellation], None] | None = None,
     ) -> None:
-        """`num_examples`: train on the first so many rows, -1 for all (an endless dataset needs a number).
+        """`num_examples`: number of rows to train on, -1 for all (an endless dataset needs a number).
 
-        `state`: what `state_dict` gave, to go on from there. `version`: of the policy that the endpoints have now, when
-        it is not 0 or the saved one, as after a trainer's resume. `on_rollout` is called with every scored training
-        rollout, `on_cancellation` with every dropped group; neither may block.
+        `state`: a result of `state_dict` to continue from. `version`: the version of the policy that the endpoints
+        have now, if it is not 0 or the saved one, as after a trainer's resume. `on_rollout` is called with every
+        scored training rollout, `on_cancellation` with every dropped group; neither may block.
         """
         if not endpoints:
             raise ConfigError("A source needs at least one endpoint.")
@@ -104,19 +104,19 @@ class RolloutSource:
         """Rollouts being played, by ticket."""
         self._changed = asyncio.Event()
         self._stopped = asyncio.Event()
-        """Set when nothing more will come: the source has failed or is closed."""
+        """Set when the source has failed or is closed."""
         self._failure: Exception | None = None
         self._in_a_row = 0
         self._last_cancelled: Cancellation | None = None
         self._cancelled_since: list[Cancellation] = []
         self._durations_s: list[float] = []
-        """Of rollouts since the last batch."""
+        """Statistics of rollouts since the last batch."""
         self._played_s: dict[int, list[float]] = {}
         """Seconds of each rollout of a group that has not ended, by group; those that were stopped included."""
         self._stale_s: list[float] = []
         """Seconds of the rollouts whose groups were dropped as stale since the last batch."""
         self._without_signal = 0
-        """Groups in a row whose rollouts all have the same reward."""
+        """Number of consecutive groups whose rollouts all have the same reward."""
         self._last_batch_time = 0.0
         self._updating = asyncio.Lock()
         self._limits = RolloutLimits(timeout_s=config.rollout_timeout_s)
@@ -143,7 +143,7 @@ class RolloutSource:
         if self._first_version is not None:
             if self._first_version < dispatch.version:
                 raise ConfigError(
-                    f"The saved state is of policy version {dispatch.version}, the policy of version "
+                    f"The saved state has policy version {dispatch.version}, but the policy has version "
                     f"{self._first_version}. Resume both from the same checkpoint."
                 )
             dispatch.set_version(self._first_version)
@@ -180,7 +180,7 @@ class RolloutSource:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Cancel what runs and wait until it has cleaned up."""
+        """Cancel running tasks and wait until they have cleaned up."""
         self._stopped.set()
         self._open_dispatch.close()
         for task in list(self._spawned):
@@ -196,17 +196,17 @@ class RolloutSource:
 
     @property
     def version(self) -> int:
-        """The policy version that new groups are begun with."""
+        """Policy version with which new groups are started."""
         return self._open_dispatch.version
 
     @property
     def step(self) -> int:
-        """Of the last batch that was given out, before resuming too; 0 before the first."""
+        """Step of the last batch, including those before a resume; 0 before the first."""
         return self._open_dispatch.tally.batches
 
     @property
     def in_flight(self) -> int:
-        """Rollouts being played."""
+        """Number of rollouts being played."""
         return self._open_dispatch.in_flight
 
     def _env_name(self, row: Mapping[str, Any]) -> str:
@@ -217,7 +217,7 @@ class RolloutSource:
     # ------------------------------------------------------------------------------------------ playing
 
     def _fill(self) -> None:
-        """Start everything there is room for."""
+        """Start rollouts while there are free slots."""
         dispatch = self._open_dispatch
         if self._stopped.is_set():
             return
@@ -226,7 +226,7 @@ class RolloutSource:
             task.add_done_callback(partial(self._ended, start.ticket))
 
     def _ended(self, ticket: int, _: asyncio.Task[None]) -> None:
-        """Count a rollout that was stopped: here, because a task cancelled before its first step runs no code."""
+        """Count a stopped rollout here, because a task cancelled before its first step runs no code."""
         if self._running.pop(ticket, None) is not None:
             self._open_dispatch.aborted(ticket)
             self._fill()
@@ -234,7 +234,7 @@ class RolloutSource:
     def _spawn(
         self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any
     ) -> asyncio.Task[None]:
-        """Run something beside the trainer. What it raises stops the source, not the trainer's task group."""
+        """Run a coroutine beside the trainer. Its exception stops the source, not the trainer's task group."""
 
         async def guarded() -> None:
             try:
@@ -256,7 +256,7 @@ class RolloutSource:
         self._stopped.set()
 
     async def _play(self, start: Start) -> None:
-        """One rollout to its end, and its group's, if it was the last of it."""
+        """Play one rollout to its end, and settle its group if it was the last of it."""
         begun = time.monotonic()
         try:
             result, retry = await self._rollout(start)
@@ -270,7 +270,7 @@ class RolloutSource:
             self._fill()
 
     async def _rollout(self, start: Start) -> tuple[Any, bool]:
-        """Play a rollout and score it, unless its group is scored together; and whether to play it again."""
+        """Play a rollout and score it, unless its group is scored together. Return whether to play it again."""
         await self._early_stop.wait()
         begun = time.monotonic()
         evaluation = None if start.evaluation is None else self._evaluations[start.evaluation]
@@ -307,7 +307,7 @@ class RolloutSource:
     # ------------------------------------------------------------------------------------------ settling
 
     async def _settle(self, number: int) -> None:
-        """Score a complete group if that is still to do, and say what has become of it."""
+        """Score a complete group if necessary, and settle it."""
         dispatch = self._open_dispatch
         results = dispatch.results_of(number)
         if results is None:
@@ -354,9 +354,9 @@ class RolloutSource:
             self._played_s.setdefault(start.group, []).append(seconds)
 
     def _note_signal(self, outcome: GroupOutcome) -> None:
-        """Warn when no group has taught anything for two batches, and again whenever the number has doubled."""
+        """Warn after two batches without a gradient, and again whenever the number has doubled."""
         if not outcome.samples:
-            return  # it failed, which is reported as such
+            return  # a failed group is reported separately
         self._without_signal = 0 if has_signal(outcome) else self._without_signal + 1
         batches, rest = divmod(self._without_signal, self.config.groups_per_batch)
         if not rest and batches >= 2 and batches & (batches - 1) == 0:
@@ -381,10 +381,11 @@ class RolloutSource:
     # ------------------------------------------------------------------------------------------ batches
 
     async def next_batch(self) -> Batch:
-        """The next batch, as soon as enough groups are ready.
+        """Return the next batch, as soon as enough groups are ready.
 
-        Raises SourceStalled when `give_up_after` groups in a row came to nothing or no endpoint answers, and what
-        stopped the source: wrong credentials, a mistake in the environment's code outside a rollout.
+        Raise SourceStalled when `give_up_after` consecutive groups had no usable result or no endpoint answers, and
+        the exception that stopped the source: wrong credentials, a mistake in the environment's code outside of a
+        rollout.
         """
         dispatch = self._open_dispatch
         while True:
@@ -406,7 +407,7 @@ class RolloutSource:
         last = self._last_cancelled
         if self._in_a_row >= self.config.give_up_after and last is not None:
             raise SourceStalled(
-                f"{self._in_a_row} groups in a row came to nothing; the last, of example {last.example}: "
+                f"{self._in_a_row} consecutive groups had no usable result; the last, of example {last.example}: "
                 f"{last.detail}. "
                 "If all rewards are equal, the task is too easy or too hard for the model, or the rubric is wrong."
             )
@@ -440,16 +441,16 @@ class RolloutSource:
     # ------------------------------------------------------------------------------------------ the policy
 
     async def update_weights(self, weights: Weights, version: int, *, pause: bool = True) -> None:
-        """Give every endpoint new weights while rollouts are in flight, then count from the new version.
+        """Send new weights to every endpoint while rollouts are in flight, then count from the new version.
 
-        Groups that become too old are stopped first, while the engines still run. Raises UpdateFailed when an endpoint
-        did not take them: it is left out until a later update reaches it, and the others go on with the new ones. When
-        none took them, all go on with the old ones. Updates are made one after another.
+        Groups that become too old are stopped first, while the engines still run. Raise UpdateFailed when an endpoint
+        did not load them: it is not used until a later update reaches it, and the others continue with the new
+        weights. If all endpoints fail, all continue with the old ones. Updates run one after another.
         """
         admins = [endpoint.admin for endpoint in self.endpoints if endpoint.admin is not None]
         if len(admins) != len(self.endpoints):
             raise ConfigError(
-                "An endpoint has no administration. Give it the weights yourself, then call set_version."
+                "An endpoint has no administration. Send the weights yourself, then call set_version."
             )
         dispatch = self._open_dispatch
         async with self._updating:
@@ -463,7 +464,7 @@ class RolloutSource:
             raise failure
 
     async def set_version(self, version: int) -> None:
-        """All endpoints have a new policy, given to them by someone else."""
+        """Record that another program has sent a new policy to all endpoints."""
         async with self._updating:
             self._check_version(version)
             self._watch.take_version(version)
@@ -497,10 +498,10 @@ class RolloutSource:
         sampling_args: SamplingArgs | None = None,
         state_columns: Sequence[str] = (),
     ) -> Evaluation:
-        """Evaluate the policy on the evaluation rows, on the same endpoints, while training rollouts go on.
+        """Evaluate the policy on the evaluation rows, on the same endpoints, while training rollouts continue.
 
-        Cancelling the call gives the evaluation up. An evaluation that was under way in the state the source resumes
-        from is continued by the same call. Raises what stopped the source.
+        Cancelling the call ends the evaluation. The same call continues an evaluation that was in progress in the
+        state that the source resumes from. Raise the exception that stopped the source.
         """
         dispatch = self._open_dispatch
         rows = await asyncio.to_thread(self.env.source("eval").inputs, num_examples)
@@ -523,14 +524,14 @@ class RolloutSource:
     # ------------------------------------------------------------------------------------------ resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on later, as JSON values: examples drawn, groups begun, samples not yet trained on,
-        what evaluations under way have.
+        """Return everything needed to continue later, as JSON values: examples drawn, groups started, samples not yet
+        trained on, results of evaluations in progress.
 
-        Rollouts in flight are begun again after resuming; for environments that score groups together, groups that are
-        not complete are. Take it between a batch and the next, together with the trainer's own checkpoint.
+        Rollouts in flight start again after a resume; for environments that score groups together, incomplete groups
+        do. Call it between two batches, together with the trainer's own checkpoint.
         """
         dispatch = self._open_dispatch
-        # What is scored as a group has no result before all of it has.
+        # A group that is scored together has no result before it is complete.
         partial = {} if self.env.requires_group_rollouts else dispatch.evaluation_results()
         return {
             "format": STATE_FORMAT,

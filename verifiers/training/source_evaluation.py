@@ -22,13 +22,13 @@ class Evaluation(NamedTuple):
     outputs: list[RolloutOutput]
     """In the order of the examples."""
     mean_reward: float
-    """As in the headline of `vf-eval`: rollouts that crashed count 0."""
+    """As in the headline of `vf-eval`: crashed rollouts count 0."""
     versions: tuple[int, int]
-    """Policy version when it began and when it ended."""
+    """Policy versions at the beginning and at the end."""
 
 
 class RunningEvaluation:
-    """One evaluation under way: its rows, and the rollouts that have ended."""
+    """One evaluation in progress: its rows, and the rollouts that have ended."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class RunningEvaluation:
         self.rollouts_per_example = rollouts_per_example
         self.sampling_args = sampling_args
         self.version = version
-        """Of the policy when it began."""
+        """Policy version at the beginning."""
         self.done = asyncio.Event()
         self._state_columns = list(state_columns)
         self._outputs: dict[int, list[RolloutOutput]] = {}
@@ -51,7 +51,7 @@ class RunningEvaluation:
 
     @property
     def request(self) -> Any:
-        """What was asked for, as JSON values: an evaluation that was saved is continued by the same request."""
+        """The request, as JSON values: the same request continues a saved evaluation."""
         return jsonable(
             {
                 "examples": len(self.rows),
@@ -62,7 +62,7 @@ class RunningEvaluation:
         )
 
     def left(self) -> dict[int, list[Any]]:
-        """The examples to play, each with the results it has, None for a rollout to play."""
+        """Return the examples to play, each with its results, None for a rollout to play."""
         return {
             example: list(self._partial.get(example) or [None] * self.rollouts_per_example)
             for example in range(len(self.rows))
@@ -70,7 +70,7 @@ class RunningEvaluation:
         }
 
     def take(self, end: EvaluationEnd) -> None:
-        """A group has ended."""
+        """Record the end of a group."""
         self._outputs[end.example] = [self._output(result) for result in end.results]
         self._check_done()
 
@@ -79,7 +79,7 @@ class RunningEvaluation:
             self.done.set()
 
     async def wait(self, stopped: asyncio.Event) -> None:
-        """Until all groups have ended, or nothing more will come."""
+        """Wait until all groups have ended, or the source has stopped."""
         waiting = [asyncio.ensure_future(event.wait()) for event in (self.done, stopped)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -88,13 +88,13 @@ class RunningEvaluation:
                 task.cancel()
 
     def _output(self, result: State | RolloutOutput) -> RolloutOutput:
-        # What was saved and resumed is an output already.
+        # A saved and resumed result is an output already.
         if isinstance(result, State):
             return output_from_state(result, self._state_columns)
         return result
 
     def result(self, version: int) -> Evaluation:
-        """The outputs of all groups; `version`: of the policy now."""
+        """Return the outputs of all groups; `version`: the current policy version."""
         outputs = [one for example in range(len(self.rows)) for one in self._outputs[example]]
         rewards = [0.0 if is_void(output) else output["reward"] for output in outputs]
         return Evaluation(outputs, sum(rewards) / max(len(rewards), 1), (self.version, version))
@@ -102,7 +102,7 @@ class RunningEvaluation:
     # ------------------------------------------------------------------------------------------ resuming
 
     def saved(self, partial: Mapping[int, Sequence[State | None]]) -> dict[str, Any]:
-        """Request and rollouts as JSON values; `partial`: results of groups that have not ended."""
+        """Return request and rollouts as JSON values; `partial`: results of groups that have not ended."""
         groups: dict[int, list[Any]] = {
             **self._partial,
             **{
@@ -121,7 +121,7 @@ class RunningEvaluation:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on where `saved` was taken."""
+        """Restore the state of `saved`."""
         self.version = saved["version"]
         for example, own in saved["groups"]:
             outputs = [None if one is None else decode_line(orjson.dumps(one)) for one in own]
@@ -133,7 +133,7 @@ class RunningEvaluation:
 
 
 class Evaluations:
-    """The evaluations under way by number, and those that a saved state has and nobody has asked for again."""
+    """The evaluations in progress by number, and those of a saved state that have not been requested again."""
 
     def __init__(self) -> None:
         self._running: dict[int, RunningEvaluation] = {}
@@ -147,7 +147,7 @@ class Evaluations:
         return self._running[number]
 
     def begin(self, running: RunningEvaluation) -> int:
-        """Number an evaluation; it goes on where a saved one with the same request was."""
+        """Number an evaluation. It continues a saved one with the same request."""
         request = running.request
         for index, saved in enumerate(self._saved):
             if saved["request"] == request:
@@ -158,19 +158,19 @@ class Evaluations:
         return number
 
     def take(self, end: EvaluationEnd) -> None:
-        """A group of an evaluation has ended; those of an evaluation that was given up are ignored."""
+        """Record the end of a group; groups of an evaluation that was ended early are ignored."""
         if (running := self._running.get(end.evaluation)) is not None:
             running.take(end)
 
     def end(self, number: int) -> None:
-        """Forget an evaluation."""
+        """Remove an evaluation."""
         del self._running[number]
 
     def state_dict(self, partial: Mapping[int, Mapping[int, Sequence[Any]]]) -> list[Any]:
-        """All of them as JSON values; `partial`: by number and example, results of groups that have not ended."""
+        """Return all as JSON values; `partial`: by number and example, results of groups that have not ended."""
         running = [one.saved(partial.get(number, {})) for number, one in self._running.items()]
         return [*running, *self._saved]
 
     def load_state_dict(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what `state_dict` gave until it is asked for again."""
+        """Keep the result of `state_dict` until it is requested again."""
         self._saved = list(saved)

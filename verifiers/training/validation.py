@@ -1,4 +1,4 @@
-"""The proof that samples are what was sampled, from the steps of the rollout alone, not from how they were built."""
+"""Check that samples hold exactly the sampled tokens, using only the steps of the rollout."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from verifiers.training.samples import SampleError, TokenSample, failure_of
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """What `validate` found for one rollout."""
+    """The result of `validate` for one rollout."""
 
     problems: tuple[str, ...]
-    """Everything that is not as claimed; empty for good samples."""
+    """All contradictions; empty for valid samples."""
     sampled_count: int
-    """Tokens that the policy sampled and that may be trained on."""
+    """Number of tokens that the policy sampled and that may be trained on."""
     trained_count: int
-    """Tokens that the samples train on."""
+    """Number of tokens that the samples train on."""
     drift: tuple[int, ...] = field(default=())
-    """Steps whose prompt does not continue the tokens of any step before."""
+    """Number of steps whose prompt does not continue the tokens of an earlier step."""
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing is wrong. Drift is not wrong: it costs a branch."""
+        """Whether there are no problems. Drift is not a problem: it costs a branch."""
         return not self.problems
 
     def raise_for_problems(self) -> None:
-        """Raise SampleError when there are any."""
+        """Raise SampleError if there are problems."""
         if self.problems:
             shown = "; ".join(self.problems[:5])
             more = f" (and {len(self.problems) - 5} more)" if len(self.problems) > 5 else ""
-            raise SampleError(f"The samples are not what was sampled: {shown}{more}.")
+            raise SampleError(f"The samples contradict the rollout: {shown}{more}.")
 
 
 def validate(
@@ -44,11 +44,11 @@ def validate(
     complete: bool = True,
     vocabulary_size: int | None = None,
 ) -> ValidationReport:
-    """Prove, from the steps of the rollout alone, that every trained token was sampled where the sample says.
+    """Prove, from the steps of the rollout alone, that every trained token was sampled where the sample records it.
 
-    Each trained token must be a completion token of its step, with that log-probability, after exactly the context the
-    model had; no token may be trained twice; with `complete` none may be left out (pass False after cutting, masking
-    or `on_drift="last"`).
+    Each trained token must be a completion token of its step, with that log-probability, after exactly the context
+    that the model had. No token may be trained twice. With `complete`, no token may be left out (pass False after
+    cutting, masking or `on_drift="last"`).
     """
     problems = [
         p for n, sample in enumerate(samples) for p in _shape_problems(n, sample, vocabulary_size)
@@ -97,7 +97,7 @@ def _shape_problems(number: int, sample: TokenSample, vocabulary_size: int | Non
         yield f"sample {number}: token ids from {sample.token_ids.min()} to {sample.token_ids.max()}"
     trained = sample.logprobs[sample.mask]
     if not np.isfinite(trained).all() or (len(trained) and trained.max() > 1e-4):
-        yield f"sample {number}: log-probabilities that are no numbers up to 0"
+        yield f"sample {number}: log-probabilities that are not numbers up to 0"
     if sample.logprobs[~sample.mask].any():
         yield f"sample {number}: log-probabilities where nothing was sampled"
     if not np.isfinite(sample.token_advantages()).all():
@@ -123,7 +123,7 @@ def _source_problems(
         count = end - start
         covered[start:end] = True
         if ids[:end] != tokens["prompt_ids"] + tokens["completion_ids"][:count]:
-            yield f"sample {number}: its first {end} tokens are not what step {index} saw and said"
+            yield f"sample {number}: its first {end} tokens are not those of step {index}"
             continue
         for place in np.flatnonzero(sample.mask[start:end]).tolist():
             token = (index, place)

@@ -1,4 +1,4 @@
-"""The losses. In every formula r = π_train(token) / π_inference(token), A is the advantage, N the count of trained tokens.
+"""Losses. In all formulas r = π_train(token) / π_inference(token), A is the advantage, N the number of trained tokens.
 
 Common arguments: `logprobs` of the current trainer, `inference_logprobs` from the time of sampling (both after the
 same temperature), `advantages` (one per token or one per sequence), `mask` (True where trained), `sequence_ids` for
@@ -193,9 +193,10 @@ def divergence_tv(
 ) -> LossOutput:
     """-1/N Σ (keep·A·r - kl_coefficient·(log r)²); DPPO with binary total variation.
 
-    `keep` is False where the token's probability has moved by more than `threshold` in the direction its advantage
-    pushes: a bound on probabilities, not on their ratio, so unlikely tokens may move by large ratios and likely ones
-    may not. Sources: DPPO, https://arxiv.org/abs/2602.04879; the squared log-ratio is that of Kimi k1.5,
+    `keep` is False where the token's probability has moved by more than `threshold` in the direction of its
+    advantage. This bounds probabilities rather than their ratio: unlikely tokens may move by large ratios and likely
+    ones may not.
+    Sources: DPPO, https://arxiv.org/abs/2602.04879; the squared log-ratio is that of Kimi k1.5,
     https://arxiv.org/abs/2501.12599.
     """
     s = streams_of(logprobs, inference_logprobs, advantages, mask, sequence_ids)

@@ -1,7 +1,7 @@
-"""What all losses share. Every function works on numpy arrays and on torch tensors alike.
+"""Shared parts of all losses. Every function works on numpy arrays and on torch tensors alike.
 
 numpy and torch agree on the few names used here (`exp`, `where`, `minimum`, `clip`, comparison, arithmetic), so each
-formula is written once. torch is found through the tensor that was given and never imported.
+formula is written once. torch is found through the given tensor and never imported.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are cut to ±20: no ratio that far from 1 is used as it is, and exp would overflow float32 at 88."""
+"""Log-ratios are cut to ±20: no loss uses a ratio that far from 1 unchanged, and exp overflows float32 at 88."""
 
 Array = Any
 """A numpy array or a torch tensor; the two have no common type."""
 
 
 class LossOutput(NamedTuple):
-    """A loss and what to watch while it is used."""
+    """A loss and the metrics to monitor."""
 
     loss: Array
     """A scalar; with tensors it has a gradient."""
@@ -35,7 +35,7 @@ class LossOutput(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The arguments of a loss, checked, and what is made of them first."""
+    """The checked arguments of a loss, and values derived from them."""
 
     xp: ModuleType
     """numpy or torch."""
@@ -50,7 +50,7 @@ class Streams(NamedTuple):
     sequence_count: int
 
     def per_sequence(self, values: Array) -> Array:
-        """The sum of values over the tokens of each sequence, `[S]`."""
+        """Return the sum of values over the tokens of each sequence, `[S]`."""
         if self.sequence_ids is None:
             return values.sum(-1)
         if self.xp is np:
@@ -59,11 +59,11 @@ class Streams(NamedTuple):
         return zeros.index_add(0, self.sequence_ids, values)
 
     def per_token(self, values: Array) -> Array:
-        """A value of every sequence at each of its tokens."""
+        """Return a value per sequence at each of its tokens."""
         return values[..., None] if self.sequence_ids is None else values[self.sequence_ids]
 
     def count(self, given: float | None) -> Array:
-        """What a loss over tokens is divided by: the number given, else the trained tokens, at least one."""
+        """Return the divisor of a loss over tokens: the given number, else the count of trained tokens, at least 1."""
         return max(float(self.mask.sum()) if given is None else float(given), 1.0)
 
 
@@ -74,9 +74,9 @@ def streams_of(
     mask: Array,
     sequence_ids: Array | None,
 ) -> Streams:
-    """Check the arguments of a loss. Raises ValueError when shapes differ.
+    """Check the arguments of a loss. Raise ValueError when shapes differ.
 
-    `advantages` may have one value a token or one a sequence.
+    `advantages` may have one value per token or one per sequence.
     """
     xp = namespace_of(logprobs)
     mask = mask if mask.dtype in (bool, getattr(xp, "bool", bool)) else mask != 0
@@ -87,8 +87,8 @@ def streams_of(
     if advantages is not None and tuple(advantages.shape) != shape:
         if tuple(advantages.shape) != (count,):
             raise ValueError(
-                f"advantages has shape {tuple(advantages.shape)}; give one a token {shape} "
-                f"or one a sequence ({count},)."
+                f"advantages has shape {tuple(advantages.shape)}; pass one per token {shape} "
+                f"or one per sequence ({count},)."
             )
         if sequence_ids is not None:
             advantages = advantages[sequence_ids]
@@ -105,7 +105,7 @@ def streams_of(
     logprobs = xp.where(mask, logprobs, zeros)
     log_ratio = zeros
     if inference_logprobs is not None:
-        # Where masked both are replaced: padding may hold anything, and nan * 0 is nan.
+        # Masked entries of both are replaced: padding may hold any value, and nan * 0 is nan.
         log_ratio = logprobs - xp.where(mask, inference_logprobs, zeros)
         log_ratio = xp.clip(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     advantages = zeros if advantages is None else xp.where(mask, advantages, zeros)
@@ -123,7 +123,7 @@ def _sequence_count(shape: tuple[int, ...], sequence_ids: Array | None) -> int:
 
 
 def namespace_of(array: Array) -> ModuleType:
-    """numpy or torch, whichever the array belongs to."""
+    """Return numpy or torch, the module of the array."""
     if isinstance(array, np.ndarray):
         return np
     torch = sys.modules.get("torch")
@@ -133,12 +133,12 @@ def namespace_of(array: Array) -> ModuleType:
 
 
 def detached(values: Array) -> Array:
-    """The values as constants: no gradient flows through them."""
+    """Return the values as constants: no gradient flows through them."""
     return values if isinstance(values, np.ndarray | np.generic | float) else values.detach()
 
 
 def mismatch_kl(logprobs: Array, inference_logprobs: Array, mask: Array) -> Array:
-    """Mean of ratio - log ratio - 1 over masked tokens: an estimate of KL(π_inference ‖ π_train), never below 0.
+    """Return the mean of ratio - log ratio - 1 over masked tokens: an estimate of KL(π_inference ‖ π_train) ≥ 0.
 
     Trainer and inference server agree exactly when it is 0. Source: http://joschu.net/blog/kl-approx.html (k3).
     """
@@ -155,7 +155,7 @@ def _mismatch_kl(s: Streams) -> Array:
 def output_of(
     s: Streams, loss: Array, ignored: Array | None, dropped: Array | None = None
 ) -> LossOutput:
-    """The output of a loss. `ignored`: booleans a token; `dropped`: booleans a sequence."""
+    """Return the output of a loss. `ignored`: one boolean per token; `dropped`: one boolean per sequence."""
     xp = s.xp
     ratio = detached(s.ratio)
     ones = xp.ones_like(ratio)
