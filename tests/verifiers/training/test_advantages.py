@@ -94,7 +94,7 @@ def test_max_rl_refuses_negative_rewards():
 def test_an_estimator_has_a_name_or_is_a_function():
     assert estimator_of("max_rl") is max_rl
     assert estimator_of(max_rl) is max_rl
-    with pytest.raises(ConfigError, match="there are group_mean"):
+    with pytest.raises(ConfigError, match="estimators: group_mean"):
         estimator_of("grpo")
 
 

@@ -100,5 +100,5 @@ def test_wrong_settings_say_what_is_wrong():
         DifficultyConfig(hard_up_to=0.9)
     with pytest.raises(ValidationError, match="at least 0"):
         DifficultyConfig(mixture={EASY: -1.0})
-    with pytest.raises(ConfigError, match="of 2 examples, the environment has 3"):
+    with pytest.raises(ConfigError, match="has 2 examples, but the environment has 3"):
         ExampleSampler([""] * 3).load_state_dict(ExampleSampler([""] * 2).state_dict())

@@ -74,7 +74,9 @@ async def test_weights_that_cannot_be_used_are_refused_and_generation_goes_on(di
 
 async def test_of_a_server_that_is_gone_both_failures_are_told(weights):
     async with administration("http://127.0.0.1:9") as admin:
-        with pytest.raises(AdminUnavailable, match=r"POST .*/pause failed.*Resuming failed, too"):
+        with pytest.raises(
+            AdminUnavailable, match=r"POST .*/pause failed.*Resuming failed as well"
+        ):
             await admin.update_weights(weights, 1)
 
 

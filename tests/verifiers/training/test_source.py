@@ -122,9 +122,7 @@ async def test_groups_without_signal_are_dropped_and_the_source_does_not_search_
         reasons[cancelled.reason] += 1
 
     async with source(environment(), client, give_up_after=10, on_cancellation=note) as rollouts:
-        with pytest.raises(
-            SourceStalled, match=r"10 groups in a row|1\d groups in a row"
-        ) as caught:
+        with pytest.raises(SourceStalled, match=r"1\d consecutive groups") as caught:
             await rollouts.next_batch()
         assert "every reward is 1" in str(caught.value)
     assert reasons[CancelReason.NO_SIGNAL] >= 10
@@ -277,7 +275,7 @@ async def test_what_the_trainer_raises_passes_and_everything_is_stopped():
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ValidationError, match="would then never fill"):
         SourceConfig(groups_per_batch=4, rollouts_per_group=1, max_groups_ahead=3)
-    with pytest.raises(ValidationError, match="no advantage 'grpo'"):
+    with pytest.raises(ValidationError, match="'grpo' is not an advantage estimator"):
         SourceConfig(groups_per_batch=1, rollouts_per_group=1, advantage="grpo")
     with pytest.raises(ConfigError, match="at least one endpoint"):
         RolloutSource(

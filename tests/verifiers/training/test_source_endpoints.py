@@ -258,7 +258,7 @@ async def test_when_the_only_server_lost_its_weights_the_source_says_so(
         await rollouts.update_weights(weights, 1)
         only.down()
         only.endpoint.admin.url = two.url
-        with pytest.raises(SourceStalled, match="with weights of version 0, and the policy has"):
+        with pytest.raises(SourceStalled, match="with weights of version 0, but the policy has"):
             await batches_until(rollouts, [])
 
 

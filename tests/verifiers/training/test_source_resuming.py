@@ -48,7 +48,9 @@ async def test_a_source_begins_with_the_version_the_policy_has():
         assert batch.version == 7
         assert {entry.version for entry in batch.entries} == {7}
         saved = rollouts.state_dict()
-    with pytest.raises(ConfigError, match="state is of policy version 7, the policy of version 6"):
+    with pytest.raises(
+        ConfigError, match="state has policy version 7, but the policy has version 6"
+    ):
         await source(environment(), state=saved, version=6).__aenter__()
     # A later policy than the saved state's: what has become too old is not trained on.
     dropped = []

@@ -71,14 +71,14 @@ async def test_a_wrong_step_is_refused_and_loses_nothing():
     async with PullServer(source()) as server, Trainer(server.url) as trainer:
         status, body = await trainer.get("/batches/7")
         assert (status, body["error"]["last_step"]) == (409, None)
-        assert "The last one given out is none; ask for 1." in body["error"]["message"]
+        assert "The last step was none; request 1." in body["error"]["message"]
         assert (await trainer.get("/batches/1"))[0] == 200
         assert (await trainer.get("/batches/3"))[0] == 409
         assert (await trainer.get("/batches/2"))[0] == 200
         assert (await trainer.get("/batches/1"))[0] == 409
         status, body = await trainer.get("/batches/7")
         assert (status, body["error"]["last_step"]) == (409, 2)
-        assert "ask for 2 again, or 3" in body["error"]["message"]
+        assert "request 2 again, or 3" in body["error"]["message"]
         for wrong in ("x", "1.5", "-1", "nan", "9" * 30):
             status, body = await trainer.get(f"/batches/{wrong}")
             assert (status, body["error"]["type"]) == (400, "ConfigError")
@@ -189,7 +189,7 @@ async def test_a_saved_state_goes_on_with_the_next_step():
         assert (await trainer.get("/info"))[1]["last_step"] == 1
         status, body = await trainer.get("/batches/1")
         assert (status, body["error"]["last_step"]) == (409, 1)
-        assert body["error"]["message"].endswith("ask for 2.")
+        assert body["error"]["message"].endswith("request 2.")
         assert (await trainer.get("/batches/2"))[1]["step"] == 2
 
 
@@ -202,7 +202,7 @@ async def test_what_stopped_the_source_is_told_at_every_request():
 
 
 async def test_strangers_are_kept_out():
-    with pytest.raises(ConfigError, match="strangers could change the weights"):
+    with pytest.raises(ConfigError, match="any client could change the weights"):
         PullServer(source(), host="0.0.0.0")
     async with PullServer(source(), api_key="secret") as server:
         async with Trainer(server.url) as stranger:
