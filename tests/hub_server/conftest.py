@@ -349,7 +349,7 @@ class S3:
     def new_bucket(self) -> dict[str, str]:
         """Settings for a bucket of its own."""
         name = f"bucket-{os.urandom(6).hex()}"
-        httpx.put(f"{self.endpoint}/{name}").raise_for_status()
+        httpx.put(f"{self.endpoint}/{name}", timeout=60).raise_for_status()
         return {
             "storage_url": f"s3://{name}/hub",
             "s3_endpoint": self.endpoint,

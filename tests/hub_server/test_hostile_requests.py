@@ -152,7 +152,7 @@ async def test_a_form_that_names_no_project_or_version_is_refused(small_hub, whe
             files={"content": (wheel().filename, wheel().bytes())},
         )
         assert (answer.status_code, absent in answer.json()["detail"]) == (400, True)
-    assert (await small_hub.http.get("/alice/simple/demo-env/")).status_code == 404
+    assert (await alice.http.get(f"{API}/?mine_only=true")).json()["data"] == []
 
 
 @pytest.mark.parametrize("visibility", ["privat", "PRIVATE ", "internal", "0"])
