@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from verifiers.errors import ToolCallError as ToolCallError
     from verifiers.errors import ToolError as ToolError
     from verifiers.errors import ToolParseError as ToolParseError
+    from verifiers.errors import ToolTimeout as ToolTimeout
     from verifiers.errors import TunnelError as TunnelError
     from verifiers.example_datasets import load_example_dataset as load_example_dataset
     from verifiers.keys import ensure_keys as ensure_keys
@@ -172,7 +173,8 @@ _EXPORTS: dict[str, str] = {
             "AuthenticationError AuthorError BadRequestError BrowserSandboxError ConfigError DatasetError"
             " EmptyModelResponseError EndpointUnavailable EnvironmentCodeError EnvironmentNotFound Error InfraError"
             " InvalidModelResponseError MCPServerError MissingKeyError ModelError OverlongPromptError RateLimitError"
-            " RewardError RolloutTimeout SandboxError ScoringTimeout ToolCallError ToolError ToolParseError TunnelError"
+            " RewardError RolloutTimeout SandboxError ScoringTimeout ToolCallError ToolError ToolParseError ToolTimeout"
+            " TunnelError"
         ),
         "verifiers.decorators": "advantage cleanup metric reward setup stop teardown update",
         "verifiers.parsers.parser": "Parser",

@@ -18,6 +18,7 @@
     ├── ToolError
     │   ├── ToolParseError         the arguments of a tool call are not valid JSON
     │   └── ToolCallError          a tool raised, or does not exist
+    │       └── ToolTimeout        a tool ran into the time limit of a call
     ├── RolloutTimeout             a rollout ran into its time limit
     ├── ScoringTimeout             a reward function ran into its time limit
     └── AuthorError                a mistake in an environment or its configuration; never retried, never hidden
@@ -101,6 +102,10 @@ class ToolParseError(ToolError):
 
 class ToolCallError(ToolError):
     """A tool raised, or no tool has the name the model called."""
+
+
+class ToolTimeout(ToolCallError, TimeoutError):
+    """A tool ran into the time limit of a call (`tool_timeout_s`)."""
 
 
 class MCPServerError(InfraError, ToolError):

@@ -260,7 +260,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         state: State = given["state"]
         prompt: Any = given["prompt"]
         client = given.get("client")
-        if not prompt and prompt != "":
+        if isinstance(prompt, list) and not prompt:
             raise DatasetError(
                 f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} asks the model. "
                 "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."

@@ -8,10 +8,11 @@ from typing import Any
 from verifiers.envs import stops
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
+from verifiers.envs.tool_calls import ToolCalls
 from verifiers.errors import ConfigError, ToolCallError, ToolError, ToolParseError
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric
 from verifiers.state import State
-from verifiers.tools import toolbox
+from verifiers.tools.schema import untyped_parameters
 from verifiers.tools.toolbox import Toolbox, parsed_arguments, tool_message, unknown_tool
 from verifiers.types import Messages, Tool, ToolCall, ToolMessage
 
@@ -35,8 +36,19 @@ class ToolEnv(MultiTurnEnv):
         max_turns: int = 10,
         error_formatter: ErrorFormatter = _plain,
         stop_errors: Sequence[type[Exception]] | None = None,
+        *,
+        tool_timeout_s: float | None = None,
+        tools_in_threads: bool = False,
         **kwargs: Any,
     ) -> None:
+        """`tool_timeout_s`: maximum duration of one tool call, in seconds; the model receives an error after that.
+
+        `tools_in_threads`: run plain functions in threads of their own, so that they do not hold up other rollouts.
+        """
+        if tool_timeout_s is not None and not tool_timeout_s > 0:
+            raise ConfigError(f"tool_timeout_s must be positive; got {tool_timeout_s!r}.")
+        self.tool_timeout_s = tool_timeout_s
+        self.tools_in_threads = tools_in_threads
         self.toolbox = Toolbox()
         self.tools: list[Callable[..., Any]] = []
         self.tool_monitor_rubric = ToolMonitorRubric()
@@ -47,6 +59,7 @@ class ToolEnv(MultiTurnEnv):
                 f"tools must be a list of functions; got {tools!r:.200}. Write tools=[…]."
             )
         super().__init__(max_turns=max_turns, **kwargs)
+        self._tool_calls = ToolCalls(self.logger)
         self.add_rubric(self.tool_monitor_rubric)
         for tool in tools or []:
             self.add_tool(tool)
@@ -62,6 +75,14 @@ class ToolEnv(MultiTurnEnv):
 
     def _offer(self, tool: Callable[..., Any], hidden: Sequence[str]) -> None:
         definition = self.toolbox.add(tool, hidden)
+        if untyped := untyped_parameters(tool, hidden):
+            self.logger.warning(
+                "Tool %r has no type for %s, so the model does not see which values are valid. Annotate the "
+                "parameters, for example `%s: int`.",
+                definition.name,
+                ", ".join(map(repr, untyped)),
+                untyped[0],
+            )
         self.tools.append(tool)
         self.tool_defs = [d for d in self.tool_defs or [] if d.name != definition.name] + [
             definition
@@ -89,7 +110,14 @@ class ToolEnv(MultiTurnEnv):
         function = self.tool_map.get(tool_name)
         if function is None:
             raise unknown_tool(tool_name, self.tool_map)
-        return tool_message(tool_call_id, await toolbox.call(function, tool_args))
+        result = await self._tool_calls.call(
+            tool_name,
+            function,
+            tool_args,
+            timeout_s=self.tool_timeout_s,
+            in_thread=self.tools_in_threads,
+        )
+        return tool_message(tool_call_id, result)
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
         """The results of the calls in the model's last message, in their order."""

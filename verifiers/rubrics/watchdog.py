@@ -28,6 +28,8 @@ _raise_in_thread.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
 LONGEST_NAP_S = 0.25
 """How late a limit may be noticed, in seconds."""
+SLOW_S = 0.2
+"""A call that holds its thread longer than this is reported to its `on_slow`."""
 
 
 class _OutOfTime(BaseException):
@@ -35,12 +37,21 @@ class _OutOfTime(BaseException):
 
 
 class _Call:
-    __slots__ = ("deadline", "is_reported", "is_struck", "kind", "name")
+    __slots__ = ("began", "deadline", "is_reported", "is_struck", "kind", "name", "on_slow")
 
-    def __init__(self, kind: str, name: str, deadline: float) -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        began: float,
+        deadline: float,
+        on_slow: Callable[[float], None] | None,
+    ) -> None:
         self.kind = kind
         self.name = name
+        self.began = began
         self.deadline = deadline
+        self.on_slow = on_slow
         self.is_struck = False
         self.is_reported = False
 
@@ -65,36 +76,52 @@ class Watchdog:
         *positional: Any,
         kind: str = "Reward function",
         error: type[Error] = ScoringTimeout,
+        on_slow: Callable[[float], None] | None = None,
     ) -> Any:
         """`func(*positional, **arguments)`; raises `error` when it runs longer than `limit_s`.
 
-        `kind` and `name` say in messages what is called. A call within a watched call is watched by the limit of the
-        outer one.
+        `kind` and `name` say in messages what is called. `on_slow` receives the seconds of a call that takes longer
+        than `SLOW_S`, at the latest when it ends; while the call runs, from the thread of the watchdog. A call within
+        a watched call ends at the earlier of the two limits, with the error of the call whose limit that is.
         """
         thread_id = threading.get_ident()
-        if thread_id in self._calls:
-            return func(*positional, **arguments)
         if self._pid != os.getpid():  # a thread does not survive a fork
             self._start()
-        self._calls[thread_id] = _Call(kind, name, time.monotonic() + limit_s)
+        outer = self._calls.get(thread_id)
+        began = time.monotonic()
+        deadline = began + limit_s
+        if outer is not None and outer.deadline <= deadline:
+            if on_slow is None:
+                return func(*positional, **arguments)
+            deadline = outer.deadline
+        call = self._calls[thread_id] = _Call(kind, name, began, deadline, on_slow)
         try:
             try:
                 return func(*positional, **arguments)
             finally:
-                self._end(thread_id)
+                self._end(thread_id, call, outer)
         except _OutOfTime:
-            self._end(thread_id)  # it may have struck while the call was ending
+            self._end(thread_id, call, outer)  # it may have struck while the call was ending
+            if outer is not None and outer.deadline <= deadline:
+                raise  # the limit was that of the outer call
             raise error(
                 f"{kind} {name!r} ran longer than {limit_s:.3g} s without giving way and was interrupted. "
                 "Make it faster or async, or raise the time limit."
             ) from None
 
-    def _end(self, thread_id: int) -> None:
+    def _end(self, thread_id: int, call: _Call, outer: _Call | None) -> None:
         with self._lock:
-            ended = self._calls.pop(thread_id, None)
-            if ended is not None and ended.is_struck:
+            if self._calls.get(thread_id) is not call:
+                return
+            if outer is None:
+                del self._calls[thread_id]
+            else:
+                self._calls[thread_id] = outer
+            if call.is_struck:
                 # What has not been raised yet must not appear later, in the event loop.
                 _raise_in_thread(thread_id, ctypes.py_object())
+        if call.on_slow is not None and (held_s := time.monotonic() - call.began) > SLOW_S:
+            call.on_slow(held_s)
 
     def _start(self) -> None:
         with self._lock:
@@ -114,9 +141,13 @@ class Watchdog:
             self._wake.wait(min(max(next_s, 0.02), LONGEST_NAP_S))
             with self._lock:
                 now = time.monotonic()
+                slow = [c for c in self._calls.values() if c.on_slow and now - c.began > 2 * SLOW_S]
                 for thread_id, call in list(self._calls.items()):
                     if now >= call.deadline:
                         self._strike(thread_id, call, late_s=now - call.deadline)
+            for call in slow:
+                if call.on_slow is not None:
+                    call.on_slow(now - call.began)
 
     def _strike(self, thread_id: int, call: _Call, *, late_s: float) -> None:
         call.is_struck = True
@@ -144,19 +175,25 @@ watchdog = Watchdog()
 
 
 class WatchedSteps:
-    """A coroutine, awaited with every step watched: between two steps other tasks run, within one none can."""
+    """A coroutine, awaited with every step watched: between two steps other tasks run, within one none can.
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, limit_s: float) -> None:
+    `how` are further arguments of `Watchdog.call`.
+    """
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], name: str, limit_s: float, **how: Any
+    ) -> None:
         self._coroutine = coroutine
         self._name = name
         self._limit_s = limit_s
+        self._how = how
 
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[Any], Any] = self._coroutine.send
         given: Any = None
         while True:
             try:
-                awaited = watchdog.call(step, {}, self._name, self._limit_s, given)
+                awaited = watchdog.call(step, {}, self._name, self._limit_s, given, **self._how)
             except StopIteration as done:
                 return done.value
             try:

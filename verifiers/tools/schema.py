@@ -36,6 +36,18 @@ def convert_func_to_tool_def(func: Any, hidden: Collection[str] = ()) -> Tool:
     )
 
 
+def untyped_parameters(func: Any, hidden: Collection[str] = ()) -> list[str]:
+    """Names of the parameters that a model sees without a type: not annotated, or with a name that nothing defines."""
+    if isinstance(func, Tool):
+        return []
+    hints = _hints(func)
+    return [
+        name
+        for name in inspect.signature(func).parameters
+        if name not in hidden and name != "self" and name not in hints
+    ]
+
+
 def convert_func_to_oai_tool(func: Any) -> dict[str, Any]:
     """The definition in OpenAI's shape, as generation (a) of the API gave it."""
     return to_oai_tool(convert_func_to_tool_def(func))
@@ -111,10 +123,7 @@ def _parameters_schema(
     from pydantic.fields import FieldInfo
 
     signature = inspect.signature(func)
-    try:
-        hints = get_type_hints(func, include_extras=True)
-    except (NameError, TypeError):
-        hints = {}
+    hints = _hints(func)
     fields: dict[str, Any] = {}
     for parameter in signature.parameters.values():
         if parameter.name in hidden or parameter.name == "self":
@@ -160,6 +169,13 @@ def _parameters_schema(
     strict.setdefault("properties", {})
     strict.setdefault("required", [])
     return strict
+
+
+def _hints(func: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(func, include_extras=True)
+    except (NameError, TypeError):
+        return {}
 
 
 def _annotated_text(annotation: Any) -> str | None:

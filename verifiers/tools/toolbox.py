@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Collection
 from typing import Any
@@ -65,12 +64,6 @@ def unknown_tool(name: str, known: Collection[str]) -> ToolCallError:
     """The error for a tool that does not exist."""
     available = ", ".join(sorted(known)) or "none"
     return ToolCallError(f"There is no tool {name!r}. Available tools: {available}.")
-
-
-async def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What the function returns, awaited if it must be."""
-    value = function(**arguments)
-    return await value if inspect.isawaitable(value) else value
 
 
 def tool_message(tool_call_id: str, result: Any) -> ToolMessage:

@@ -1,9 +1,15 @@
+import asyncio
+import contextvars
 import json
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import verifiers as vf
+from verifiers.rubrics import watchdog
 from verifiers.testing import Reply, ScriptedClient, call, run
 
 ROWS = [{"question": "What is 2+2?", "answer": "4"}]
@@ -278,3 +284,183 @@ async def test_tool_rubric_of_older_environments_counts_calls() -> None:
         tool_env(tools=[add], rubric=rubric), ScriptedClient([[call("add", a=1)], "done"])
     )
     assert output["metrics"]["add_calls"] == 2.0  # once by ToolRubric, once by the environment
+
+
+# ----------------------------------------------------------------------------------------- blocking, limits, threads
+
+
+def spin(until: Callable[[], bool]) -> str:
+    """Hold the thread until something is so; 30 s at most, then the test fails by its own assertions."""
+    end = time.monotonic() + 30.0
+    while not until() and time.monotonic() < end:
+        pass
+    return "done"
+
+
+async def test_a_tool_that_holds_the_event_loop_is_reported_once_by_name_and_while_it_runs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "SLOW_S", 0.01)
+
+    def blocks() -> str:
+        """Wait for the report."""
+        return spin(lambda: any("blocks" in record.message for record in caplog.records))
+
+    env = tool_env(tools=[blocks])
+    [output] = await run(env, ScriptedClient([[call("blocks"), call("blocks")], "end"]))
+    assert results(output) == ["done", "done"]
+    [said] = [r.message for r in caplog.records if "held the event loop" in r.message]
+    assert said.startswith("Tool 'blocks' held the event loop for ")
+    assert "tools_in_threads=True" in said
+
+
+@pytest.mark.parametrize("kind", ["plain", "async that blocks"])
+async def test_a_short_hold_is_reported_when_it_ends(
+    kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "SLOW_S", 0.0)
+
+    def plain() -> str:
+        """Take a moment."""
+        return "done"
+
+    async def blocking() -> str:
+        """Take a moment."""
+        return plain()
+
+    tool = plain if kind == "plain" else blocking
+    await run(tool_env(tools=[tool]), ScriptedClient([[call(tool.__name__)], "end"]))
+    assert any(f"Tool {tool.__name__!r} held" in record.message for record in caplog.records)
+
+
+async def test_quick_tools_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    async def waits() -> str:
+        """Give way."""
+        await asyncio.sleep(0)
+        return "done"
+
+    env = tool_env(tools=[add, waits])
+    await run(env, ScriptedClient([[call("add", a=1), call("waits")], "end"]))
+    assert not [record for record in caplog.records if "held" in record.message]
+
+
+@pytest.mark.parametrize("kind", ["plain", "thread", "async", "async that blocks"])
+@pytest.mark.parametrize("rollout_limit_s", [None, 60.0])
+async def test_a_tool_that_never_returns_ends_at_its_limit_and_the_rollout_goes_on(
+    kind: str, rollout_limit_s: float | None
+) -> None:
+    def spins() -> str:
+        """Never return."""
+        while True:
+            pass
+
+    async def waits() -> None:
+        """Never return."""
+        await asyncio.Event().wait()
+
+    async def blocks() -> None:
+        """Never return."""
+        spins()
+
+    tool = {"async": waits, "async that blocks": blocks}.get(kind, spins)
+    env = tool_env(
+        tools=[tool],
+        tool_timeout_s=0.05,
+        tools_in_threads=kind == "thread",
+        timeout_seconds=rollout_limit_s,
+    )
+    [output] = await run(env, ScriptedClient([[call(tool.__name__)], "end"]))
+    assert results(output) == [f"Tool {tool.__name__!r} ran longer than 0.05 s and was stopped."]
+    assert (output["error"], output["stop_condition"]) == (None, "no_tools_called")
+
+
+async def test_a_late_tool_can_end_the_rollout_and_the_earlier_limit_counts() -> None:
+    async def waits() -> None:
+        """Never return."""
+        await asyncio.Event().wait()
+
+    env = tool_env(tools=[waits], tool_timeout_s=0.05, stop_errors=[TimeoutError])
+    [output] = await run(env, ScriptedClient([[call("waits")], "end"]))
+    assert output["error"]["error"] == "ToolTimeout"
+
+    def spins() -> None:
+        """Never return."""
+        while True:
+            pass
+
+    env = tool_env(tools=[spins], tool_timeout_s=60.0, timeout_seconds=0.05)
+    [output] = await run(env, ScriptedClient([[call("spins")], "end"]))
+    assert output["stop_condition"] == "timeout_reached"
+
+
+async def test_tools_in_threads_do_not_hold_up_other_rollouts() -> None:
+    both = threading.Barrier(2)
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+    def meets(text: str) -> str:
+        """Wait for the call of the other rollout."""
+        both.wait(30)
+        return f"{text} {variable.get()} {threading.current_thread() is threading.main_thread()}"
+
+    class Env(vf.ToolEnv):
+        async def setup_state(self, state: vf.State) -> None:
+            variable.set(state["question"])
+
+    rows = [{"question": "a"}, {"question": "b"}]
+    env = Env(tools=[meets], dataset=rows, rubric=vf.Rubric(), tools_in_threads=True)
+    client = ScriptedClient(
+        lambda prompt: "end" if prompt[-1]["role"] == "tool" else [call("meets", text="x")]
+    )
+    outputs = await run(env, client, n=2, max_concurrent=2)
+    assert sorted(results(output)[0] for output in outputs) == ["x a False", "x b False"]
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), StopIteration(1), SystemExit(3)])
+@pytest.mark.parametrize("in_threads", [False, True])
+async def test_what_a_tool_raises_is_shown_in_either_place(
+    error: BaseException, in_threads: bool
+) -> None:
+    def raises() -> None:
+        """Fail."""
+        raise error
+
+    env = tool_env(tools=[raises], tools_in_threads=in_threads)
+    [output] = await run(env, ScriptedClient([[call("raises")], "end"]))
+    assert (output["error"], len(results(output))) == (None, 1)
+    if isinstance(error, SystemExit):
+        assert results(output) == ["Tool 'raises' called sys.exit(3)."]
+
+
+@pytest.mark.parametrize("limit_s", [0, -1.0, float("nan")])
+def test_a_time_limit_of_tools_must_be_positive(limit_s: float) -> None:
+    with pytest.raises(vf.ConfigError, match="tool_timeout_s must be positive"):
+        tool_env(tool_timeout_s=limit_s)
+
+
+def test_a_parameter_without_a_type_is_reported_when_the_tool_is_added(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def search(query, limit: int, page=1):  # type: ignore[no-untyped-def]  # what is tested
+        """Search."""
+
+    def undefined(place: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821 - what is tested
+        """Look."""
+
+    vf.ToolEnv(tools=[add, search, undefined], dataset=[{"question": "q"}], rubric=vf.Rubric())
+    said = [record.message for record in caplog.records if "has no type" in record.message]
+    assert [text.partition(",")[0] for text in said[1:]] == [
+        "Tool 'undefined' has no type for 'place'"
+    ]
+    assert said[0].startswith("Tool 'search' has no type for 'query', 'page', so the model")
+
+
+def test_a_hidden_parameter_needs_no_type(caplog: pytest.LogCaptureFixture) -> None:
+    class Env(vf.StatefulToolEnv):
+        def update_tool_args(self, *args: Any, **kwargs: Any) -> Any:
+            return {}
+
+    def store(text: str, database) -> None:  # type: ignore[no-untyped-def]  # what is tested
+        """Keep."""
+
+    Env(dataset=[{"question": "q"}], rubric=vf.Rubric()).add_tool(store, args_to_skip=["database"])
+    assert "has no type" not in caplog.text

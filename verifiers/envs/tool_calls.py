@@ -1,0 +1,119 @@
+"""One call of a tool function: its time limit, its thread, and a report when it holds up the other rollouts.
+
+Tools run on the event loop, as in v0: a thread would break what belongs to one thread (database connections, most
+simulators) and what rollouts share without locks. So a tool that blocks makes every rollout of the process wait, and
+that is reported with the tool's name. `tools_in_threads` moves plain functions to threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import math
+import threading
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from verifiers.errors import ToolTimeout
+from verifiers.rubrics.watchdog import WatchedSteps, watchdog
+
+
+class ToolCalls:
+    """Calls the tools of one environment."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._reported: set[str] = set()
+
+    async def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: dict[str, Any],
+        *,
+        timeout_s: float | None,
+        in_thread: bool,
+    ) -> Any:
+        """What the function returns, awaited if it must be. Raises ToolTimeout after `timeout_s` seconds."""
+        limit_s = math.inf if timeout_s is None else timeout_s
+        how = {"kind": "Tool", "error": ToolTimeout}
+        try:
+            if in_thread and not _is_async(function):
+                value = await _in_own_thread(
+                    lambda: watchdog.call(function, arguments, name, limit_s, **how)
+                )
+            else:
+                how["on_slow"] = lambda held_s: self._report(name, held_s)
+                value = watchdog.call(function, arguments, name, limit_s, **how)
+            if not inspect.isawaitable(value):
+                return value
+            steps = (
+                WatchedSteps(value, name, limit_s, **how) if type(value) is CoroutineType else value
+            )
+            return await (steps if timeout_s is None else _within(steps, timeout_s))
+        except ToolTimeout:
+            raise ToolTimeout(
+                f"Tool {name!r} ran longer than {limit_s:g} s and was stopped."
+            ) from None
+
+    def _report(self, name: str, held_s: float) -> None:
+        if name in self._reported:
+            return
+        self._reported.add(name)
+        self._logger.warning(
+            "Tool %r held the event loop for %.1f s; every other rollout of this process waited. Make the tool async "
+            "and await what it waits for, or pass tools_in_threads=True if the tool may run in any thread.",
+            name,
+            held_s,
+        )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - an object that is called
+    return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(
+        called
+    )
+
+
+async def _within(steps: Any, timeout_s: float) -> Any:
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            return await steps
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # the tool's own
+        raise ToolTimeout from error
+
+
+async def _in_own_thread(work: Callable[[], Any]) -> Any:
+    """What `work` returns, run in a new daemon thread with the caller's context variables.
+
+    A pool would have a size, and its threads would keep the process from ending when a tool never returns.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if done.done():
+            return  # the rollout was cancelled meanwhile
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        value, raised = None, None
+        try:
+            value = context.run(work)
+        except BaseException as error:  # noqa: BLE001 - raised in the rollout
+            raised = RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, raised)
+
+    threading.Thread(target=run, name="tool", daemon=True).start()
+    return await done
