@@ -108,6 +108,8 @@ class State(dict[str, Any]):
     is_completed: _Key[bool] = _Key()
     is_truncated: _Key[bool] = _Key()
     stop_condition: _Key[str | None] = _Key()
+    overlong_prompt: _Key[str | None] = _Key()
+    """How large a prompt was that did not fit the model's context, and what the endpoint said."""
     final_env_response: _Key[Any] = _Key()
     timing: _Key[RolloutTiming] = _Key()
     usage: _Key[StateUsageTracker] = _Key()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from verifiers.envs.preflight import check_answer, warn_once
 from verifiers.envs.time_limit import ends_in_time
 from verifiers.envs.turns import completion_messages, step_tokens
 from verifiers.errors import EnvironmentCodeError, OverlongPromptError
-from verifiers.messages import normalize_messages
+from verifiers.messages import content_text, normalize_messages
 from verifiers.rollouts.limits import current_limits
 from verifiers.rollouts.scope import shielded
 from verifiers.rubrics.tool_rubric import TurnMonitorRubric
@@ -226,13 +227,34 @@ class MultiTurnEnv(Environment):
             return
         try:
             response = await call_hook(self.get_model_response, state, prompt)
-        except OverlongPromptError:
-            state["prompt_too_long"] = True
-            state.is_truncated = True
+        except OverlongPromptError as error:
+            self._note_overlong_prompt(state, prompt, error)
             return
         finally:
             timing.model.spans.append(TimeSpan(asked, time.time()))
         await self.add_model_response(state, prompt, response)
+
+    def _note_overlong_prompt(
+        self, state: State, prompt: Messages, error: OverlongPromptError
+    ) -> None:
+        state["prompt_too_long"] = True
+        state.is_truncated = True
+        texts = (
+            [prompt]
+            if isinstance(prompt, str)
+            else [content_text(m["content"]) for m in prompt if m.get("content")]
+        )
+        state.overlong_prompt = (
+            f"The prompt of turn {len(state.trajectory) + 1} has {len(prompt)} messages with "
+            f"{sum(map(len, texts)):,} characters and does not fit the model's context: {error}"
+        )
+        level = logging.DEBUG if state.trajectory else logging.WARNING
+        self.logger.log(
+            level,
+            "Example %s ended with prompt_too_long. %s",
+            state.get("example_id"),
+            state.overlong_prompt,
+        )
 
     def _end_generation(self, state: State) -> None:
         state.timing.generation.end = time.time()

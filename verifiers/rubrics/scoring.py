@@ -242,6 +242,17 @@ async def _group_values(
 
 
 def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> dict[str, Any]:
+    for state in states:
+        if state.overlong_prompt and not state.trajectory:
+            # What the function raised follows from this: there is no reply to score.
+            error = _caused(
+                RewardError(
+                    f"Reward function {call.name!r} has no reply to score, because the rollout ended with "
+                    f"prompt_too_long. {state.overlong_prompt} ({error})"
+                ),
+                error.__cause__ or error,
+            )
+            break
     # Of rollouts that had failed before, their own error says enough: there was no completion to score.
     level = logging.DEBUG if all(state.error is not None for state in states) else logging.WARNING
     logger.log(level, "%s", error)

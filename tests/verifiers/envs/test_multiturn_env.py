@@ -207,6 +207,31 @@ async def test_an_overlong_prompt_truncates_and_is_scored() -> None:
     assert (output["error"], output["reward"]) == (None, 1.0)
 
 
+@pytest.mark.parametrize("kind", ["alone", "group", "with providers"])
+async def test_a_prompt_that_never_fitted_is_named_with_its_size_instead_of_what_the_reward_raised(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def last(completion: Any) -> float:
+        return float(len(completion[-1]["content"]))
+
+    def lasts(completions: Any) -> list[float]:
+        return [last(completion) for completion in completions]
+
+    rubric = vf.Rubric(funcs=[lasts if kind == "group" else last])
+    if kind == "with providers":
+        rubric.add_score_object_provider(lambda state: {})
+    env = Echo(dataset=[{"question": "x" * 12_345}], rubric=rubric)
+    [output] = await run(env, ScriptedClient([vf.OverlongPromptError("limit 4096, got 9000")]))
+    assert (output["stop_condition"], output["is_truncated"]) == ("prompt_too_long", True)
+    [error] = output["errors"]
+    assert (
+        "has no reply to score, because the rollout ended with prompt_too_long" in error["message"]
+    )
+    assert "turn 1 has 1 messages with 12,345 characters" in error["message"]
+    assert "limit 4096, got 9000" in error["message"]
+    assert any("Example 0 ended with prompt_too_long" in r.message for r in caplog.records)
+
+
 async def test_a_reply_that_was_cut_off_marks_the_rollout_as_truncated() -> None:
     state = await play(Echo(max_turns=1), Reply("a", finish_reason="length"))
     assert (state["is_truncated"], state["trajectory"][0]["is_truncated"]) == (True, True)
