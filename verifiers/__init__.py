@@ -7,8 +7,10 @@ and a contract test holds the two together.
 
 from __future__ import annotations
 
+import dis
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -261,9 +263,11 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _GONE:
-        raise ImportError(
-            f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
-        )
+        text = f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
+        # `from verifiers import …` replaces an AttributeError by a text of its own; `hasattr` needs one.
+        caller = sys._getframe(1)
+        is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
+        raise (ImportError if is_import else AttributeError)(text)
     if name in _LATER:
         hint = " The public package had it; this one does not offer it yet."
     else:

@@ -283,6 +283,7 @@ def import_environment_module(env_id: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
+            _refuse_taskset(env_id, _source_of(name), error)
             raise EnvironmentLoadError(
                 f"Environment {env_id!r} needs the module {error.name!r}, which is not installed. "
                 f"Install the environment with its dependencies: vf-install {env_id}"
@@ -291,6 +292,7 @@ def import_environment_module(env_id: str) -> ModuleType:
     except (Error, MissingKeyError):
         raise
     except Exception as error:
+        _refuse_taskset(env_id, _source_of(name), error)
         raise EnvironmentLoadError(
             f"Environment {env_id!r} failed while its module {name} was imported: {_described(error, _folder_of(name))}"
         ) from error
@@ -425,6 +427,7 @@ def _import_file(source: EnvironmentSource) -> ModuleType:
             error, (Exception, SystemExit)
         ):
             raise
+        _refuse_taskset(name.replace("_", "-"), file, error)
         raise EnvironmentLoadError(
             f"{file} failed while it was imported: {_described(error, file.parent)}"
         ) from error
@@ -443,6 +446,7 @@ def _build(
     file = _file_of(module)
     function = getattr(module, "load_environment", None)
     if not callable(function):
+        _refuse_taskset(env_id, file, None)
         raise EnvironmentLoadError(
             _without_function(module, env_id) if path is None else _file_without_function(module)
         )
@@ -452,11 +456,13 @@ def _build(
     except (Error, MissingKeyError):
         raise
     except (Exception, SystemExit) as error:
+        _refuse_taskset(env_id, file, error)
         raise EnvironmentLoadError(
             f"load_environment of {env_id!r} raised {_described(error, file and file.parent)} "
             f"(arguments: {dict(env_args)})"
         ) from error
     if not isinstance(environment, Environment):
+        _refuse_taskset(env_id, file, None)
         raise EnvironmentLoadError(
             f"load_environment of {env_id!r} returned {type(environment).__name__}, not a verifiers Environment."
         )
@@ -482,6 +488,50 @@ def _file_without_function(module: ModuleType) -> str:
         f"{module.__file__} has no load_environment(), so the file is not an environment.{hint} Define "
         "`def load_environment(): ...`, which returns the environment."
     )
+
+
+_TASKSET = re.compile(
+    r"verifiers\.v1\b|\bfrom verifiers import v1\b|^\s*(async )?def (load_taskset|load_harness)\b"
+    r"|\b(vf|verifiers)\.(Taskset|Harness|Toolset|Env)\b"
+    r"|^from verifiers import .*\b(Taskset|Harness|Toolset|Env)\b",
+    re.MULTILINE,
+)
+"""Code for the API of verifiers 0.4 and later."""
+
+
+def _refuse_taskset(env_id: str, source: Path | None, error: BaseException | None) -> None:
+    """Raise EnvironmentLoadError when code that failed to load was written for the API of verifiers 0.4."""
+    found = next(
+        (match[0].strip() for match in map(_TASKSET.search, _texts(source)) if match), None
+    )
+    if found is None:
+        return
+    raise EnvironmentLoadError(
+        f"{env_id!r} is a taskset for verifiers 0.4 or later (its code has {found!r}), which this package cannot run. "
+        "This package runs environments for verifiers 0.1.8 to 0.3.1: modules whose load_environment() returns an "
+        "Environment. Install an older release of the taskset that has load_environment(), or write that function "
+        'around its rows and reward functions (docs/migrating.md, "Tasksets").'
+    ) from error
+
+
+def _texts(source: Path | None) -> list[str]:
+    """The text of a module; of every file, for a package."""
+    if source is None:
+        return []
+    files = sorted(source.parent.rglob("*.py")) if source.name == "__init__.py" else [source]
+    texts: list[str] = []
+    for file in [source, *files][:200]:
+        with suppress(OSError, UnicodeDecodeError):
+            texts.append(file.read_text(encoding="utf-8"))
+    return texts
+
+
+def _source_of(name: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> None:

@@ -209,11 +209,28 @@ def _with_text_tool_calls(message: Any) -> Any:
 
 
 def serialize_message_for_output(message: Any) -> Any:
-    """A message with plain content parts, ready for JSON."""
+    """A message with plain content parts, ready for JSON; audio in OpenAI's shape, images as they are."""
+    if not isinstance(message, Mapping) and hasattr(message, "model_dump"):
+        message = message.model_dump(exclude_none=True)
     if isinstance(message, Mapping) and isinstance(message.get("content"), list):
-        parts = [dict(part) if isinstance(part, Mapping) else part for part in message["content"]]
-        return {**message, "content": parts}
+        return {**message, "content": [_saved_part(part) for part in message["content"]]}
     return message
+
+
+def _saved_part(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+        return part.model_dump() if hasattr(part, "model_dump") else part
+    if part.get("type") not in ("input_audio", "audio"):
+        return dict(part)
+    source = part if part["type"] == "audio" else part.get("input_audio")
+    data, kind = (
+        (source.get("data"), source.get("format")) if isinstance(source, Mapping) else (None, None)
+    )
+    data = "".join(data.split()) if isinstance(data, str) else ""
+    kind = kind.strip().lower() if isinstance(kind, str) else ""
+    if not data or not kind:
+        return {"type": "text", "text": "[audio]"}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
 
 
 def serialize_messages_for_output(messages: Any) -> Any:

@@ -75,6 +75,7 @@ class RowFormat:
         """The row with a `prompt` and an integer `example_id`; an `example_id` that is no integer moves to `src_id`."""
         if not isinstance(row, Mapping):
             raise DatasetError(f"Row {index} is a {type(row).__name__}, not a dict: {row!r:.200}")
+        row = _with_task_payload(row)
         formatted = dict(row)
         own_id = formatted.get("example_id")
         if type(own_id) is not int:
@@ -93,6 +94,21 @@ class RowFormat:
         elif isinstance(info, str):
             formatted["info"] = _parsed_info(info)
         return formatted
+
+
+def _with_task_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row, with the fields of a JSON object with a `prompt` that its `task` holds as text (generation (b))."""
+    text = row.get("task")
+    if not isinstance(text, str) or not text.lstrip().startswith("{"):
+        return row
+    try:
+        task = json.loads(text)
+    except ValueError:
+        return row
+    if "prompt" not in task:
+        return row
+    own_id = {key: row[key] for key in ("example_id",) if row.get(key) is not None}
+    return {**row, **task, **own_id, "task": task}
 
 
 def _parsed_info(info: str) -> Any:

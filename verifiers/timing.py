@@ -94,6 +94,10 @@ class RolloutTiming(_Fields):
         scoring: TimeSpan | None = None,
         model: TimeSpans | None = None,
         env: TimeSpans | None = None,
+        *,
+        generation_ms: float | None = None,
+        scoring_ms: float | None = None,
+        total_ms: float | None = None,
     ) -> None:
         self.start_time = time.time() if start_time is None else start_time
         self.setup = setup or TimeSpan()
@@ -101,6 +105,31 @@ class RolloutTiming(_Fields):
         self.scoring = scoring or TimeSpan()
         self.model = model or TimeSpans()
         self.env = env or TimeSpans()
+        if (generation_ms, scoring_ms, total_ms) != (None, None, None):
+            self._take_ms(generation_ms or 0.0, scoring_ms or 0.0, total_ms)
+
+    def _take_ms(self, generation_ms: float, scoring_ms: float, total_ms: float | None) -> None:
+        """Lay generation and scoring one after the other, so that both and the total read as they were given."""
+        total_s = (generation_ms + scoring_ms if total_ms is None else total_ms) / 1000
+        end = self.start_time + total_s
+        scored_from = end - scoring_ms / 1000
+        self.generation = TimeSpan(scored_from - generation_ms / 1000, scored_from)
+        self.scoring = TimeSpan(scored_from, end)
+
+    @property
+    def generation_ms(self) -> float:
+        """Duration of generation, in milliseconds."""
+        return 1000 * self.generation.duration
+
+    @property
+    def scoring_ms(self) -> float:
+        """Duration of scoring, in milliseconds."""
+        return 1000 * self.scoring.duration
+
+    @property
+    def total_ms(self) -> float:
+        """`total`, in milliseconds."""
+        return 1000 * self.total
 
     @property
     def total(self) -> float:
@@ -113,12 +142,6 @@ class RolloutTiming(_Fields):
         """Seconds spent neither on the model, nor in the environment, nor in setup and scoring."""
         known = self.setup.duration + self.scoring.duration
         return max(0.0, self.total - known - self.model.duration - self.env.duration)
-
-    def __getitem__(self, key: str) -> Any:
-        if key.endswith("_ms"):
-            span = {"generation_ms": "generation", "scoring_ms": "scoring"}.get(key)
-            return 1000 * (self.total if span is None else getattr(self, span).duration)
-        return super().__getitem__(key)
 
 
 class StateUsageTracker(dict[str, Any]):

@@ -6,7 +6,7 @@ the other pydantic configs, the OpenAI response types of generation (a)) are res
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -115,8 +115,8 @@ class SystemMessage(CustomBaseModel):
 
     @classmethod
     def from_path(cls, path: str | Path) -> SystemMessage:
-        """A system message with the text of a file."""
-        return cls(content=Path(path).read_text(encoding="utf-8").strip())
+        """A system message with the text of a file (UTF-8), verbatim."""
+        return cls(content=Path(path).read_text(encoding="utf-8"))
 
 
 class UserMessage(CustomBaseModel):
@@ -460,6 +460,32 @@ class GenerateOutputs(dict[str, Any]):
         from verifiers.notebooks import results_frame
 
         return results_frame(self.get("outputs") or [])
+
+    @classmethod
+    def of(cls, results: Mapping[str, Any]) -> GenerateOutputs:
+        """Results from a mapping with `outputs`, or from generation (a)'s parallel lists."""
+        if isinstance(results, cls):
+            return results
+        if "outputs" in results:
+            return cls(results)
+        columns = {k: v for k, v in results.items() if isinstance(v, list | tuple)}
+        count = max(map(len, columns.values()), default=0)
+        metrics = results.get("metrics") or {}
+        rows = [
+            RolloutOutput(
+                {k: v[i] for k, v in columns.items() if len(v) == count}
+                | {"metrics": {name: values[i] for name, values in metrics.items()}}
+            )
+            for i in range(count)
+        ]
+        return cls(outputs=rows, metadata=results.get("metadata") or {})
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, key) or key == "metrics" or key in self.COLUMNS
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As `dict.get`, the columns of generation (a) included."""
+        return self[key] if key in self else default  # noqa: SIM401 - this is that method
 
     def __missing__(self, key: str) -> Any:
         if key == "metrics":

@@ -17,6 +17,7 @@ from verifiers.messages import (
     sanitize_tool_calls,
     serialize_messages_for_output,
 )
+from verifiers.testing import ScriptedClient, run
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
 
@@ -126,3 +127,43 @@ def test_a_model_cannot_drive_the_terminal() -> None:
     )
     assert "\x1b" not in shown.plain
     assert "hello" in shown.plain
+
+
+@pytest.mark.parametrize(
+    ("part", "saved"),
+    [
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA \nBB", "format": " WAV"}},
+            {"type": "input_audio", "input_audio": {"data": "AABB", "format": "wav"}},
+        ),
+        (
+            {"type": "audio", "data": "AA", "format": "mp3"},
+            {"type": "input_audio", "input_audio": {"data": "AA", "format": "mp3"}},
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "A"}},
+            {"type": "text", "text": "[audio]"},
+        ),
+        ({"type": "audio", "data": "", "format": "wav"}, {"type": "text", "text": "[audio]"}),
+        ({"type": "input_audio", "input_audio": 3}, {"type": "text", "text": "[audio]"}),
+        ({"type": "audio", "data": 3, "format": "wav"}, {"type": "text", "text": "[audio]"}),
+    ],
+)
+def test_saved_audio_has_one_shape(part: Any, saved: Any) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:x"}}
+    for message in (
+        {"role": "user", "content": [part, image]},
+        vf.ToolMessage(tool_call_id="c", content=[part, image]),
+    ):
+        assert serialize_messages_for_output([message])[0]["content"] == [saved, image]
+
+
+async def test_an_output_holds_audio_in_its_saved_shape() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "A A", "format": "WAV"}}
+    env = vf.SingleTurnEnv(
+        dataset=[{"prompt": [{"role": "user", "content": [audio]}]}], rubric=vf.Rubric()
+    )
+    [output] = await run(env, ScriptedClient(["a"]))
+    assert output["prompt"][0]["content"] == [
+        {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
+    ]

@@ -15,11 +15,6 @@ def test_messages_know_their_role() -> None:
     assert vf.ToolMessage(tool_call_id="c", content="a")["role"] == "tool"
 
 
-def test_a_system_message_can_be_read_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "system.txt").write_text("Be brief.\n")
-    assert vf.SystemMessage.from_path(tmp_path / "system.txt").content == "Be brief."
-
-
 def test_a_tool_call_reads_in_either_shape() -> None:
     call = vf.ToolCall(id="c", name="f", arguments="{}")
     assert (call.name, call["function"]["name"], call["function"].arguments) == ("f", "f", "{}")
@@ -98,3 +93,58 @@ def test_a_response_reads_in_the_openai_shape_of_generation_a() -> None:
     assert response.choices[0].text == "4"
     assert response.choices[0].logprobs is None
     assert "choices" not in response  # a way of reading it: nothing more is stored
+
+
+def test_a_system_message_from_a_file_is_verbatim(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("  Über dir.\n\n", encoding="utf-8")
+    assert vf.SystemMessage.from_path(tmp_path / "prompt.txt").content == "  Über dir.\n\n"
+
+
+@pytest.mark.parametrize("name", ["GRPOTrainer", "grpo_defaults", "RLTrainer"])
+def test_an_old_name_is_absent_for_hasattr_and_an_import_says_what_to_use(name: str) -> None:
+    assert not hasattr(vf, name)
+    assert getattr(vf, name, None) is None
+    with pytest.raises(AttributeError, match="belonged to an older release"):
+        getattr(vf, name)
+    with pytest.raises(ImportError, match="belonged to an older release"):
+        exec(f"from verifiers import {name}")
+
+
+def test_timing_of_generation_a_is_taken_and_reads_back() -> None:
+    timing = vf.RolloutTiming(generation_ms=100.0, scoring_ms=50.0, total_ms=160.0)
+    for read in (timing.__getitem__, lambda name: getattr(timing, name)):
+        values = [read(name) for name in ("generation_ms", "scoring_ms", "total_ms")]
+        assert values == pytest.approx([100.0, 50.0, 160.0], abs=1e-2)
+    assert vf.RolloutTiming(generation_ms=100.0)["total_ms"] == pytest.approx(100.0, abs=1e-2)
+    assert vf.RolloutTiming(total_ms=7.0)["total_ms"] == pytest.approx(7.0, abs=1e-2)
+
+
+def test_results_contain_the_columns_of_generation_a() -> None:
+    results = vf.GenerateOutputs(
+        outputs=[vf.RolloutOutput(completion=[], reward=1.0, metrics={"m": 2.0})], metadata={}
+    )
+    for name in ("outputs", "metadata", "completion", "reward", "metrics", "state", "answer"):
+        assert name in results
+        assert results.get(name) == results[name]
+    assert "nothing" not in results
+    assert results.get("nothing", 3) == 3
+    assert list(results) == ["outputs", "metadata"]
+
+
+def test_parallel_lists_are_printed_and_made_into_a_dataset(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from verifiers.utils.eval_utils import make_dataset, print_results
+
+    prompt = [{"role": "user", "content": "q"}]
+    columns = {
+        "prompt": [prompt, prompt],
+        "completion": [[{"role": "assistant", "content": "a"}]] * 2,
+        "reward": [1.0, 0.5],
+        "metrics": {"m": [1.0, 3.0]},
+        "example_id": [0, 1],
+        "metadata": {"model": "m"},
+    }
+    assert make_dataset(columns)["reward"][:] == [1.0, 0.5]
+    print_results(columns)
+    assert "0.75" in capsys.readouterr().out

@@ -263,6 +263,7 @@ def channel_of_sdk_object(
         headers={**(headers or {}), **found.headers},
         query=found.query,
         proxy=proxy_of(found.base_url),
+        sdk=type(client).__module__.partition(".")[0],
     )
     transport = Transport(timeout_s=found.timeout_s, connect_timeout_s=found.connect_timeout_s)
     return Channel([endpoint], transport, max_retries=found.max_retries)

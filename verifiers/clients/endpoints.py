@@ -41,6 +41,7 @@ from verifiers.clients.failures import (
     refusal_of_payload,
     shown,
 )
+from verifiers.clients.sdk import as_sdk_error
 from verifiers.clients.transport import AnswerLost, ConnectFailed, Reply, Transport, address
 from verifiers.errors import InvalidModelResponseError, ModelError
 
@@ -236,8 +237,12 @@ class Endpoint:
         proxy: str | None = None,
         adaptive: AdaptiveLimit | None = None,
         transport: Transport | None = None,
+        sdk: str = "",
     ) -> None:
-        """`transport`: a separate transport, with other time limits than the channel's."""
+        """`transport`: a separate transport, with other time limits than the channel's. `sdk`: name of the SDK whose
+        client object gave this endpoint.
+        """
+        self.sdk = sdk
         self.transport = transport
         self.base_url = URL(base_url.rstrip("/") + "/")
         self.key_var = key_var
@@ -429,12 +434,9 @@ class Channel:
                     or counted > self.max_retries
                     or (asked_s or 0.0) > LONGEST_RETRY_AFTER_S
                 ):
-                    raise error_of(
-                        answer,
-                        url=address(endpoint.url(path)),
-                        key_var=endpoint.key_var,
-                        attempts=attempts,
-                    )
+                    url = address(endpoint.url(path))
+                    error = error_of(answer, url=url, key_var=endpoint.key_var, attempts=attempts)
+                    raise as_sdk_error(error, answer, endpoint.sdk, url)
                 endpoint.has_failed(self._clock())
                 problem = (
                     f"{address(endpoint.url(path))} answered {answer.status}: {answer.text:.200}"

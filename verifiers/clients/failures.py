@@ -28,24 +28,27 @@ OVERLONG_CODES = frozenset(
         "request_too_large",  # Anthropic, 413
         "string_above_max_length",  # OpenAI, one message above the character limit
         "context_window_exceeded",
+        "prompt_too_long",
     }
 )
 
 OVERLONG_PHRASES: tuple[str, ...] = (
-    "maximum context length",  # OpenAI, vLLM, SGLang, OpenRouter, DeepSeek, Mistral, Ollama
+    "context length",  # OpenAI, vLLM, SGLang, OpenRouter, DeepSeek, Mistral, Ollama and many others
     "context_length_exceeded",
     "exceeds the context window",  # OpenAI responses
-    "input tokens exceed the configured limit",  # OpenAI
-    "longer than the maximum model length",  # vLLM, decoder prompt
+    "exceed the configured limit",  # OpenAI
+    "exceeds the configured limit",
+    "exceeded model",
+    "prompt_too_long",
     "maximum model length",  # vLLM
-    "longer than the model's context length",  # SGLang
     "exceeds the maximum allowed length",  # SGLang
     "exceeds the model's maximum context",
     "prompt is too long",  # Anthropic
     "exceed context limit",  # Anthropic, input plus max_tokens
-    "input is too long for requested model",  # Bedrock
+    "exceeds context limit",
+    "too many total text bytes",  # Anthropic
+    "input is too long",  # Anthropic on Bedrock
     "exceeds the available context size",  # llama.cpp
-    "exceeds the context length",  # Ollama
     "exceeds the maximum number of tokens allowed",  # Gemini
     "maximum prompt length is",  # xAI
     "prompt length exceeds",

@@ -10,13 +10,16 @@ Exceptions of the OpenAI and Anthropic SDKs and of httpx are recognised by attri
 
 from __future__ import annotations
 
+import functools
 import inspect
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
 
 from verifiers.clients.failures import Refusal, error_of, refusal_of_payload, shown
-from verifiers.errors import EndpointUnavailable, Error, ModelError
+from verifiers.errors import AuthenticationError, EndpointUnavailable, Error, ModelError
 
 _DEFAULT_HTTP_CLIENTS = frozenset({"AsyncHttpxClientWrapper", "SyncHttpxClientWrapper"})
 _GENUINE = {
@@ -173,11 +176,46 @@ def as_model_error(error: Exception, who: str) -> Error:
     """Return the library's error for an exception of a client; `who` names the client."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return error_of(_refusal(error, status), url=_url(error), key_var="the client you passed")
+        refusal = _refusal(error, status)
+        found = error_of(refusal, url=_url(error), key_var="the client you passed")
+        return as_sdk_error(found, refusal, type(error).__module__.partition(".")[0], _url(error))
     text = shown(str(error)) or "no message"
     if isinstance(error, TimeoutError | ConnectionError) or type(error).__name__ in _UNREACHABLE:
         return EndpointUnavailable(f"{who}: {type(error).__name__}: {text}")
     return ModelError(f"{who} failed: {type(error).__name__}: {text}")
+
+
+def as_sdk_error(error: Error, refusal: Refusal, sdk: str, url: str) -> Error:
+    """A refusal of the credentials as an error that is the SDK's (`sdk`: its module) as well as ours.
+
+    Callers who pass their own SDK client catch that SDK's errors. All other errors stay as they are.
+    """
+    names = {401: "AuthenticationError", 403: "PermissionDeniedError"}
+    module = sys.modules.get(sdk)  # whoever passed an object of the SDK has loaded it
+    theirs = getattr(module, names.get(refusal.status, ""), None)
+    if not isinstance(error, AuthenticationError) or sdk not in _SDKS or theirs is None:
+        return error
+    import httpx  # both SDKs are built on it
+
+    request = httpx.Request("POST", url if "://" in url else "http://endpoint.invalid")
+    body = {"message": refusal.text, "code": refusal.code or None}
+    response = httpx.Response(refusal.status, request=request, json={"error": body})
+    return _both_classes(theirs)(str(error), response, body)
+
+
+_SDKS = frozenset({"openai", "anthropic"})
+
+
+@functools.cache
+def _both_classes(theirs: type[Exception]) -> Callable[[str, Any, Any], Error]:
+    def __init__(self: Any, text: str, response: Any, body: Any) -> None:
+        super(AuthenticationError, self).__init__(text, response=response, body=body)  # type: ignore[call-arg]  # theirs
+
+    def __reduce__(self: Any) -> Any:
+        return AuthenticationError, self.args  # without the response, which cannot be pickled
+
+    members = {"__init__": __init__, "__reduce__": __reduce__, "__str__": Exception.__str__}
+    return type("AuthenticationError", (AuthenticationError, theirs), members)
 
 
 def _refusal(error: Exception, status: int) -> Refusal:

@@ -146,7 +146,8 @@ class EnvGroup(Environment):
         self.envs = list(envs)
         self.env_names = names
         self.env_map = dict(zip(names, envs, strict=True))
-        kwargs.setdefault("dataset", lambda: self._joined("train"))
+        if any(env._sources["train"] is not None for env in envs):
+            kwargs.setdefault("dataset", lambda: self._joined("train"))
         if any(env._sources["eval"] is not None for env in envs):
             kwargs.setdefault("eval_dataset", lambda: self._joined("eval"))
         kwargs.setdefault("rubric", EnvGroupRubric(self.env_map))

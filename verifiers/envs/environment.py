@@ -304,6 +304,11 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         """
         if older:
             state = older[0]
+        if not isinstance(state, State):  # a dict, as the tests of some authors pass
+            real = State({"trajectory": [], **state})
+            completed = await self.is_completed(real)
+            state.update(is_completed=real.is_completed, stop_condition=real.stop_condition)
+            return completed
         if type(self)._render_stop is not Environment._render_stop:
             for condition in self._stop_conditions:
                 if await self._render_stop(state, condition):
@@ -546,7 +551,11 @@ def _copied(value: Any) -> Any:
 
 def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:
     rubrics = getattr(rubric, "rubrics", [rubric])
-    return all(one.parser is not parser and type(one.parser) is not Parser for one in rubrics)
+    return all(
+        type(one.parser) is not type(parser)
+        or (one.parser is not parser and type(parser) is not Parser)
+        for one in rubrics
+    )
 
 
 __all__ = ["Environment", "RolloutOutput", "UnknownArgumentWarning", "resolve_client"]

@@ -49,10 +49,15 @@ class SandboxLife:
         self._offering: weakref.WeakSet[Rubric] = weakref.WeakSet()
 
     def with_retry(
-        self, function: Callable[Arguments, Awaitable[Value]]
+        self, function: Callable[Arguments, Awaitable[Value]], *, first_counts: bool = True
     ) -> Callable[Arguments, Awaitable[Value]]:
-        """The function, called again up to `max_retries` times in all while it raises what may pass."""
+        """The function, called up to `max_retries` times in all while it raises what may pass.
+
+        With `first_counts=False` the first call does not count: `max_retries=1` allows two calls.
+        """
         max_retries, base_delay_s, factor, longest_s, jitter_s = self._attempts
+        if not first_counts:
+            max_retries += 1
 
         @functools.wraps(function)
         async def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:

@@ -167,7 +167,8 @@ class SandboxMixin(SandboxLife):
         Raises SandboxCreationError, SandboxNotReadyError, SandboxSetupError.
         """
         try:
-            sandbox = await self.with_retry(self.sandbox_client.create)(request)
+            create = self.with_retry(self.sandbox_client.create, first_counts=False)
+            sandbox = await create(request)
         except Error:
             raise
         except Exception as error:

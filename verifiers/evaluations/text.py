@@ -9,7 +9,8 @@ from verifiers.types import GenerateOutputs
 
 def results_text(results: GenerateOutputs, num_samples: int = 1) -> str:
     """Settings, up to `num_samples` rollouts, then rewards, pass@k and metrics with their standard errors."""
-    outputs, metadata = results["outputs"], results.get("metadata") or {}
+    results = GenerateOutputs.of(results)
+    outputs, metadata = results.outputs, results.get("metadata") or {}
     summary = summarize(outputs, metadata.get("pass_threshold", 0.5))
     lines = ["--- Evaluation ---"]
     for label, key in (("Environment", "env_id"), ("Model", "model"), ("Endpoint", "base_url")):

@@ -82,7 +82,10 @@ def tool_calls(response: Response) -> list[dict[str, Any]]:
 def chat_completion(response: Response) -> dict[str, Any]:
     """Return the body of `/v1/chat/completions`."""
     said = response.message
-    message: dict[str, Any] = {"role": "assistant", "content": said.content}
+    content = said.content
+    if isinstance(content, list | tuple):  # agents expect text
+        content = "".join(_text_of(part) for part in content)
+    message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls := tool_calls(response):
         message["tool_calls"] = calls
     if said.reasoning_content:
@@ -96,6 +99,13 @@ def chat_completion(response: Response) -> dict[str, Any]:
         "choices": [choice],
         "usage": usage(response),
     }
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
+    return text if isinstance(text, str) else ""
 
 
 def usage(response: Response) -> dict[str, Any] | None:

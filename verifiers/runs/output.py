@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from verifiers.messages import sanitize_tool_calls
+from verifiers.messages import sanitize_tool_calls, serialize_message_for_output
 from verifiers.saved_errors import error_info
 from verifiers.state import LIVE_KEYS, State
 from verifiers.timing import RolloutTiming, TimeSpan, TimeSpans
@@ -90,6 +90,8 @@ def _saved_messages(messages: Any) -> Any:
         if message.get("tool_calls"):
             [changed] = sanitize_tool_calls([message])
             plain[index] = {key: value for key, value in changed.items() if value is not None}
+        if isinstance(message.get("content"), list):
+            plain[index] = serialize_message_for_output(plain[index])
     return plain
 
 
@@ -207,5 +209,27 @@ def reported_tokens(response: Any) -> tuple[int, int] | None:
 
 
 def extract_usage_tokens(response: Any) -> tuple[int, int]:
-    """`reported_tokens`, with (0, 0) for a response that reports none."""
-    return (None if response is None else reported_tokens(response)) or (0, 0)
+    """(prompt tokens, completion tokens) of a response of any API; 0 for what is missing or not a number.
+
+    `input_tokens` and `output_tokens` count when the names of the chat API hold no tokens.
+    """
+    usage = (
+        response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
+    )
+    if usage is None:
+        return 0, 0
+    for names in (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):
+        counts = [
+            _count(usage.get(name) if isinstance(usage, dict) else getattr(usage, name, None))
+            for name in names
+        ]
+        if any(counts):
+            return counts[0], counts[1]
+    return 0, 0
+
+
+def _count(value: Any) -> int:
+    try:
+        return max(0, int(float(value)))
+    except (TypeError, ValueError, OverflowError):  # None, text, NaN, infinity
+        return 0

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def make_dataset(results: GenerateOutputs) -> Dataset:
+def make_dataset(results: Mapping[str, Any]) -> Dataset:
     """The rollouts as a dataset, a column for every key that some rollout has.
 
     Arrow wants one type a column. A column of dicts or lists that differ between rollouts becomes JSON text.
     """
     from datasets import Dataset
 
-    rows = [jsonable(output) for output in results["outputs"]]
+    rows = [jsonable(output) for output in GenerateOutputs.of(results).outputs]
     columns = {name: None for row in rows for name in row}
     table = {name: [row.get(name) for row in rows] for name in columns}
     as_text = [name for name, values in table.items() if not _fits_one_type(values)]

@@ -8,11 +8,19 @@ prompts, and so scores, would change otherwise.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
 from verifiers.errors import ConfigError
 from verifiers.types import Tool
+
+_HEADING = re.compile(
+    r"^[ \t]*(args|arguments|parameters|params|returns|raises|yields|attributes|examples?)"
+    r"(?=[ \t]*(:[ \t]*$|\n[ \t]*-{3,}[ \t]*$))",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The heading of a docstring's section, Google's or NumPy's, in any case: the parser knows only `Args:`."""
 
 VALID_TOOL_CONTENT_PART_TYPES = frozenset({"text", "image_url"})
 
@@ -102,7 +110,7 @@ def _documentation(func: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     from docstring_parser import ParseError, parse
 
     try:
-        parsed = parse(text)
+        parsed = parse(_HEADING.sub(lambda heading: heading[0].title(), text))
     except ParseError:
         return text, {}
     parts = [parsed.short_description, parsed.long_description]

@@ -54,6 +54,14 @@ OVERLONG = {
         "Your input exceeds the context window of this model. Please adjust your input and try again.",
         "context_length_exceeded",
     ),
+    "a bare code": openai_error("prompt_too_long"),
+    "a code in its field": openai_error("Refused.", "prompt_too_long"),
+    "context length exceeded": openai_error("Error: context length exceeded"),
+    "anthropic text bytes": openai_error("messages: too many total text bytes: 9000001 > 9000000"),
+    "bedrock, newer": openai_error("Your input is too long. Please reduce its size and try again."),
+    "exceeded model": openai_error("Prompt tokens exceeded model limit"),
+    "exceeds the configured limit": openai_error("Request exceeds the configured limit of 32768"),
+    "exceeds context limit": openai_error("input exceeds context limit of 200000"),
     "openai configured limit": openai_error(
         "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 272044 tokens."
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import types
 
 import openai
@@ -275,3 +276,44 @@ async def test_an_environment_asked_for_a_response_without_a_state_gives_the_sdk
     assert chat.choices[0].message.content == "four"
     assert (completion.choices[0].text, endpoint.requests[1].body["prompt"]) == ("upon", "Once")
     await close_all_clients()
+
+
+@pytest.mark.parametrize(
+    ("status", "name"), [(401, "AuthenticationError"), (403, "PermissionDeniedError")]
+)
+@pytest.mark.parametrize("is_subclass", [False, True], ids=["our transport", "the SDK's own"])
+async def test_refused_credentials_of_a_passed_client_are_an_error_of_its_sdk_too(
+    endpoint, status, name, is_subclass
+):
+    class Own(openai.AsyncOpenAI):
+        pass
+
+    endpoint.script(
+        Answer(status=status, body={"error": {"message": "no such key", "code": "bad"}})
+    )
+    kind = Own if is_subclass else openai.AsyncOpenAI
+    async with kind(base_url=endpoint.url, api_key="sk-secret", max_retries=0) as sdk:
+        with pytest.raises(getattr(openai, name)) as caught:
+            await resolve_client(sdk).get_response(PROMPT, "m", {})
+        endpoint.script(Answer(status=status, body={"error": {"message": "no such key"}}))
+        with pytest.raises(getattr(openai, name)):
+            await vf.SingleTurnEnv(dataset=[{"question": "q"}], rubric=vf.Rubric()).generate(
+                [{"question": "q"}], sdk, "m"
+            )
+    error = caught.value
+    assert isinstance(error, AuthenticationError)
+    assert (error.status_code, error.response.status_code, type(error).__name__) == (
+        status,
+        status,
+        "AuthenticationError",
+    )
+    assert "no such key" in str(error)
+    assert type(pickle.loads(pickle.dumps(error))) is AuthenticationError
+    await close_all_clients()
+
+
+async def test_refused_credentials_of_a_configuration_are_ours_alone(make_client, endpoint):
+    endpoint.script(Answer(status=401, body={"error": {"message": "no"}}))
+    with pytest.raises(AuthenticationError) as caught:
+        await make_client().get_response(PROMPT, "m", {})
+    assert not isinstance(caught.value, openai.OpenAIError)

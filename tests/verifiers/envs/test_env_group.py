@@ -192,3 +192,25 @@ async def test_sampling_arguments_are_the_callers_over_the_environments_own_over
     assert first["seed"] == second["seed"] == 7
     assert first["extra_body"] == {"min_p": 0.1, "top_k": 5}
     assert second["extra_body"] == {"min_p": 0.1}
+
+
+async def test_a_group_of_environments_for_evaluation_has_no_training_rows() -> None:
+    members = [
+        vf.SingleTurnEnv(eval_dataset=[{"question": text}], rubric=vf.Rubric()) for text in "ab"
+    ]
+    group = vf.EnvGroup(members)
+    assert group.dataset is None
+    assert [row["question"] for row in group.eval_dataset] == ["a", "b"]
+    assert len(await run(group, ScriptedClient(then="x"), n=2)) == 2
+    with pytest.raises(vf.ConfigError, match="dataset is not set"):
+        group.get_dataset()
+    mixed = vf.EnvGroup(
+        [*members, vf.SingleTurnEnv(dataset=[{"question": "c"}], rubric=vf.Rubric())]
+    )
+    assert [row["question"] for row in mixed.dataset] == ["c"]
+
+
+def test_an_unknown_task_has_no_environment() -> None:
+    group = vf.EnvGroup([vf.SingleTurnEnv(dataset=[{"question": "a"}], rubric=vf.Rubric())])
+    with pytest.raises(vf.DatasetError, match="No environment found"):
+        group.get_env_for_task("unknown")

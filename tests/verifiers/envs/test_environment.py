@@ -264,6 +264,23 @@ def test_two_different_parsers_are_reported(caplog: pytest.LogCaptureFixture) ->
     assert "parses with ThinkParser and its rubric with XMLParser" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("parser", "rubric", "is_reported"),
+    [
+        (vf.XMLParser(["a"]), vf.Rubric(), True),
+        (vf.Parser(), vf.Rubric(parser=vf.XMLParser(["a"])), True),
+        (vf.Parser(), vf.Rubric(), False),
+        (vf.XMLParser(["a"]), None, False),
+        (None, vf.Rubric(parser=vf.XMLParser(["a"])), False),
+    ],
+)
+def test_parsers_of_different_classes_are_reported(
+    parser: Any, rubric: Any, is_reported: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    single(parser=parser, rubric=rubric)
+    assert ("Pass one parser to both" in caplog.text) is is_reported
+
+
 def test_a_wrong_message_type_is_refused() -> None:
     with pytest.raises(ValueError, match="'chat' or 'completion'; got 'text'"):
         single(message_type="text")

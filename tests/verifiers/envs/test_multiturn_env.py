@@ -1,6 +1,7 @@
 """The loop: turns, stop conditions, errors as data, what is asked of the model and what is kept."""
 
 import asyncio
+import json
 import warnings
 from typing import Any
 
@@ -636,3 +637,43 @@ async def test_a_handler_added_later_that_cannot_be_called_is_not_passed_over() 
     with pytest.raises(vf.ConfigError, match="asks for 'database'"):
         await run(env, ScriptedClient(["a"]))
     assert ran == [1]
+
+
+async def test_a_plain_dict_can_be_asked_whether_it_is_completed() -> None:
+    class Env(Echo):
+        @vf.stop
+        async def is_solved(self, state: vf.State) -> bool:
+            return bool(state.get("solved"))
+
+    env, going, solved = Env(), {"trajectory": []}, {"solved": True}
+    assert await env.is_completed(going) is False  # type: ignore[arg-type]  # what is tested
+    assert await env.is_completed(solved) is True  # type: ignore[arg-type]
+    assert solved == {"solved": True, "is_completed": True, "stop_condition": "is_solved"}
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+async def test_a_task_given_as_json_text_becomes_the_row(kind: Any) -> None:
+    inner = {"prompt": [{"role": "user", "content": "inner"}], "answer": "4", "level": 3}
+    row = {"question": "outer", "answer": "outer", "task": json.dumps(inner)}
+    seen: dict[str, Any] = {}
+
+    def looks(task: Any, answer: str, level: int, state: vf.State) -> float:
+        seen.update(task=task, answer=answer, level=level, row=state["input"]["answer"])
+        return 1.0
+
+    client = ScriptedClient(["a"])
+    env = vf.SingleTurnEnv(dataset=kind([row]), rubric=vf.Rubric(funcs=[looks]))
+    [output] = await run(env, client)
+    assert (output["errors"], output["reward"]) == ([], 1.0)
+    assert seen == {"task": inner, "answer": "4", "level": 3, "row": "4"}
+    assert spoken(client.prompts[0]) == [("user", "inner")]
+
+
+@pytest.mark.parametrize("task", ["plain", "{broken", '{"level": 3}', "[1]"])
+async def test_other_text_in_task_stays_text(task: str) -> None:
+    env = vf.SingleTurnEnv(
+        dataset=[{"question": "q", "task": task}],
+        rubric=vf.Rubric(funcs=[lambda state: float(state["task"] == task)]),
+    )
+    [output] = await run(env, ScriptedClient(["a"]))
+    assert output["reward"] == 1.0

@@ -22,7 +22,11 @@ from verifiers.interception.server import (
     synthesize_stream,
 )
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
-from verifiers.utils.interception_utils import create_empty_completion, serialize_tool_defs
+from verifiers.utils.interception_utils import (
+    create_empty_completion,
+    serialize_intercept_response,
+    serialize_tool_defs,
+)
 
 SECRET = "the secret"
 ANSWER = Response(
@@ -323,3 +327,12 @@ def test_the_empty_completion_and_tools_are_those_of_v0():
     assert native == {"name": "f", "description": "d", "input_schema": {"type": "object"}}
     with pytest.raises(ValueError, match="openai_completions"):
         serialize_tool_defs([tool], "openai_completions")
+
+
+def test_content_parts_of_a_response_become_one_text() -> None:
+    parts = [vf.TextContentPart(text="a"), {"type": "text", "text": "b"}, {"type": "image_url"}]
+    said = ResponseMessage(content=parts, finish_reason="stop", is_truncated=False)
+    response = Response(id="r", created=1, model="m", usage=None, message=said)
+    body = serialize_intercept_response(response)
+    assert body["choices"][0]["message"]["content"] == "ab"
+    json.dumps(body)

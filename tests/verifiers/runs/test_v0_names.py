@@ -8,6 +8,8 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -213,6 +215,26 @@ def test_usage_of_a_response():
     assert usage_utils.extract_usage_tokens(response) == (3, 4)
     assert usage_utils.extract_usage_tokens(None) == (0, 0)
     assert usage_utils.extract_usage_tokens(object()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"input_tokens": 3, "output_tokens": 4}, (3, 4)),
+        (
+            {"prompt_tokens": 0, "completion_tokens": 0, "input_tokens": 3, "output_tokens": 4},
+            (3, 4),
+        ),
+        ({"prompt_tokens": 1, "input_tokens": 9, "output_tokens": 9}, (1, 0)),
+        ({"prompt_tokens": "5", "completion_tokens": float("nan")}, (5, 0)),
+        ({"prompt_tokens": -1, "completion_tokens": "many"}, (0, 0)),
+        ({"prompt_tokens": None, "completion_tokens": float("inf")}, (0, 0)),
+    ],
+)
+def test_tokens_are_extracted_under_the_names_of_every_api(usage: Any, expected: Any) -> None:
+    for given in (usage, SimpleNamespace(**usage)):
+        assert usage_utils.extract_usage_tokens(SimpleNamespace(usage=given)) == expected
+        assert usage_utils.extract_usage_tokens({"usage": given}) == expected
 
 
 # --- errors

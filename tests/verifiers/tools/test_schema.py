@@ -172,3 +172,46 @@ def test_a_type_that_json_cannot_express_is_named_with_what_can_be_used() -> Non
 def test_what_is_no_function_is_refused_as_a_tool(tool: Any) -> None:
     with pytest.raises(vf.ConfigError, match="A tool must be a function; got"):
         convert_func_to_tool_def(tool)
+
+
+@pytest.mark.parametrize("heading", ["Args", "args", "ARGS", "arguments", "parameters", "Params"])
+def test_a_section_of_a_docstring_is_recognised_in_any_case(heading: str) -> None:
+    def tool(a: int, b: str) -> str:
+        return ""
+
+    tool.__doc__ = f"""Do it.
+
+    More about args: they matter.
+
+    {heading}:
+        a: the first
+        b (str): the second
+
+    returns:
+        A text.
+    """
+    definition = convert_func_to_tool_def(tool)
+    assert definition.description == "Do it.\n\nMore about args: they matter."
+    properties = definition.parameters["properties"]
+    assert [properties[name]["description"] for name in "ab"] == ["the first", "the second"]
+
+
+def test_numpy_sections_in_lower_case_are_recognised() -> None:
+    def tool(a: int) -> str:
+        """Do it.
+
+        parameters
+        ----------
+        a : int
+            the first
+
+        returns
+        -------
+        str
+            A text.
+        """
+        return ""
+
+    definition = convert_func_to_tool_def(tool)
+    assert definition.description == "Do it."
+    assert definition.parameters["properties"]["a"]["description"] == "the first"

@@ -136,7 +136,7 @@ async def test_what_fails_before_the_rollout_has_its_own_error(env: Boxed):
     env.sandbox_client.create = bad
     with pytest.raises(SandboxCreationError, match="Failed to create sandbox: bad"):
         await env.create_sandbox(state, REQUEST)
-    assert (len(attempts), state) == (2, {})
+    assert (len(attempts), state) == (3, {})  # max_retries=2: the first attempt and two more
     env.sandbox_client.create = create
     wait = env.sandbox_client.wait_for_creation
     env.sandbox_client.wait_for_creation = bad
