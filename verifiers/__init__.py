@@ -7,10 +7,8 @@ and a contract test holds the two together.
 
 from __future__ import annotations
 
-import dis
 import importlib
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -263,6 +261,9 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _GONE:
+        import dis
+        import sys
+
         text = f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
         # `from verifiers import …` replaces an AttributeError by a text of its own; `hasattr` needs one.
         caller = sys._getframe(1)
