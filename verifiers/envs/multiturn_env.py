@@ -245,8 +245,8 @@ class MultiTurnEnv(Environment):
             else [content_text(m["content"]) for m in prompt if m.get("content")]
         )
         state.overlong_prompt = (
-            f"The prompt of turn {len(state.trajectory) + 1} has {len(prompt)} messages with "
-            f"{sum(map(len, texts)):,} characters and does not fit the model's context: {error}"
+            f"The prompt of turn {len(state.trajectory) + 1} ({len(prompt)} message{'s' if len(prompt) > 1 else ''}, "
+            f"{sum(map(len, texts)):,} characters) does not fit the model's context: {error}"
         )
         level = logging.DEBUG if state.trajectory else logging.WARNING
         self.logger.log(

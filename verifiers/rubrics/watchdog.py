@@ -28,7 +28,7 @@ _raise_in_thread.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
 LONGEST_NAP_S = 0.25
 """How late a limit may be noticed, in seconds."""
-SLOW_S = 0.2
+SLOW_S = 0.5
 """A call that holds its thread longer than this is reported to its `on_slow`."""
 
 

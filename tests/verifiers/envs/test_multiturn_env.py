@@ -228,7 +228,7 @@ async def test_a_prompt_that_never_fitted_is_named_with_its_size_instead_of_what
     assert (
         "has no reply to score, because the rollout ended with prompt_too_long" in error["message"]
     )
-    assert "turn 1 has 1 messages with 12,345 characters" in error["message"]
+    assert "The prompt of turn 1 (1 message, 12,345 characters) does not fit" in error["message"]
     assert "limit 4096, got 9000" in error["message"]
     assert any("Example 0 ended with prompt_too_long" in r.message for r in caplog.records)
 
