@@ -342,11 +342,6 @@ def test_the_package_brings_examples_that_an_installed_environment_replaces(
     assert vf.load_environment("reverse-text").loaded_from is None
 
 
-def test_a_path_given_for_an_id_is_answered_with_how_folders_are_loaded():
-    with pytest.raises(EnvironmentNotFound, match=r"load_folder\('\./environments/x'\)"):
-        vf.load_environment("./environments/x")
-
-
 TASKSETS = {
     "imports v1": "import verifiers.v1 as vf\n\nclass Mine(vf.Taskset): ...",
     "imports from v1": "from verifiers.v1 import Taskset",
@@ -358,7 +353,7 @@ TASKSETS = {
 
 
 @pytest.mark.parametrize("source", TASKSETS.values(), ids=TASKSETS)
-@pytest.mark.parametrize("route", ["by id", "folder", "package"])
+@pytest.mark.parametrize("route", ["by id", "folder", "file", "package"])
 def test_a_taskset_for_a_later_verifiers_is_named_as_one(installed, source, route):
     folder = installed("later_taskset", source)
     if route == "package":
@@ -372,6 +367,6 @@ def test_a_taskset_for_a_later_verifiers_is_named_as_one(installed, source, rout
         (folder / "later_taskset.py").rename(folder / "later_taskset" / "later_taskset.py")
 
     said = r"'later-taskset' is a taskset for verifiers 0\.4 or later .*load_environment\(\)"
-    load = vf.load_environment if route != "folder" else lambda name: load_folder(folder / name)
+    paths = {"folder": folder / "later_taskset", "file": folder / "later_taskset.py"}
     with pytest.raises(EnvironmentLoadError, match=said):
-        load("later_taskset" if route == "folder" else "later-taskset")
+        vf.load_environment(str(paths.get(route, "later-taskset")))
