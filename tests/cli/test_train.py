@@ -283,3 +283,37 @@ def test_the_configurations_of_the_package_learn(
     summary = json.loads(out)
     assert summary["reward_last"] >= 0.85
     assert summary["reward_last"] - summary["reward_first"] >= 0.25
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["last_letter", "double"])
+def test_an_environment_of_ones_own_learns_with_the_default_settings(
+    name, tmp_path, monkeypatch, start_process
+):
+    monkeypatch.chdir(tmp_path)
+    file = Path(__file__).with_name("own_environments") / f"{name}.py"
+    process = start_process("train", str(file), "--json")
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    summary = json.loads(out)
+    # One run each: 0.580 -> 0.980 and 0.450 -> 0.833.
+    assert summary["evaluation_after"] > summary["evaluation_before"] + 0.15
+
+
+def test_settings_that_cannot_work_end_a_run_before_its_warm_start_and_advise_no_resume(
+    config, start_process
+):
+    file = Path(__file__).with_name("own_environments") / "double.py"
+    text = Path(config(steps=1, warm_steps=10)).read_text()
+    text = re.sub(r'id = "reverse-text"\nargs = .*', f'id = "{file}"', text)
+    text = text.replace("noise = 0.5", "noise = 0.9\nmin_reward = 0.3")
+    Path("my.toml").write_text(text)
+    process = start_process("train", "my.toml")
+    _, err = process.communicate()
+    assert process.returncode == 2, err
+    message = " ".join(err.split())
+    assert "less than warm_start.min_reward=0.3" in message
+    assert 'or noise="auto"' in message
+    assert "--resume" not in message
+    assert metrics("warm_start") == []

@@ -103,7 +103,7 @@ PATHS = {
     "verifiers.utils.tool_utils": "convert_func_to_oai_tool convert_func_to_tool_def is_valid_tool_content_parts",
     "verifiers.serve": """EnvClient HealthRequest HealthResponse PendingRequest RunGroupRequest RunGroupResponse
         RunRolloutRequest RunRolloutResponse ServerError ServerState ZMQEnvClient ZMQEnvServer""",
-    "verifiers.utils.serve_utils": "get_free_port make_ipc_address msgpack_encoder",
+    "verifiers.utils.serve_utils": "decode_tensor_payload get_free_port make_ipc_address msgpack_encoder",
     "verifiers.utils.tunnel_utils": "extract_tunnel_url_from_line",
     "verifiers.utils.usage_utils": "StateUsageTracker compute_context_token_metrics response_usage_tokens",
 }

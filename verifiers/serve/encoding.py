@@ -104,6 +104,30 @@ def msgpack_encoder(obj: Any) -> Any:
     raise TypeError(f"Object of type {type(obj)} is not msgpack serializable: {safe_repr(obj)}")
 
 
+def decode_tensor_payload(obj: Any, *, to_torch: bool = True) -> Any:
+    """torch tensor (`to_torch=False`: numpy array) of a tensor that came from an environment server; None for None.
+
+    `obj` is an array, a tensor, a nested list, or the published package's dict `{"__torch_tensor__": True, "dtype",
+    "shape", "data"}`. The result can be written to. Raises ValueError when `data` and `shape` do not fit together.
+    """
+    if obj is None:
+        return None
+    import numpy as np
+
+    if callable(detach := getattr(obj, "detach", None)):
+        return obj if to_torch else detach().cpu().numpy()
+    if isinstance(obj, Mapping):
+        flat = np.frombuffer(obj["data"], np.dtype(obj["dtype"]))
+        values = flat.reshape(tuple(obj["shape"])).copy()
+    else:
+        values = np.array(obj)
+    if not to_torch:
+        return values
+    import importlib  # torch is the trainer's, and type checkers must pass without it
+
+    return importlib.import_module("torch").from_numpy(values)
+
+
 def _lenient(obj: Any) -> Any:
     if isinstance(obj, BaseException):
         return repr(obj)

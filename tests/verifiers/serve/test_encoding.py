@@ -25,7 +25,12 @@ from verifiers.serve.wire import (
     error_of,
     failure,
 )
-from verifiers.utils.serve_utils import get_free_port, make_ipc_address, msgpack_encoder
+from verifiers.utils.serve_utils import (
+    decode_tensor_payload,
+    get_free_port,
+    make_ipc_address,
+    msgpack_encoder,
+)
 
 json_values = st.recursive(
     st.none()
@@ -145,3 +150,28 @@ def test_errors_keep_their_type_when_it_is_one_of_ours():
 def test_ports_and_addresses():
     assert 1024 <= get_free_port() < 65536
     assert make_ipc_address("run1", "server") == "ipc:///tmp/vf-run1-server"
+
+
+def test_tensors_of_an_environment_server_are_decoded_in_every_form_they_travel_in():
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    published = {
+        "__torch_tensor__": True,
+        "dtype": "float32",
+        "shape": [2, 3],
+        "data": values.tobytes(),
+    }
+    for form in (published, values, values.tolist(), unpack(pack(values))):
+        found = decode_tensor_payload(form, to_torch=False)
+        assert np.array_equal(found, values)
+        found[0, 0] = 9.0  # may be written to
+    assert decode_tensor_payload(None) is None
+    with pytest.raises(ValueError, match="reshape"):
+        decode_tensor_payload(published | {"shape": [4, 2]}, to_torch=False)
+
+
+def test_tensors_of_an_environment_server_become_torch_tensors():
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(2, 3)
+    assert decode_tensor_payload(tensor) is tensor
+    assert np.array_equal(decode_tensor_payload(tensor, to_torch=False), np.ones((2, 3)))
+    assert torch.equal(decode_tensor_payload(np.ones((2, 3), np.float32)), tensor)

@@ -1,11 +1,14 @@
-"""The simulation of docs/train.md says what the page says."""
+"""The simulation, its plot and the table of docs/train.md have the same figures."""
 
+import re
+import struct
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[3]
+BENCHMARKS = ROOT / "tests" / "benchmarks"
 
 
 @pytest.fixture
@@ -42,3 +45,41 @@ def test_without_a_long_tail_there_is_little_to_gain(simulation, monkeypatch):
     monkeypatch.setattr(simulation, "LOAD_S", 0.0)
     steps_s = [simulate(5, 0).step_s for simulate in simulation.MODES.values()]
     assert max(steps_s) == pytest.approx(min(steps_s), rel=0.01)
+
+
+def drawn() -> dict[str, tuple[int, int, float]]:
+    """Seconds per step, percent of the places, and staleness of each way, as the plot's file notes them."""
+    content = (ROOT / "docs" / "images" / "source_simulation.png").read_bytes()
+    position, found = 8, {}
+    while position < len(content):
+        length, kind = struct.unpack(">I4s", content[position : position + 8])
+        if kind == b"tEXt" and content[position + 8 :].startswith(b"Description"):
+            text = content[position + 20 : position + 8 + length].decode()
+            for line in text.splitlines():
+                seconds, percent, staleness = re.findall(r"[\d.]+", line.replace(",", ""))[:3]
+                found[line.split()[0]] = (int(seconds), int(percent), float(staleness))
+        position += 12 + length
+    return found
+
+
+def test_the_plot_has_the_figures_of_the_table():
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\S+): .* \| (\d+) \| (\d+) % \| ([\d.]+) \|$", page, re.M)
+    assert len(rows) == 3
+    assert drawn() == {
+        name: (int(seconds), int(percent), float(staleness))
+        for name, seconds, percent, staleness in rows
+    }
+
+
+@pytest.mark.long
+def test_the_script_has_the_figures_of_the_plot_and_reports_the_selection_by_length(
+    simulation, capsys
+):
+    assert simulation.main([]) == 0
+    out = capsys.readouterr().out
+    for name, (seconds, percent, _) in drawn().items():
+        assert re.search(rf"^{name} +{seconds} s per step +{percent}% of the places", out, re.M), (
+            out
+        )
+    assert "batches hold 5% fewer rollouts of 50,000 tokens or more" in out

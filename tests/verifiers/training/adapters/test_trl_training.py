@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,23 @@ print(json.dumps({
     told = with_trl.last_line("-c", asked, cwd=tmp_path)
     assert told["missing"] == []
     assert told["fields"] == [field.name for field in dataclasses.fields(RolloutSample)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_example_of_the_page_gets_rewards_and_changes_weights_in_trl(with_trl, tmp_path):
+    page = (ROOT / "docs" / "trainers" / "trl.md").read_text(encoding="utf-8")
+    environment, example, *_ = re.findall(r"```python(?: no-run)?\n(.*?)```", page, re.S)
+    assert "max_steps=20" in example
+    program = (
+        environment
+        + example.replace("max_steps=20", "max_steps=3")
+        + "\nimport json\nprint()\nprint(json.dumps([one for one in trainer.state.log_history if 'reward' in one]))\n"
+    )
+    (tmp_path / "example.py").write_text(program)
+    steps = with_trl.last_line("example.py", cwd=tmp_path)
+    assert len(steps) == 3
+    # In half precision the third step had the reward 0.
+    assert all(step["reward"] > 0.1 for step in steps)
+    assert any(abs(step["loss"]) > 0 for step in steps)
+    assert all(step["grad_norm"] > 0 for step in steps)
