@@ -163,7 +163,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             )
             await self.raise_from_native_response(native)
             return native
-        except Exception as error:  # noqa: BLE001 - whatever an SDK raises is told as one of ours
+        except Exception as error:  # noqa: BLE001 - any exception of an SDK becomes one of ours
             raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
 
     def _told(self, error: Exception) -> Error:

@@ -286,7 +286,7 @@ def client_class(client_type: str) -> type[AnyClient]:
         ):  # v0's renderer made token ids in this process, with a separate package
             hint = " Use 'openai_chat_completions_token' instead: the server returns the token ids."
         raise ConfigError(
-            f"No client speaks {client_type!r}.{hint} Known: {', '.join(CLIENT_CLASSES)}."
+            f"{client_type!r} is not a client type.{hint} Client types: {', '.join(CLIENT_CLASSES)}."
         )
     module, name = CLIENT_CLASSES[client_type]
     return getattr(importlib.import_module(f"verifiers.clients.{module}"), name)

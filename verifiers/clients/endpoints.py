@@ -150,7 +150,7 @@ def _rounded_down(limit: int) -> int:
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_RETRY_AFTER_S = 300.0
-"""Longest acceptable `Retry-After`, in seconds. An endpoint that asks for more is out of quota: the request fails."""
+"""Maximum accepted `Retry-After`, in seconds. An endpoint that asks for more is out of quota: the request fails."""
 
 MOST_UNCERTAIN_RETRIES = 1
 """Maximum number of repetitions of a request that the endpoint may have processed (time limit, connection lost after
@@ -336,7 +336,7 @@ class Gate:
         self.limit.started()
 
     def let_in(self) -> None:
-        """Wake as many waiting requests as there are free slots."""
+        """Wake one waiting request per free slot."""
         room = self.limit.limit - self.limit.in_flight
         while room > 0 and self._waiting:
             turn = self._waiting.popleft()

@@ -296,7 +296,7 @@ def _refusal(kind: type[web.HTTPException], message: str) -> web.HTTPException:
 async def _whole_answer(intercept: Intercept) -> web.Response:
     try:
         response = await intercept["response_future"]
-    except Exception as error:  # noqa: BLE001 - whatever the rollout failed with, the agent is told
+    except Exception as error:  # noqa: BLE001 - any failure of the rollout is reported to the agent
         return _error_answer(error, intercept)
     return web.json_response(answers.serialize_intercept_response(response, intercept["protocol"]))
 

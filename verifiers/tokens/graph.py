@@ -11,7 +11,7 @@ history, a sub-agent) begins a new chain at the first different token. A mismatc
 tokens, and a turn's prompt and completion are always returned exactly.
 
 Only token ids decide what is shared. Messages are not consulted: two turns whose ids agree had the same context
-whatever the messages are, and two turns whose ids differ did not.
+regardless of their messages, and two turns whose ids differ did not.
 
 `StepTokens` shows one turn as v0 does; its lists are built from the graph when they are read.
 """

@@ -1,6 +1,6 @@
 """Finished rollouts → `TokenSample`s: flat token sequences with a mask of the tokens that the policy sampled.
 
-A rollout gives one sample per branch of its token graph. Most rollouts have one branch; sub-agents, edited histories
+A rollout gives one sample per branch of its token graph. A rollout usually has one branch; sub-agents, edited histories
 and responses that the chat template renders differently later add more. A token shared by several branches is trained
 in the first of them only, so every sampled token is trained exactly once. A rollout with an error gives no sample.
 """
@@ -264,7 +264,7 @@ def _branches(turns: Sequence[_Turn], on_drift: OnDrift) -> list[_Branch]:
 
 
 def _last_branch(turns: Sequence[_Turn]) -> _Branch:
-    """Return the last turn's context, with every completion in it, whatever its chain."""
+    """Return the last turn's context, with every completion in it, on any chain."""
     last = turns[-1]
     reach: dict[int, int] = {}
     chain: Chain | None = last.tokens.chain
