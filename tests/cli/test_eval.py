@@ -322,13 +322,13 @@ def test_resuming_is_only_advised_where_it_can_help(run, endpoint_that, make_env
 
     hopeless = run("eval", path, "-b", wrong.url, *options)
     assert "does not exist. Check the base URL and the model name." in " ".join(
-        hopeless.out.split()
+        hopeless.err.split()
     )
-    assert "--resume" not in hopeless.out
-    assert hopeless.code == 1
+    assert "--resume" not in hopeless.out + hopeless.err
+    assert hopeless.code == 2
 
     without_version = run("eval", path, "-b", wrong.url.removesuffix("/v1"), *options)
-    assert "Most base URLs end in /v1" in " ".join(without_version.out.split())
+    assert "Most base URLs end in /v1" in " ".join(without_version.err.split())
 
 
 def test_scoring_of_failed_rollouts_is_not_complained_about(run, endpoint_that, make_environment):

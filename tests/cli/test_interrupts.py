@@ -17,7 +17,7 @@ def saved_lines() -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def wait_until(condition, seconds: float = 20.0) -> None:
+def wait_until(condition, seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never held"
@@ -164,7 +164,7 @@ def test_a_terminal_sees_progress_and_a_pipe_sees_lines(
     assert (process.returncode, "1.000 ± 0.000" in out) == (0, True)
 
 
-def read_until(terminal: int, text: str, seconds: float = 20.0) -> str:
+def read_until(terminal: int, text: str, seconds: float = 90.0) -> str:
     """What a terminal was sent, until `text` is in it without colours; for "" what is there now."""
     shown, end = "", time.monotonic() + seconds
     while time.monotonic() < end:
@@ -276,7 +276,7 @@ def start_hog(start_process, endpoint, make_environment, how, *options):
         *options,
         is_patient=False,
     )
-    wait_until(lambda: Path("hogging").exists() and Path("hogging").read_text(), 60)
+    wait_until(lambda: Path("hogging").exists() and Path("hogging").read_text(), 90)
     return process, int(Path("hogging").read_text())
 
 

@@ -107,7 +107,10 @@ def test_the_example_trainer_takes_its_steps_and_sigterm_ends_the_server_cleanly
     assert [step for step, _ in steps] == ["1", "2", "3"]
     assert all(int(trained) > 0 for _, trained in steps)
     assert server.get("/info")[1]["version"] == 3
-    assert server.end() == (0, "")
+    code, said = server.end()
+    assert code == 0
+    # The warning depends on what the model sampled: whether the rewards of some group differ.
+    assert all("all rollouts have the same reward" in line for line in said.splitlines())
 
 
 def test_a_state_is_continued_in_another_process(serve, tmp_path):
