@@ -253,13 +253,13 @@ def _clustered_stderr(sums_C: Floats, counts_C: Floats) -> float:
 
 BINOMIAL_PRIOR = 2 / 3
 """Both parameters of the beta prior for independent 0/1 rewards. Between Jeffreys' 1/2, whose interval is too wide near
-0 and 1, and the uniform 1, whose interval is too narrow there: `docs/statistics.md` has the coverage of all three."""
+0 and 1, and the uniform 1, whose interval is too narrow there. Tuned for the coverage in `docs/statistics.md`."""
 CLUSTERED_PRIOR = 1.0
 """The same for an effective number of rollouts, which is itself an estimate [9]."""
 ALIKE_PRIOR = 0.7
-"""Correlation of the rollouts of one example that is assumed before any example is seen …"""
+"""Assumed correlation of the rollouts of one example before any example is seen. Tuned, see `docs/statistics.md`."""
 ALIKE_PRIOR_WEIGHT = 0.25
-"""… and the number of examples that this assumption weighs as much as."""
+"""Weight of this assumption, in examples. Tuned as well."""
 
 
 def bounded_interval(
