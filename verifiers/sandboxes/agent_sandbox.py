@@ -6,6 +6,7 @@ A back end gives it a `Machine`, which knows how to bring the agent up and how t
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import itertools
 import os
@@ -46,6 +47,7 @@ MAX_COMMANDS_AT_ONCE = 48
 """In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
 _HEADER_BYTES = 256
 _NO_LIMIT_BYTES = 1 << 50
+_PRINT_TMP = "import os; print(os.environ.get('TMPDIR') or '/tmp', end='')"
 _numbers = itertools.count(1)
 """Of all sandboxes of this process, whichever back end makes them."""
 
@@ -106,6 +108,8 @@ class AgentSandbox:
         self._ending: asyncio.Task[None] | None = None
         self._ttl: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
+        self._tmp: str | None = None
+        self._variables: dict[str, str] = {}
 
     def begin(self, snapshot: Snapshot | None) -> AgentSandbox:
         """Start coming up, in the background."""
@@ -127,10 +131,9 @@ class AgentSandbox:
             if self.spec.ttl_s is not None:
                 loop = asyncio.get_running_loop()
                 self._ttl = loop.call_later(self.spec.ttl_s, self._die_of_age)
-            connection, info = started
+            connection = started.connection
             if snapshot is not None:
-                archive = snapshot.archive
-                await self._copy(connection, "unpack", info.workdir, stdin=archive)
+                await self._restore(connection, snapshot)
             for path, data in self.spec.files.items():
                 await self._copy(connection, "write", path, stdin=data, mode=0o644)
         except BaseException as error:
@@ -356,7 +359,7 @@ class AgentSandbox:
             raise ValueError(f"cpu_time_s must be above 0 and below 2**40, got {cpu_time_s!r}.")
         if max_output_bytes < 0:
             raise ValueError(f"max_output_bytes must not be negative, got {max_output_bytes}.")
-        variables = dict(env or {})
+        variables = {**self._variables, **(env or {})}
         for name, value in variables.items():
             if not name or "=" in name or "\0" in name + value:
                 raise ValueError(f"environment variable {name!r} cannot be set: empty, '=' or NUL.")
@@ -462,10 +465,71 @@ class AgentSandbox:
     async def snapshot(self) -> Snapshot:
         """See Sandbox."""
         connection = await self._up()
-        # What the disk can hold, and a header for each file. Sparse files count in full.
-        room_bytes = (self.spec.disk_mb << 20) + _HEADER_BYTES * self.spec.max_files + (1 << 20)
-        workdir = self.info.workdir
-        return Snapshot(await self._copy(connection, "pack", workdir, max_answer_bytes=room_bytes))
+        snapshot = Snapshot()
+        for name, path in (await self._places(connection)).items():
+            snapshot.begin(name)
+            await self._pack_into(snapshot, connection, path)
+        return snapshot
+
+    async def _places(self, connection: AgentConnection) -> dict[str, str]:
+        """The places that a snapshot has, by their names there, each with its path in this sandbox."""
+        if self._tmp is None:
+            request = self._request(wire.PROGRAM, code=_PRINT_TMP, timeout_s=FILE_TIMEOUT_S)
+            job = Collected(4096)
+            report = await self._finish(connection, job, request, None)
+            self._tmp = job.result(report, 0.0).text
+        places = {"workdir": self.info.workdir, "tmp": self._tmp}
+        places |= {folder: folder for folder in self.spec.folders}
+        return {
+            name: path
+            for name, path in places.items()
+            if not any(is_below(path, other) for other in places.values() if other != path)
+        }
+
+    async def _pack_into(self, snapshot: Snapshot, connection: AgentConnection, path: str) -> None:
+        room_bytes = 2 * (self.spec.disk_mb << 20) + _HEADER_BYTES * self.spec.max_files + (1 << 20)
+        operation = {"name": "pack", "path": path, "exact": True, "max_bytes": room_bytes}
+        request = self._request(
+            wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
+        )
+        errors = b""
+        async with self._turns, AgentProcess(connection, has_stdin=False) as process:
+            process.channel = connection.open(request.encode(), process)
+            async for stream, data in process.output():
+                if stream == "stderr":
+                    errors = (errors + data)[-4096:]
+                    continue
+                if snapshot.size_bytes + len(data) > room_bytes:
+                    raise SandboxFileTooLarge(
+                        errno.EFBIG, f"the snapshot has more than {room_bytes} bytes", path
+                    )
+                # Writing to a file blocks, if only for a moment.
+                await asyncio.to_thread(snapshot.add, data)
+            result = await process.wait()
+        file_copy.raise_trouble(path, dataclasses.replace(result, stderr=errors))
+
+    async def _restore(self, connection: AgentConnection, snapshot: Snapshot) -> None:
+        places = await self._places(connection)
+        for name in snapshot.places:
+            if name in places:
+                pieces = snapshot.chunks(name, frames.STDIN_CHUNK_BYTES)
+                await self._copy(
+                    connection,
+                    "unpack",
+                    places[name],
+                    stdin=file_copy.in_thread(pieces),
+                    exact=True,
+                )
+
+    async def end_processes(self) -> None:
+        """See Sandbox."""
+        connection = await self._up()
+        # What is started from now on comes after this frame, so that there is nothing to wait for.
+        connection.send(frames.SIGNAL, 0, bytes([frames.KILL_TREE]))
+
+    def set_variables(self, variables: Mapping[str, str]) -> None:
+        """See Sandbox."""
+        self._variables = dict(variables)
 
     async def _copy(
         self,
@@ -504,6 +568,11 @@ def _advice(error: OSError) -> str:
             "256 more with a network. Raise the limit (`ulimit -n`), or have fewer sandboxes at once."
         )
     return str(error)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path is somewhere below a folder."""
+    return path.startswith(folder.rstrip("/") + "/")
 
 
 def _terminated(sandbox_id: str) -> SandboxDead:

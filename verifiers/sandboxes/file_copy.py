@@ -6,7 +6,7 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from verifiers.sandboxes.agent import archive, frames
 from verifiers.sandboxes.errors import SandboxFileError, SandboxFileNotFound, SandboxFileTooLarge
@@ -15,17 +15,23 @@ from verifiers.sandboxes.results import ExecResult
 
 async def archive_chunks(local: str) -> AsyncIterator[bytes]:
     """The archive of a local file or directory, read in a thread, in pieces of a good size to send."""
-    pieces = archive.pack(local)
 
-    def next_chunk() -> bytes:
+    def joined() -> Iterator[bytes]:
         chunk = bytearray()
-        for piece in pieces:
+        for piece in archive.pack(local):
             chunk += piece
             if len(chunk) >= frames.STDIN_CHUNK_BYTES:
-                break
-        return bytes(chunk)
+                yield bytes(chunk)
+                chunk.clear()
+        yield bytes(chunk)
 
-    while chunk := await asyncio.to_thread(next_chunk):
+    async for chunk in in_thread(joined()):
+        yield chunk
+
+
+async def in_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The same chunks, each made in a thread."""
+    while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import stat
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from verifiers.sandboxes.local.zygote import cgroups
@@ -55,21 +52,50 @@ def kill_leftovers(folder: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove such a directory, unreadable parts included. Links in it are never followed."""
+    """Remove such a directory, unreadable and deeply nested parts included. Links in it are never followed.
 
-    def make_writable(function: Callable[[str], object], path: str, _: object) -> None:
-        parent = os.path.dirname(path)
-        for each in (parent, path):
-            if not os.path.islink(each) and each.startswith(folder):
-                with contextlib.suppress(OSError):
-                    os.chmod(each, stat.S_IRWXU)
-        with contextlib.suppress(OSError):
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path, ignore_errors=True)
+    Neither recursion nor long paths: the directories of a directory move up to the top before it is removed.
+    """
+    os.chmod(folder, stat.S_IRWXU)
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        number = 0
+        while directories := _remove_files(top):
+            for name in directories:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+                try:
+                    for moved in _remove_files(inner):
+                        number += 1
+                        os.rename(
+                            moved, f"moved-{os.getpid()}-{number}", src_dir_fd=inner, dst_dir_fd=top
+                        )
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(folder)
+
+
+def _remove_files(directory: int) -> list[str]:
+    """Remove everything in a directory but its directories, which are returned, readable and writable."""
+    directories = []
+    with os.scandir(directory) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                _give_rights(entry.name, directory)
+                directories.append(entry.name)
             else:
-                os.unlink(path)
+                os.unlink(entry.name, dir_fd=directory)
+    return directories
 
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=make_writable)
-    else:
-        shutil.rmtree(folder, onerror=make_writable)
+
+def _give_rights(name: str, parent: int) -> None:
+    """Make a directory readable and writable; whatever has taken its place meanwhile is left alone."""
+    with contextlib.suppress(NotADirectoryError, FileNotFoundError):
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+        descriptor = os.open(name, flags, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
+        finally:
+            os.close(descriptor)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from verifiers.sandboxes.spec import IsolationLevel
 
 StreamName = Literal["stdout", "stderr"]
+SNAPSHOT_MEMORY_BYTES = 8 << 20
+"""Of a snapshot, before it goes to a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +115,56 @@ class SandboxInfo:
     """What is weaker here than it could be, one sentence each."""
 
 
-@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files below the work directory of a sandbox, to start another one from."""
+    """The files of a sandbox, to start other ones from: those below the work directory, `/tmp` and `spec.folders`.
 
-    archive: bytes
-    """The archive format of `verifiers.sandboxes.agent.archive`."""
+    More than 8 MiB lie in an unnamed temporary file, which goes with the last reference.
+    """
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        """What was copied: "workdir", "tmp", or the path of a folder."""
+        self._starts: list[int] = []
+        self._kept = bytearray()
+        self._size = 0
+        self._file: int | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all archives together. Zeros in large files do not count."""
+        return self._size
+
+    def begin(self, place: str) -> None:
+        """Let the archive of another place follow."""
+        self.places.append(place)
+        self._starts.append(self._size)
+
+    def add(self, data: bytes) -> None:
+        """Append to the archive of the last place. Blocks once there is a file."""
+        self._size += len(data)
+        if self._file is None and self._size > SNAPSHOT_MEMORY_BYTES:
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._file)
+            data = bytes(self._kept) + data
+            self._kept.clear()
+        if self._file is None:
+            self._kept += data
+            return
+        view = memoryview(data)
+        while len(view):
+            view = view[os.write(self._file, view) :]
+
+    def chunks(self, place: str, chunk_bytes: int) -> Iterator[bytes]:
+        """The archive of a place, in the format of `verifiers.sandboxes.agent.archive`. Blocks if there is a file."""
+        number = self.places.index(place)
+        at = self._starts[number]
+        end = [*self._starts, self._size][number + 1]
+        while at < end:
+            count = min(chunk_bytes, end - at)
+            if self._file is None:
+                data = bytes(self._kept[at : at + count])
+            else:
+                data = os.pread(self._file, count, at)
+            at += len(data)
+            yield data

@@ -238,7 +238,27 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self) -> Snapshot:
-        """The files below the work directory (capability "snapshot"), else `SandboxCapabilityMissing`."""
+        """The files below the work directory, the directory for temporary files and `spec.folders`, with their times,
+        modes and links (capability "snapshot"); else `SandboxCapabilityMissing`.
+
+        Devices, sockets, fifos, unreadable files and paths over 3,000 bytes are left out.
+        Raises `SandboxFileTooLarge` above twice the specification's `disk_mb`.
+        """
+        ...
+
+    async def end_processes(self) -> None:
+        """Kill every process inside, also those that have detached themselves.
+
+        Jobs and sessions of the caller end like killed ones. The sandbox and its files stay, and what is started
+        afterwards meets none of those processes.
+        """
+        ...
+
+    def set_variables(self, variables: Mapping[str, str]) -> None:
+        """Set environment variables for every later command, program and session, on top of the specification's.
+
+        They replace those of an earlier call.
+        """
         ...
 
     async def terminate(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ names = st.text(
 
 
 def unpack(root: Path, data: bytes, max_bytes: int = 1 << 20) -> None:
-    pieces = iter([data[start : start + 7] for start in range(0, len(data), 7)])
+    step = 7 if len(data) < 10_000 else 65_521
+    pieces = iter([data[start : start + step] for start in range(0, len(data), step)])
     archive.unpack(str(root), lambda: next(pieces, b""), max_bytes=max_bytes)
 
 
@@ -99,6 +101,114 @@ def test_a_link_that_leaves_the_tree_is_left_out_and_one_that_stays_is_made_last
     unpack(tmp_path / "in", lines(*entries))
     assert sorted(path.name for path in (tmp_path / "in").rglob("*")) == ["d", "up"]
     assert os.readlink(tmp_path / "in" / "d" / "up") == "../d"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "up/../host-secret",
+        "up/../../x",
+        "deep/../up/../host-secret",
+        "./up/..",
+        "UP/../host-secret",
+    ],
+)
+def test_a_link_cannot_leave_the_tree_through_another_link(tmp_path: Path, target: str):
+    (tmp_path / "host-secret").write_text("secret")
+    entries = [
+        DIR,
+        {"path": "a", "kind": "dir", "mode": 0o755},
+        {"path": "a/up", "kind": "link", "mode": 0, "target": ".."},
+        {"path": "a/leak", "kind": "link", "mode": 0, "target": target},
+        {"path": "a/good", "kind": "link", "mode": 0, "target": "up/file"},
+        {"path": "file", "kind": "file", "mode": 0o600, "size": 0},
+        END,
+    ]
+    unpack(tmp_path / "in", lines(*entries))
+    made = sorted(path.name for path in (tmp_path / "in" / "a").iterdir())
+    assert made == ["good", "up"]
+    for path in (tmp_path / "in").rglob("*"):
+        assert path.resolve().is_relative_to(tmp_path / "in")
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_an_entry_cannot_take_the_place_of_a_directory(tmp_path: Path, kind: str):
+    again = {"path": "a", "kind": kind, "mode": 0, "size": 0, "target": "b"}
+    with pytest.raises(archive.BadArchive):
+        unpack(tmp_path / "in", lines(DIR, {"path": "a", "kind": "dir", "mode": 0o755}, again, END))
+
+
+PIECES = {"path": "a", "kind": "file", "mode": 0o600, "size": 1 << 30, "sparse": True}
+
+
+def test_the_zeros_of_a_large_file_neither_travel_nor_take_room(tmp_path: Path):
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        file.write(b"first")
+        file.seek(700 << 20)
+        file.write(b"middle" + bytes(3 << 20))
+        file.truncate(1 << 30)
+    packed = b"".join(archive.pack(str(source)))
+    assert len(packed) < 1 << 20
+    copy = tmp_path / "copy"
+    unpack(copy, packed, max_bytes=1 << 30)
+    status = copy.stat()
+    assert (status.st_size, status.st_blocks * 512 < 4 << 20) == (1 << 30, True)
+    with copy.open("rb") as file:
+        assert file.read(6) == b"first\0"
+        file.seek((700 << 20) - 1)
+        assert file.read(8) == b"\0middle\0"
+    with pytest.raises(archive.ArchiveTooLarge):
+        unpack(tmp_path / "more", packed, max_bytes=(1 << 30) - 1)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [{"at": 5, "n": 2}, b"xx", {"at": 6, "n": 1}, b"x"],
+        [{"at": 1 << 30, "n": 1}, b"x"],
+        [{"at": -1, "n": 1}, b"x"],
+        [{"at": 0, "n": 1.5}],
+        [{"at": 0}],
+        [b"hello\n"],
+        [b"[" * 10_000 + b"\n"],
+        [END],
+    ],
+)
+def test_hostile_pieces_are_refused(tmp_path: Path, pieces: list[dict[str, object] | bytes]):
+    with pytest.raises(archive.BadArchive):
+        unpack(tmp_path / "in", lines(DIR, PIECES, *pieces), max_bytes=1 << 40)
+
+
+def test_directories_nested_thousands_deep_are_packed_as_far_as_paths_reach(tmp_path: Path):
+    home = os.open(".", os.O_RDONLY)
+    try:
+        os.mkdir(tmp_path / "tree")
+        os.chdir(tmp_path / "tree")
+        for _ in range(2000):
+            os.mkdir("d")
+            os.chdir("d")
+        packed = b"".join(archive.pack(str(tmp_path / "tree")))
+    finally:
+        os.fchdir(home)
+        os.close(home)
+    unpack(tmp_path / "copy", packed)
+    subprocess.run(["rm", "-rf", "tree", "copy"], cwd=tmp_path, check=True)
+    assert packed.count(b'"kind":"dir"') == 1 + (archive.MAX_PATH_BYTES + 1) // 2
+
+
+def test_an_exact_copy_keeps_times_and_links_wherever_they_lead(tmp_path: Path):
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    (source / "d" / "file").write_text("x")
+    (source / "out").symlink_to("/usr/bin/python3")
+    for path in (source / "d" / "file", source / "d"):
+        os.utime(path, ns=(10**18, 10**18))
+    pieces = iter([b"".join(archive.pack(str(source), exact=True))])
+    copy = tmp_path / "copy"
+    archive.unpack(str(copy), lambda: next(pieces, b""), max_bytes=1 << 20, exact=True)
+    assert os.readlink(copy / "out") == "/usr/bin/python3"
+    assert {path.stat().st_mtime_ns for path in (copy / "d", copy / "d" / "file")} == {10**18}
 
 
 def test_a_link_already_at_the_target_is_replaced_not_followed(tmp_path: Path):

@@ -16,7 +16,7 @@ import pytest
 from verifiers.sandboxes import IsolationUnavailable, SandboxDead, SandboxSpec, open_sandbox
 from verifiers.sandboxes.local import LocalBackend
 from verifiers.sandboxes.local.machine import is_mapped
-from verifiers.sandboxes.owned_folders import sweep_folders
+from verifiers.sandboxes.owned_folders import remove_folder, sweep_folders
 from verifiers.sandboxes.unsafe_local import UnsafeLocalBackend
 
 SPEC = SandboxSpec(isolation_min="none")
@@ -117,6 +117,28 @@ async def test_a_container_is_preferred_where_restricted_is_accepted():
     ):
         await sandbox.ready()
         assert sandbox.info.isolation == "container"
+
+
+def test_a_directory_goes_however_deep_and_closed_its_content_is(tmp_path: Path):
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o755)
+    (outside / "file").write_text("kept")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    home = os.open(".", os.O_RDONLY)
+    for name in ("d", "n" * 250):
+        os.chdir(folder)
+        for _ in range(1500 if name == "d" else 60):
+            os.mkdir(name)
+            os.chdir(name)
+            os.symlink(outside, "link")
+    os.fchdir(home)
+    os.close(home)
+    (folder / "closed" / "inner").mkdir(parents=True)
+    (folder / "closed").chmod(0)
+    remove_folder(str(folder))
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert ((outside / "file").read_text(), outside.stat().st_mode & 0o777) == ("kept", 0o755)
 
 
 def test_directories_of_living_programs_are_not_swept():

@@ -3,10 +3,16 @@
 Format: entries of one JSON line `{"path", "kind": "dir"|"file"|"link", "mode", "size", "target"}` followed by
 `size` bytes, then the line `{"end": true}`. The root of the tree has the path `""`, so a single file is a tree of one
 entry. Simpler than tar where it matters: there is one way to write an entry and nothing to interpret.
+
+A file with `"sparse": true` is followed by pieces instead: one JSON line `{"at", "n"}` and `n` bytes for each, in
+order, and `n` = 0 after the last. Between the pieces there are zeros, which neither travel nor take up memory.
+An exact archive (a snapshot) also has `"mtime"` in nanoseconds, and keeps links wherever they lead.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import stat
@@ -15,6 +21,12 @@ from collections.abc import Callable, Iterator
 COPY_BYTES = 64 << 10
 MAX_HEADER_BYTES = 16 << 10
 MAX_ENTRIES = 200_000
+MAX_PATH_BYTES = 3000
+"""Of an entry's path, so that it stays below the system's 4,096 wherever the tree is unpacked."""
+SPARSE_FROM_BYTES = 1 << 20
+"""Larger files travel in pieces."""
+MAX_FILE_BYTES = (1 << 63) - 1
+_ZEROS = bytes(COPY_BYTES)
 
 
 class BadArchive(ValueError):
@@ -29,88 +41,158 @@ def _line(**entry: object) -> bytes:
     return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
-def pack(root: str) -> Iterator[bytes]:
-    """The archive of a file or directory. Devices, sockets and fifos are left out.
+def pack(root: str, *, exact: bool = False) -> Iterator[bytes]:
+    """The archive of a file or directory. Devices, sockets, fifos and paths over 3,000 bytes are left out.
 
     Raises OSError if `root` cannot be read; what vanishes or is unreadable below it is left out.
     """
     top = os.stat(root)
     if stat.S_ISREG(top.st_mode):
-        yield from _pack_file(root, "")
+        yield from _pack_file(root, "", exact)
     elif stat.S_ISDIR(top.st_mode):
-        yield _line(path="", kind="dir", mode=stat.S_IMODE(top.st_mode))
-        yield from _pack_below(root, "")
+        yield _line(path="", kind="dir", mode=stat.S_IMODE(top.st_mode), **_times(top, exact))
+        yield from _pack_below(root, exact)
     else:
         raise OSError(22, "neither a regular file nor a directory", root)
     yield _line(end=True)
 
 
-def _pack_below(directory: str, relative: str) -> Iterator[bytes]:
+def _times(status: os.stat_result, exact: bool) -> dict[str, int]:
+    return {"mtime": status.st_mtime_ns} if exact else {}
+
+
+def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
     try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except PermissionError:
-        return
-    for entry in entries:
+        with os.scandir(directory) as entries:
+            return iter(sorted(entries, key=lambda entry: entry.name))
+    except OSError:
+        return iter(())
+
+
+def _pack_below(root: str, exact: bool) -> Iterator[bytes]:
+    # A list of directories instead of recursion: a program may nest thousands of them.
+    open_directories = [("", _entries(root))]
+    while open_directories:
+        relative, entries = open_directories[-1]
+        entry = next(entries, None)
+        if entry is None:
+            open_directories.pop()
+            continue
+        name = os.path.join(relative, entry.name)
         try:
-            name = os.path.join(relative, entry.name)
-            name.encode("utf-8")  # names that are not UTF-8 cannot be in the JSON header
+            if len(name.encode("utf-8")) > MAX_PATH_BYTES:
+                continue
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode):
-                yield _line(path=name, kind="link", mode=0, target=os.readlink(entry.path))
+                target = os.readlink(entry.path)
+                target.encode("utf-8")  # texts that are not UTF-8 cannot be in the JSON header
+                yield _line(path=name, kind="link", mode=0, target=target)
             elif stat.S_ISDIR(status.st_mode):
-                yield _line(path=name, kind="dir", mode=stat.S_IMODE(status.st_mode))
-                yield from _pack_below(entry.path, name)
+                mode = stat.S_IMODE(status.st_mode)
+                yield _line(path=name, kind="dir", mode=mode, **_times(status, exact))
+                open_directories.append((name, _entries(entry.path)))
             elif stat.S_ISREG(status.st_mode):
-                yield from _pack_file(entry.path, name)
-        except (FileNotFoundError, PermissionError, UnicodeEncodeError):
+                yield from _pack_file(entry.path, name, exact)
+        except (OSError, UnicodeEncodeError):
             continue
 
 
-def _pack_file(path: str, name: str) -> Iterator[bytes]:
+def _pack_file(path: str, name: str, exact: bool) -> Iterator[bytes]:
     # O_NONBLOCK: between the look and the open somebody may have put a fifo in its place.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return
+        header: dict[str, object] = {
+            "path": name,
+            "kind": "file",
+            "mode": stat.S_IMODE(status.st_mode),
+            "size": status.st_size,
+            **_times(status, exact),
+        }
         size = status.st_size
-        yield _line(path=name, kind="file", mode=stat.S_IMODE(status.st_mode), size=size)
+        if size > SPARSE_FROM_BYTES:
+            yield _line(**header, sparse=True)
+            yield from _pieces(descriptor, size)
+            return
+        yield _line(**header)
         while size:
             # A file that shrinks meanwhile is filled up with zeros: the size has been promised.
-            data = file.read(min(size, COPY_BYTES)) or bytes(min(size, COPY_BYTES))
+            data = _read(file, min(size, COPY_BYTES)) or bytes(min(size, COPY_BYTES))
             size -= len(data)
             yield data
+
+
+def _read(file: io.RawIOBase, count: int) -> bytes:
+    try:
+        return file.read(count) or b""
+    except OSError:
+        return b""
+
+
+def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
+    """The pieces of a file that are not zeros."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(descriptor, at, os.SEEK_DATA)
+            end = min(size, os.lseek(descriptor, at, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break  # nothing but a hole is left
+            end = size  # a file system that does not tell
+        while at < end:
+            try:
+                data = os.pread(descriptor, min(end - at, COPY_BYTES), at)
+            except OSError:
+                data = b""
+            if not data:
+                at = size  # it has shrunk
+                break
+            if data != _ZEROS[: len(data)]:
+                yield _line(at=at, n=len(data))
+                yield data
+            at += len(data)
+    yield _line(at=size, n=0)
 
 
 class Unpacker:
     """Writes an archive below `root`, piece by piece, and nothing anywhere else.
 
     Every entry is checked before anything is written: relative, no `..`, its parent an entry of this archive (so no
-    path can lead through a link), links only to targets inside the tree.
+    path can lead through a link), links only to targets inside the tree. `exact`, for the inside of a sandbox: links
+    may lead anywhere, modification times are kept, and holes do not count as bytes.
     """
 
-    def __init__(self, root: str, *, max_bytes: int) -> None:
+    def __init__(self, root: str, *, max_bytes: int, exact: bool = False) -> None:
         self._root = root
+        self._exact = exact
         self._room_bytes = max_bytes
         self._entries = 0
         self._directories: set[str] = set()
         self._buffer = bytearray()
         self._file: int | None = None
         self._file_left_bytes = 0
+        self._sparse_size: int | None = None
+        """Of the file whose pieces come now."""
+        self._sparse_end = 0
+        """Where its last piece ended."""
+        self._file_mtime: int | None = None
         self._links: list[tuple[str, str]] = []
-        self._modes: list[tuple[str, int]] = []
+        self._modes: list[tuple[str, int, int | None]] = []
         self.done = False
 
     def feed(self, data: bytes) -> None:
         """Take bytes of the archive. Raises BadArchive, ArchiveTooLarge, OSError."""
         view = memoryview(data)
         while len(view):
-            if self._file is not None:
+            if self._file is not None and self._file_left_bytes:
                 piece = view[: self._file_left_bytes]
                 _write_all(self._file, piece)
                 self._file_left_bytes -= len(piece)
                 view = view[len(piece) :]
-                if not self._file_left_bytes:
+                if not self._file_left_bytes and self._sparse_size is None:
                     self._close_file()
                 continue
             if self.done:
@@ -123,7 +205,10 @@ class Unpacker:
                 raise BadArchive(f"a header of more than {MAX_HEADER_BYTES} bytes")
             if newline >= 0:
                 header, self._buffer = bytes(self._buffer), bytearray()
-                self._entry(header)
+                if self._sparse_size is None:
+                    self._entry(header)
+                else:
+                    self._piece(header, self._sparse_size)
 
     def finish(self) -> None:
         """Set what had to wait. Raises BadArchive if the end is missing."""
@@ -132,12 +217,16 @@ class Unpacker:
         for target, path in self._links:
             _remove_file(path)
             os.symlink(target, path)
-        for path, mode in reversed(self._modes):  # parents last: they may become unwritable
+        for path, mode, mtime in reversed(self._modes):  # parents last: they may become unwritable
+            if mtime is not None:
+                os.utime(path, ns=(mtime, mtime))
             os.chmod(path, mode)
 
     def close(self) -> None:
         """Let go of an unfinished file. Idempotent."""
-        self._close_file()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def _entry(self, line: bytes) -> None:
         try:
@@ -147,10 +236,13 @@ class Unpacker:
                 return
             path, kind, mode = entry["path"], entry["kind"], entry["mode"]
             size, target = entry.get("size", 0), entry.get("target", "")
+            is_sparse, mtime = entry.get("sparse") is True, entry.get("mtime")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadArchive(f"not an entry: {line[:80]!r}") from error
         if not (isinstance(path, str) and isinstance(target, str) and _is_small(mode, 0o7777)):
             raise BadArchive(f"not an entry: {line[:80]!r}")
+        if not self._exact or not _is_small(mtime, MAX_FILE_BYTES):
+            mtime = None
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise ArchiveTooLarge(f"more than {MAX_ENTRIES} entries")
@@ -160,13 +252,21 @@ class Unpacker:
                 _remove_file(place)
             os.makedirs(place, exist_ok=True)
             self._directories.add(path)
-            self._modes.append((place, mode & 0o777))
+            self._modes.append((place, mode & 0o777, mtime))
+        elif path in self._directories:
+            raise BadArchive(f"the directory {path!r} is there a second time, as a {kind!r}")
         elif kind == "file":
-            if not _is_small(size, self._room_bytes):
+            room_bytes = MAX_FILE_BYTES if self._exact and is_sparse else self._room_bytes
+            if not _is_small(size, room_bytes):
                 raise ArchiveTooLarge(f"more bytes than allowed: {path!r} has {size!r}")
-            self._open_file(place, size, mode & 0o777)
+            self._open_file(place, size, mode & 0o777, is_sparse)
+            self._file_mtime = mtime
+            if not size and not is_sparse:
+                self._close_file()
         elif kind == "link":
-            if _stays_inside(path, target):
+            if "\0" in target or not target:
+                raise BadArchive(f"a link to {target!r}")
+            if self._exact or stays_inside(path, target):
                 self._links.append((target, place))
         else:
             raise BadArchive(f"an entry of kind {kind!r}")
@@ -183,8 +283,32 @@ class Unpacker:
             raise BadArchive(f"the parent of {path!r} is no directory of this archive")
         return os.path.join(self._root, path)
 
-    def _open_file(self, place: str, size: int, mode: int) -> None:
-        self._room_bytes -= size
+    def _piece(self, line: bytes, size: int) -> None:
+        """Take the header of a piece of the file that is being written."""
+        assert self._file is not None
+        try:
+            piece = json.loads(line)
+            at, count = piece["at"], piece["n"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BadArchive(f"not a piece: {line[:80]!r}") from error
+        if not (_is_small(at, size) and at >= self._sparse_end and _is_small(count, size - at)):
+            raise BadArchive(f"a piece at {at!r} of {count!r} bytes in a file of {size}")
+        if not count:
+            os.ftruncate(self._file, size)
+            self._sparse_size = None
+            self._close_file()
+            return
+        if self._exact:
+            self._room_bytes -= count
+            if self._room_bytes < 0:
+                raise ArchiveTooLarge("more bytes than allowed")
+        os.lseek(self._file, at, os.SEEK_SET)
+        self._file_left_bytes = count
+        self._sparse_end = at + count
+
+    def _open_file(self, place: str, size: int, mode: int, is_sparse: bool) -> None:
+        if not (is_sparse and self._exact):
+            self._room_bytes -= size
         if self._entries > 1:
             _remove_file(place)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
@@ -193,30 +317,35 @@ class Unpacker:
             os.close(descriptor)
             raise OSError(22, "not a regular file", place)
         os.fchmod(descriptor, mode)
-        self._file, self._file_left_bytes = descriptor, size
-        if not size:
-            self._close_file()
+        self._file = descriptor
+        self._file_left_bytes = 0 if is_sparse else size
+        self._sparse_size, self._sparse_end = (size if is_sparse else None), 0
 
     def _close_file(self) -> None:
+        """Finish the file that was being written."""
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            if self._file_mtime is not None:
+                os.utime(self._file, ns=(self._file_mtime, self._file_mtime))
+            self.close()
 
 
 def _is_small(value: object, maximum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum
 
 
-def _stays_inside(path: str, target: str) -> bool:
-    """Whether a link at `path` leads, by its text alone, to a place inside the tree."""
-    if not target or target.startswith("/") or "\0" in target:
+def stays_inside(path: str, target: str) -> bool:
+    """Whether a link at `path` leads to a place inside the tree, whatever other links of the tree it passes.
+
+    `..` may stand at the beginning only, where it counts from the link's own directory, which is a real one. Behind the
+    name of another link, `..` would count from wherever that link leads.
+    """
+    if target.startswith("/"):
         return False
-    depth = path.count("/")
-    for part in target.split("/"):
-        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
-        if depth < 0:
-            return False
-    return True
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] == "..":
+        climbs += 1
+    return climbs <= path.count("/") and ".." not in parts[climbs:]
 
 
 def _remove_file(path: str) -> None:
@@ -247,9 +376,9 @@ def pack_files(files: dict[str, bytes]) -> Iterator[bytes]:
     yield _line(end=True)
 
 
-def unpack(root: str, chunks: Callable[[], bytes], *, max_bytes: int) -> None:
+def unpack(root: str, chunks: Callable[[], bytes], *, max_bytes: int, exact: bool = False) -> None:
     """Read an archive from `chunks` (empty bytes at the end) and write it below `root`."""
-    unpacker = Unpacker(root, max_bytes=max_bytes)
+    unpacker = Unpacker(root, max_bytes=max_bytes, exact=exact)
     try:
         while data := chunks():
             unpacker.feed(data)

@@ -70,12 +70,10 @@ def _write(operation: dict[str, Any]) -> None:
 
 def _pack(operation: dict[str, Any]) -> None:
     left_bytes = operation["max_bytes"]
-    for piece in archive.pack(operation["path"]):
+    for piece in archive.pack(operation["path"], exact=operation.get("exact", False)):
         left_bytes -= len(piece)
         if left_bytes < 0:
-            raise archive.ArchiveTooLarge(
-                f"more than {operation['max_bytes']} bytes; sparse files count in full"
-            )
+            raise archive.ArchiveTooLarge(f"more than {operation['max_bytes']} bytes")
         _write_all(1, piece)
 
 
@@ -85,7 +83,10 @@ def _unpack(operation: dict[str, Any]) -> None:
     if parent:
         os.makedirs(parent, exist_ok=True)
     archive.unpack(
-        path or "/", lambda: os.read(0, archive.COPY_BYTES), max_bytes=operation["max_bytes"]
+        path or "/",
+        lambda: os.read(0, archive.COPY_BYTES),
+        max_bytes=operation["max_bytes"],
+        exact=operation.get("exact", False),
     )
 
 

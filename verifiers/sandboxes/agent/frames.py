@@ -21,7 +21,8 @@ START = 1
 STDIN = 2
 """Bytes for stdin; an empty payload closes it."""
 SIGNAL = 3
-"""One byte: the signal number, for the job's process group; KILL_TREE stops all that the job started."""
+"""One byte: the signal number, for the job's process group; KILL_TREE stops all that the job started. On channel 0,
+KILL_TREE stops every process inside but the agent, jobs included."""
 CREDIT = 4
 """u32: the host has taken so many bytes of a streaming job."""
 CONTROL = 5

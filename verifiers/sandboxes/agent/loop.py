@@ -263,6 +263,10 @@ class Agent:
         if kind == frames.PING:
             self._send(frames.PONG, 0)
             return
+        if kind == frames.SIGNAL and channel == 0:
+            processes.kill_all_but(set(), set(), self._settings.is_init)
+            self._reap()
+            return
         job = self._jobs.get(channel)
         if job is None:
             return  # it has just ended

@@ -187,9 +187,48 @@ async def files_of_the_specification_are_there_from_the_start(bench: Bench) -> N
 @promise_if("snapshot")
 async def a_snapshot_starts_another_sandbox_with_the_same_files(bench: Bench) -> None:
     async with bench.sandbox() as first:
-        await first.exec("mkdir d; echo content > d/file; ln -s d/file link; chmod 700 d/file")
+        await first.exec(
+            "mkdir d; echo content > d/file; ln -s d/file link; chmod 700 d/file; ln -s /usr/bin/env out; "
+            "echo temporary > ${TMPDIR:-/tmp}/file; touch -d @1000000000 d/file"
+        )
         snapshot = await first.snapshot()
         await first.exec("echo changed > d/file")
     async with bench.sandbox(snapshot=snapshot) as second:
-        result = await second.exec("cat link; stat -c %a d/file")
-        expect(result.text, "content\n700\n")
+        result = await second.exec("cat link; stat -c '%a %Y' d/file; readlink out")
+        expect(result.text, "content\n700 1000000000\n/usr/bin/env\n")
+        expect((await second.exec("cat ${TMPDIR:-/tmp}/file")).text, "temporary\n")
+
+
+@promise_if("snapshot")
+async def a_snapshot_does_not_fail_by_what_a_program_has_left(bench: Bench) -> None:
+    """Deep directories, names that are not UTF-8, rights taken away, fifos, large files of nothing but zeros."""
+    async with bench.sandbox() as first:
+        result = await first.exec(["python3", "-c", _ODD_FILES], timeout_s=30)
+        expect(result.error_text, "", "making odd files")
+        snapshot = await first.snapshot()
+        expect_true(snapshot.size_bytes < 8 << 20, f"{snapshot.size_bytes} bytes of snapshot")
+    async with bench.sandbox(snapshot=snapshot) as second:
+        expect((await second.exec("cat good; stat -c %s sparse")).text, "good\n104857600\n")
+
+
+_ODD_FILES = """
+import os, socket
+open("good", "w").write("good\\n")
+open(b"\\xff\\xfe", "w").close()
+os.symlink(b"\\xff", "link-to-bytes")
+os.mkfifo("fifo")
+with open("sparse", "w") as file:
+    file.truncate(100 << 20)
+os.mkdir("closed")
+open("closed/file", "w").close()
+os.chmod("closed", 0)
+open("unreadable", "w").close()
+os.chmod("unreadable", 0)
+for name in ("d", "n" * 250):
+    home = os.open(".", os.O_RDONLY)
+    for _ in range(1500 if name == "d" else 60):
+        os.mkdir(name)
+        os.chdir(name)
+    os.fchdir(home)
+    os.close(home)
+"""

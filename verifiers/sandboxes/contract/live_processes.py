@@ -184,3 +184,39 @@ async def only_one_reader_at_a_time(bench: Bench) -> None:
 
 async def _first(process: Process) -> object:
     return await anext(process.output())
+
+
+@promise
+async def ending_all_processes_leaves_files_and_a_sandbox_that_works(bench: Bench) -> None:
+    async with bench.sandbox() as sandbox, await sandbox.python() as session:
+        await sandbox.exec("echo kept > file; setsid sh -c 'sleep 7654321 & sleep 7654321' & true")
+        await sandbox.exec(
+            [
+                "python3",
+                "-c",
+                "import os\nif not os.fork():\n os.setsid()\n if not os.fork():\n"
+                "  os.environ.clear(); os.execv('/bin/sleep', ['sleep', '7654322'])",
+            ]
+        )
+        running = await sandbox.spawn("sleep 7654323")
+        await sandbox.end_processes()
+        expect((await running.wait()).exit_code, 137, "a command of the caller")
+        for line in ("sleep 7654321", "sleep 7654322"):
+            await expect_ends(sandbox, line)
+        expect((await sandbox.exec("cat file")).text, "kept\n")
+        await session.run("1")  # may report that it was restarted
+        expect((await session.run("1 + 1")).value, "2", "the session")
+
+
+@promise
+async def variables_set_later_are_seen_by_everything_that_is_started(bench: Bench) -> None:
+    async with bench.sandbox(env={"FIRST": "a", "SECOND": "b"}) as sandbox:
+        sandbox.set_variables({"SECOND": "c"})
+        expect((await sandbox.exec("echo $FIRST$SECOND")).text, "ac\n")
+        expect((await sandbox.exec("echo $FIRST$SECOND", env={"SECOND": "d"})).text, "ad\n")
+        show = "import os; print(os.environ['FIRST'] + os.environ['SECOND'])"
+        expect((await sandbox.run_python(show)).text, "ac\n")
+        async with await sandbox.python() as session:
+            expect((await session.run(show)).text, "ac\n")
+        sandbox.set_variables({})
+        expect((await sandbox.exec("echo $FIRST$SECOND")).text, "ab\n")
