@@ -26,6 +26,7 @@ def evaluate(  # one parameter an option
     env_args: o.EnvArgs = None,
     extra_env_kwargs: o.ExtraEnvKwargs = None,
     env_dir_path: o.EnvDirPath = None,
+    sandbox_backend: o.SandboxBackend = None,
     model: o.Model = None,
     provider: o.Provider = None,
     api_base_url: o.ApiBaseUrl = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from vf_cli import output
 
 PROVIDER_NAMES = "prime, openrouter, openai, anthropic, minimax, deepseek, glm, local, vllm"
 """Written out, because the table itself imports the HTTP client; a test compares them."""
+BACKEND_NAMES = "local, unsafe-local, gvisor, docker, podman, prime"
+"""The same, for sandboxes."""
 CLIENT_TYPE_NAMES = (
     "openai_chat_completions, openai_completions, openai_chat_completions_token, openai_responses, renderer, "
     "anthropic_messages, nemorl_chat_completions"
@@ -49,6 +52,28 @@ ExtraEnvKwargs = Annotated[
         "--extra-env-kwargs",
         "-x",
         help="JSON object of attributes to set on the environment, e.g. '{\"max_turns\": 20}'.",
+        panel=_ENVIRONMENT,
+    ),
+]
+
+
+def _choose_backend(name: str | None) -> str | None:
+    """Let every sandbox of this process and of its workers come from the back end, unless code names another one."""
+    if name is not None:
+        if name not in BACKEND_NAMES.split(", "):
+            raise typer.BadParameter(f"{name!r} is not one of {BACKEND_NAMES}.")
+        os.environ["VF_SANDBOX_BACKEND"] = name
+    return name
+
+
+SandboxBackend = Annotated[
+    str | None,
+    _option(
+        "--sandbox-backend",
+        help=f"Back end of sandboxes for environments that name none: {BACKEND_NAMES}. "
+        "The environment variable VF_SANDBOX_BACKEND does the same. (default: local)",
+        metavar="NAME",
+        callback=_choose_backend,
         panel=_ENVIRONMENT,
     ),
 ]

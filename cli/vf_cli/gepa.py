@@ -78,6 +78,7 @@ def gepa(  # one parameter an option
     env_args: o.EnvArgs = None,
     extra_env_kwargs: ExtraEnvKwargs = None,
     env_dir_path: EnvDirPath = None,
+    sandbox_backend: o.SandboxBackend = None,
     model: o.Model = None,
     reflection_model: ReflectionModel = None,
     endpoints_path: o.EndpointsPath = None,
@@ -122,6 +123,9 @@ def gepa(  # one parameter an option
     return 0
 
 
+_NOT_SETTINGS = ("env_id_or_config", "as_json", "tui", "no_save", "sandbox_backend")
+
+
 def _settings(said: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and over it what the command line says."""
     from verifiers.prompt_search import load_gepa_toml_config
@@ -130,7 +134,7 @@ def _settings(said: dict[str, Any]) -> dict[str, Any]:
     given = {
         name: value
         for name, value in said.items()
-        if value is not None and name not in ("env_id_or_config", "as_json", "tui", "no_save")
+        if value is not None and name not in _NOT_SETTINGS
     }
     for name, option in (("env_args", "-a"), ("extra_env_kwargs", "-x"), ("sampling_args", "-S")):
         if name in given:

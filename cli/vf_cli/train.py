@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vf_cli import eval_options as o
 from vf_cli import output
 from vf_cli.guardian import protect
 
@@ -52,6 +53,7 @@ def train(
         int | None, typer.Option("--steps", min=1, help="Steps of reinforcement learning.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the run.")] = None,
+    sandbox_backend: o.SandboxBackend = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON document.")
     ] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from vf_cli import eval_options as o
 from vf_cli import output
 from vf_cli.guardian import protect
 from vf_cli.main import EXIT_FAILED
@@ -27,6 +28,7 @@ def validate(
     env_args: Annotated[
         str | None, typer.Option("--env-args", "-a", help="JSON object for load_environment().")
     ] = None,
+    sandbox_backend: o.SandboxBackend = None,
     num_rows: Annotated[
         int, typer.Option("--num-rows", "-n", min=-1, help="Rows to look at; -1 means all.")
     ] = 100,

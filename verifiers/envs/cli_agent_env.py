@@ -28,6 +28,7 @@ from verifiers.envs.sandbox_mixin import (
     note_death,
 )
 from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
+from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.errors import InfraError, TunnelError
 from verifiers.interception.answers import empty_response
 from verifiers.interception.doorway import Doorway
@@ -84,7 +85,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     `interception_url`, a URL of yours that leads to `interception_port` of this machine, the agent is given that URL.
 
     Authors override `build_env_vars`, `get_docker_image`, `get_sandbox_resources`, `post_sandbox_setup` (upload the
-    agent) and `post_rollout` (keep what scoring needs). `backend` and `sandbox_spec` are as in `SandboxEnv`.
+    agent) and `post_rollout` (keep what scoring needs). `backend`, `sandbox_spec`, `score_in` and `score_env` are as in
+    `SandboxEnv`.
     """
 
     PROTECTED_ENV_VARS: ClassVar[frozenset[str]] = frozenset(
@@ -131,8 +133,10 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         timeouts: SandboxTimeouts = SandboxTimeouts(),  # noqa: B008 - frozen
         keep_sandbox_for_scoring: bool = False,
         *,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        score_in: ScoreIn | None = None,
+        score_env: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(max_turns=max_turns, **kwargs)
@@ -146,6 +150,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             timeouts=timeouts,
             backend=backend,
             sandbox_spec=sandbox_spec,
+            score_in=score_in,
+            score_env=score_env,
         )
         self.run_command = run_command
         self.poll_interval = poll_interval
@@ -433,6 +439,9 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         await super().add_model_response(state, prompt_messages, response)
 
     # --------------------------------------------------------------------------------------------------- end
+
+    async def _before_scoring(self, state: State) -> None:
+        await self.cleanup_interception_context(state)
 
     @cleanup(priority=2)
     async def cleanup_interception_context(self, state: State) -> None:

@@ -108,7 +108,7 @@ class CodeEnv(SingleTurnEnv):
         test_limits: TestLimits | Mapping[str, Any] | None = None,
         whitespace: Whitespace = "lines",
         float_tolerance: float | None = None,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
         max_concurrent_programs: int | None = None,
         sandbox_attempts: int = 2,

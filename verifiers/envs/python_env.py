@@ -12,6 +12,7 @@ from verifiers.envs.sandbox_request import IMAGELESS_BACKENDS
 from verifiers.errors import SandboxError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import CellResult, SandboxDead, SandboxSpec
+from verifiers.sandboxes.open import default_backend_name
 from verifiers.state import State
 from verifiers.types import Messages
 
@@ -74,7 +75,7 @@ class PythonEnv(SandboxEnv):
         spec = SandboxSpec.model_validate(sandbox_spec or {})
         wanted = requirements(pip_install_packages)
         packages = packages or spec.packages or ("host" if wanted else None)
-        backend = kwargs.get("backend", "local")
+        backend = kwargs.get("backend") or default_backend_name()
         name = backend if isinstance(backend, str) else backend.name
         preload = spec.preload
         if wanted and packages is not None and name in IMAGELESS_BACKENDS:

@@ -6,13 +6,14 @@ import asyncio
 import sys
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.envs.background_jobs import JobResult, RunningJob
 from verifiers.envs.sandbox_request import CreateSandboxRequest, spec_of
+from verifiers.envs.scoring_sandbox import ScoreIn, scoring_sandbox
 from verifiers.errors import ConfigError, Error, SandboxError
 from verifiers.sandboxes import (
     PythonSession,
@@ -90,6 +91,7 @@ class _Box:
     beginning: asyncio.Task[None] | None = None
     """Runs the start command, if there is one."""
     session: asyncio.Task[PythonSession] | None = None
+    is_for_scoring: bool = False
     jobs: dict[str, tuple[RunningJob, asyncio.Task[JobResult]]] = field(default_factory=dict)
 
 
@@ -105,7 +107,9 @@ class SandboxClient:
     """Creates, uses and deletes sandboxes. What was not deleted is when the client or its event loop closes."""
 
     def __init__(
-        self, backend: SandboxBackend | BackendName = "local", template: SandboxSpec | None = None
+        self,
+        backend: SandboxBackend | BackendName | None = None,
+        template: SandboxSpec | None = None,
     ) -> None:
         self.backends = LoopBackends(backend)
         self.template = template or SandboxSpec()
@@ -126,6 +130,10 @@ class SandboxClient:
         sandbox_id = f"sandbox-{uuid.uuid4().hex[:12]}"
         self._boxes[sandbox_id] = _Box(request, spec, sandbox, asyncio.get_running_loop())
         return CreatedSandbox(sandbox_id, request.name, "PENDING")
+
+    async def create_like(self, sandbox_id: str) -> CreatedSandbox:
+        """Ours, not v0's: another sandbox from the same request, without the files that were made in the first."""
+        return await self.create(self._box(sandbox_id).request)
 
     def keep_warm(self, request: CreateSandboxRequest, size: int) -> None:
         """From the first `create` on, have `size` sandboxes for exactly this request ready before anybody asks.
@@ -167,6 +175,35 @@ class SandboxClient:
         await _end(box)
         box.sandbox = await self.backends.here().create(box.spec)
         box.beginning = box.session = None
+
+    async def begin_scoring(
+        self,
+        sandbox_id: str,
+        score_in: ScoreIn | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Ours, not v0's: from now on the id means the sandbox in which the rollout is scored.
+
+        `verifiers.envs.scoring_sandbox` says which that is. A start command runs again at the next command, as it does
+        when a container is started again. Raises SandboxError when the sandbox is gone. Done twice, it cleans again.
+        """
+        box = self._box(sandbox_id)
+        await box.sandbox.ready()
+        if score_in == "live":
+            return
+        for _, task in box.jobs.values():
+            await _end_job(task)
+        if box.session is not None:
+            box.session.cancel()
+            await asyncio.wait([box.session])
+        if box.is_for_scoring:
+            score_in = "own"
+        own = box.sandbox
+        box.sandbox = await scoring_sandbox(own, self.backends.here(), score_in, variables)
+        box.beginning = box.session = None
+        box.is_for_scoring = True
+        if box.sandbox is not own:
+            await own.terminate()
 
     async def delete(self, sandbox_id: str) -> dict[str, Any]:
         """End a sandbox. One that is unknown or deleted already is no error."""
@@ -264,9 +301,11 @@ class SandboxClient:
         self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
     ) -> BackgroundJobStatus:
         """How a background job is doing. Raises KeyError for an unknown one."""
-        task = self._box(sandbox_id).jobs[job.job_id][1]
+        running, task = self._box(sandbox_id).jobs[job.job_id]
         if not task.done():
             return BackgroundJobStatus(job.job_id, False)
+        if task.cancelled():  # ended by us
+            return BackgroundJobStatus(job.job_id, True, 137, running.stdout, running.stderr)
         return BackgroundJobStatus(job.job_id, True, *task.result())
 
     async def wait_for_background_job(
@@ -279,10 +318,7 @@ class SandboxClient:
     async def end_background_job(self, sandbox_id: str, job: BackgroundJob) -> BackgroundJobStatus:
         """Ours, not v0's: kill it with all it has started, unless it has ended; the answer has what it printed."""
         running, task = self._box(sandbox_id).jobs[job.job_id]
-        was_running = not task.done()
-        if was_running:
-            task.cancel()
-            await asyncio.wait([task])
+        await _end_job(task)
         if task.cancelled() or task.exception() is not None:
             return BackgroundJobStatus(job.job_id, False, None, running.stdout, running.stderr)
         return BackgroundJobStatus(job.job_id, True, *task.result())
@@ -357,6 +393,13 @@ class SandboxClient:
         if box.beginning is None:
             box.beginning = _in_background(_begin(box.sandbox, command), "run start command")
         await asyncio.shield(box.beginning)
+
+
+async def _end_job(task: asyncio.Task[JobResult]) -> None:
+    """Have a background job killed, unless it has ended."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def _begin(sandbox: Sandbox, command: str) -> None:

@@ -11,6 +11,7 @@ from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import CommandTimeoutError, SandboxClient, timeout_errors
 from verifiers.envs.sandbox_life import SandboxLife
 from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
+from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.envs.stateful_tool_env import StatefulToolEnv
 from verifiers.errors import Error, InfraError, SandboxError, ToolCallError
 from verifiers.rollouts.scope import close_scope, scope_of
@@ -64,7 +65,9 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
     v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_request` says how). What they
     cannot say, such as `network` or `packages`, is in `sandbox_spec`: a `SandboxSpec` or its fields as a dict.
     `backend` is a name or a back end; one that is passed stays the caller's to close. `warm_pool_size` sandboxes wait
-    ready from the first rollout on, refilled as they are taken: for back ends that start slowly. Authors override
+    ready from the first rollout on, refilled as they are taken: for back ends that start slowly. `score_in` says where
+    `post_rollout` and reward functions work ("snapshot", "own", "live": see `verifiers.envs.scoring_sandbox`), and
+    `score_env` holds environment variables of their commands. Authors override
     `get_sandbox_request`, `setup_state`, `post_rollout`, add tools, and use `sandbox_client` with
     `state["sandbox_id"]`.
     """
@@ -94,10 +97,12 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         sandbox_client_max_connections: int = 100,
         sandbox_client_max_keepalive_connections: int = 50,
         *,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
         keep_sandbox_for_scoring: bool = False,
         warm_pool_size: int = 0,
+        score_in: ScoreIn | None = None,
+        score_env: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         # The three sandbox_client_… numbers size the connections of a remote provider; there are none to size here.
@@ -106,7 +111,11 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         )
         self.timeout_per_command_seconds = timeout_per_command_seconds
         self.keep_sandbox_for_scoring = keep_sandbox_for_scoring
-        self._begin_life((max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter))
+        self._begin_life(
+            (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter),
+            score_in,
+            score_env,
+        )
         template = SandboxSpec.model_validate(sandbox_spec or {}).model_copy(
             update={"command_timeout_s": float(timeout_per_command_seconds)}
         )

@@ -6,12 +6,14 @@ import asyncio
 import functools
 import random
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from logging import Logger
 from typing import Any, ParamSpec, TypeVar
 
+from verifiers.decorators import cleanup
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
-from verifiers.errors import AuthorError
+from verifiers.envs.scoring_sandbox import ScoreIn, check_score_in
+from verifiers.errors import AuthorError, SandboxError
 from verifiers.rollouts.scope import scope_of
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
@@ -21,14 +23,39 @@ from verifiers.rubrics.sandbox_rubric import (
     asks_for_sandbox,
     fail_rollout,
 )
-from verifiers.sandboxes import IsolationUnavailable, SandboxDead, SandboxImageError
+from verifiers.sandboxes import (
+    IsolationUnavailable,
+    SandboxDead,
+    SandboxFileError,
+    SandboxImageError,
+)
 from verifiers.state import State
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
-_PERMANENT = (AuthorError, IsolationUnavailable, SandboxImageError, SandboxDead, *timeout_errors())
+_PERMANENT = (
+    AuthorError,
+    IsolationUnavailable,
+    SandboxImageError,
+    SandboxDead,
+    SandboxFileError,
+    *timeout_errors(),
+)
 """What trying again cannot help."""
+
+
+FIRST = 1_000_000
+"""Priority of the clean-up handler that must come before those of authors."""
+_IDLE_HOOKS = (
+    "Environment.",
+    "MultiTurnEnv.",
+    "SandboxLife.",
+    "SandboxEnv.",
+    "SandboxMixin.",
+    "CliAgentEnv.",
+)
+"""Of these classes, no clean-up handler and no `post_rollout` looks into a sandbox."""
 
 
 class SandboxLife:
@@ -38,13 +65,26 @@ class SandboxLife:
     active_sandboxes: set[str]
     """Ids of sandboxes that have to be ended."""
     keep_sandbox_for_scoring: bool
+    score_in: ScoreIn | None = None
+    """Where the rollout is scored: "snapshot", "own" or "live"; None takes the first that the back end offers."""
+    score_env: Mapping[str, str] | None = None
+    """Environment variables of commands that score, on top of all others."""
     logger: Logger
     rubric: Rubric
     score_rollouts: bool
+    _cleanup_handlers: list[Callable[..., Any]]
+    _note_error: Callable[[State, Exception], None]
 
-    def _begin_life(self, attempts: tuple[int, float, float, float, float]) -> None:
+    def _begin_life(
+        self,
+        attempts: tuple[int, float, float, float, float],
+        score_in: ScoreIn | None,
+        score_env: Mapping[str, str] | None,
+    ) -> None:
         """`attempts`: number of attempts, first and longest wait in seconds … as `with_retry` wants them."""
         self._attempts = attempts
+        self.score_in = check_score_in(score_in) or self.score_in
+        self.score_env = self.score_env if score_env is None else dict(score_env)
         self.active_sandboxes = set()
         self._offering: weakref.WeakSet[Rubric] = weakref.WeakSet()
 
@@ -73,6 +113,43 @@ class SandboxLife:
             return await function(*args, **kwargs)
 
         return call
+
+    # ------------------------------------------------------------------------------------------- scoring
+
+    @cleanup(priority=FIRST)
+    async def begin_scoring(self, state: State) -> None:
+        """Put the sandbox for scoring in the place of the rollout's, for `post_rollout` and reward functions.
+
+        A sandbox whose memory the model has used up is replaced by an empty one, as it is during the rollout.
+        """
+        await self._before_scoring(state)
+        sandbox_id, client = state.get("sandbox_id"), self.sandbox_client
+        if not isinstance(client, SandboxClient) or not client.knows(sandbox_id):
+            return
+        if state.stop_condition == "cancelled" or not self._is_looked_at_afterwards(state):
+            return
+        try:
+            try:
+                await client.begin_scoring(sandbox_id, self.score_in, self.score_env)
+            except SandboxDead as error:
+                if error.reason != "oom":
+                    raise
+                await client.replace(sandbox_id)
+                await client.begin_scoring(sandbox_id, self.score_in, self.score_env)
+        except SandboxError as error:
+            if state.error is None:
+                self._note_error(state, error)
+
+    async def _before_scoring(self, state: State) -> None:
+        """End what this library itself runs in the sandbox."""
+
+    def _is_looked_at_afterwards(self, state: State) -> bool:
+        """Whether anything may look into the sandbox when the rollout has ended."""
+        hooks = [*self._cleanup_handlers, getattr(self, "post_rollout", None)]
+        return self._is_kept_for_scoring(state) or any(
+            hook is not None and not getattr(hook, "__qualname__", "").startswith(_IDLE_HOOKS)
+            for hook in hooks
+        )
 
     async def _leave(self, state: State, sandbox_id: str) -> None:
         """The rollout ends: whatever hooks did or left undone, the sandbox goes, or waits to be scored."""

@@ -29,6 +29,7 @@ from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
 from verifiers.envs.sandbox_env import SandboxNotReadyError
 from verifiers.envs.sandbox_life import SandboxLife
+from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.errors import ConfigError, Error, SandboxError
 from verifiers.rollouts.scope import close_scope, scope_of
 from verifiers.rubrics.rubric import Rubric
@@ -73,7 +74,7 @@ class ThreadedAsyncSandboxClient(SandboxClient):
         max_connections: int = 100,
         max_keepalive_connections: int = 50,
         *,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         template: SandboxSpec | None = None,
         **_: Any,
     ) -> None:
@@ -127,16 +128,22 @@ class SandboxMixin(SandboxLife):
         sandbox_creations_per_minute: float | None = 128,
         timeouts: SandboxTimeouts = SandboxTimeouts(),
         *,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        score_in: ScoreIn | None = None,
+        score_env: Mapping[str, str] | None = None,
     ) -> None:
         """Make `sandbox_client`. Nothing is started.
 
         The sizes of connections, attempts to wait and creations a minute are a remote provider's; there is nothing to
-        limit on this machine, and a provider's back end keeps its own limits. `backend` and `sandbox_spec` are as in
-        `SandboxEnv`.
+        limit on this machine, and a provider's back end keeps its own limits. `backend`, `sandbox_spec`, `score_in` and
+        `score_env` are as in `SandboxEnv`.
         """
-        self._begin_life((max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter))
+        self._begin_life(
+            (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter),
+            score_in,
+            score_env,
+        )
         self.sandbox_wait_for_creation_max_attempts = sandbox_wait_for_creation_max_attempts
         self.timeouts = timeouts
         template = SandboxSpec.model_validate(sandbox_spec or {})

@@ -76,7 +76,7 @@ class SandboxRubric(Rubric):
         self,
         *args: Any,
         spec: SandboxSpec | Mapping[str, Any] | None = None,
-        backend: SandboxBackend | BackendName = "local",
+        backend: SandboxBackend | BackendName | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)

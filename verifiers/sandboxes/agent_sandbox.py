@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import itertools
 import os
+import posixpath
 import resource
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -47,7 +48,6 @@ MAX_COMMANDS_AT_ONCE = 48
 """In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
 _HEADER_BYTES = 256
 _NO_LIMIT_BYTES = 1 << 50
-_PRINT_TMP = "import os; print(os.environ.get('TMPDIR') or '/tmp', end='')"
 _numbers = itertools.count(1)
 """Of all sandboxes of this process, whichever back end makes them."""
 
@@ -108,7 +108,6 @@ class AgentSandbox:
         self._ending: asyncio.Task[None] | None = None
         self._ttl: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
-        self._tmp: str | None = None
         self._variables: dict[str, str] = {}
 
     def begin(self, snapshot: Snapshot | None) -> AgentSandbox:
@@ -466,29 +465,26 @@ class AgentSandbox:
         """See Sandbox."""
         connection = await self._up()
         snapshot = Snapshot()
-        for name, path in (await self._places(connection)).items():
+        for name, path in self._places().items():
             snapshot.begin(name)
             await self._pack_into(snapshot, connection, path)
         return snapshot
 
-    async def _places(self, connection: AgentConnection) -> dict[str, str]:
+    def _places(self) -> dict[str, str]:
         """The places that a snapshot has, by their names there, each with its path in this sandbox."""
-        if self._tmp is None:
-            request = self._request(wire.PROGRAM, code=_PRINT_TMP, timeout_s=FILE_TIMEOUT_S)
-            job = Collected(4096)
-            report = await self._finish(connection, job, request, None)
-            self._tmp = job.result(report, 0.0).text
-        places = {"workdir": self.info.workdir, "tmp": self._tmp}
-        places |= {folder: folder for folder in self.spec.folders}
-        return {
-            name: path
-            for name, path in places.items()
-            if not any(is_below(path, other) for other in places.values() if other != path)
-        }
+        above = posixpath.dirname(self.info.workdir)
+        is_plain = self.info.isolation in ("none", "restricted")
+        places = {"tmp": f"{above}/tmp" if is_plain and above != "/" else "/tmp"}
+        places |= {"workdir": self.info.workdir, **{folder: folder for folder in self.spec.folders}}
+        paths = set(places.values())
+        by_path = {path: name for name, path in places.items()}
+        outermost = [path for path in by_path if not any(is_below(path, other) for other in paths)]
+        return {by_path[path]: path for path in outermost}
 
     async def _pack_into(self, snapshot: Snapshot, connection: AgentConnection, path: str) -> None:
         room_bytes = 2 * (self.spec.disk_mb << 20) + _HEADER_BYTES * self.spec.max_files + (1 << 20)
-        operation = {"name": "pack", "path": path, "exact": True, "max_bytes": room_bytes}
+        operation: dict[str, object] = {"name": "pack", "path": path, "exact": True}
+        operation["max_bytes"] = room_bytes
         request = self._request(
             wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
         )
@@ -509,7 +505,7 @@ class AgentSandbox:
         file_copy.raise_trouble(path, dataclasses.replace(result, stderr=errors))
 
     async def _restore(self, connection: AgentConnection, snapshot: Snapshot) -> None:
-        places = await self._places(connection)
+        places = self._places()
         for name in snapshot.places:
             if name in places:
                 pieces = snapshot.chunks(name, frames.STDIN_CHUNK_BYTES)

@@ -25,6 +25,12 @@ from typing import Literal
 
 from verifiers.errors import AuthorError, Error, SandboxError
 
+OTHER_BACKEND = (
+    "Choose a back end with images: `vf-eval … --sandbox-backend docker` (or podman, prime), the environment variable "
+    'VF_SANDBOX_BACKEND=docker, or the argument backend="docker" of the environment.'
+)
+"""What to do about an image that a back end does not have."""
+
 DeathReason = Literal["oom", "program", "ttl", "terminated", "crashed", "protocol"]
 """Why a sandbox is gone: its code used up the memory; its code ended it in another way; its lifetime has passed; it was
 terminated by its owner; the machinery lost it; it sent bytes that are not frames."""

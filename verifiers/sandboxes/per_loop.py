@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verifiers.per_loop import PerLoop
-from verifiers.sandboxes.open import BackendName, backend_by_name
+from verifiers.sandboxes.open import BackendName, backend_by_name, default_backend_name
 from verifiers.sandboxes.sandbox import SandboxBackend
 
 
@@ -11,10 +11,12 @@ class LoopBackends:
     """The back end of the running event loop.
 
     Made from a name, it opens a back end in each event loop on first use and closes it with that loop, or by
-    `aclose()`. Made from a back end, it returns that back end and never closes it: it belongs to the caller.
+    `aclose()`. None is the name in `VF_SANDBOX_BACKEND`, else "local". Made from a back end, it returns that back end
+    and never closes it: it belongs to the caller.
     """
 
-    def __init__(self, backend: SandboxBackend | BackendName) -> None:
+    def __init__(self, given: SandboxBackend | BackendName | None = None) -> None:
+        backend = default_backend_name() if given is None else given
         self._backend = backend
         self._opened: PerLoop[SandboxBackend] = PerLoop(
             lambda: _backend_of(backend), lambda opened: opened.aclose()

@@ -13,6 +13,7 @@ import sys
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.errors import (
+    OTHER_BACKEND,
     IsolationUnavailable,
     SandboxCapabilityMissing,
     SandboxCreationError,
@@ -66,7 +67,8 @@ class UnsafeLocalBackend:
             raise IsolationUnavailable(f"The agent needs Linux, this is {sys.platform}.")
         if spec.image != "host":
             raise SandboxImageError(
-                f"Without isolation there is image 'host' only, got {spec.image!r}."
+                f"The back end 'unsafe-local' cannot use the image {spec.image!r}; it has image 'host' only. "
+                + OTHER_BACKEND
             )
         if spec.folders:
             raise SandboxCapabilityMissing(

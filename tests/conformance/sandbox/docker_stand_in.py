@@ -19,7 +19,7 @@ from verifiers.sandboxes.local import LocalBackend
 
 NAMES = Path(os.environ["STAND_IN_FOLDER"])
 """A file for each name that runs."""
-KNOWN_IMAGES = ("python:3.11-slim",)
+KNOWN_IMAGES = ("python:3.11-slim", "owner/image:1")
 
 
 def main() -> int:

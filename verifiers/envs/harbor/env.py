@@ -5,16 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verifiers.envs.cli_agent_env import CliAgentEnv
 from verifiers.envs.harbor.mcp import HarborMCPHealthcheck, HarborMCPMixin
 from verifiers.envs.harbor.tasks import parse_reward, task_rows, time_limit_s
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import timeout_errors
+from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.rubrics.rubric import Rubric
-from verifiers.sandboxes import SandboxSpec
+from verifiers.sandboxes import SandboxDead, SandboxFileError, SandboxSpec
 from verifiers.state import State
 
 TASK_DIR = "/task"
@@ -27,8 +27,29 @@ _OWN_PLACES = ("/box", "/tmp")
 _SHOWN_CHARACTERS = 1000
 
 
+_READ_REWARD = f"""
+cd {REWARD_DIR} 2>/dev/null || exit 0
+for name in reward.txt reward.json; do
+  if [ -f $name ] && [ ! -L $name ] && [ -s $name ]; then head -c 65536 $name; break; fi
+done
+"""
+"""Links and fifos are not read."""
+
+
 class VerifierError(SandboxError):
-    """A task's tests ended without a reward: nothing is known about the solution."""
+    """A task's tests write no reward, whatever the agent does: nothing is known about the solution."""
+
+
+class _CommandFailed(SandboxError):
+    """A command of ours ended with another code than 0."""
+
+
+class TestRun(NamedTuple):
+    """What came of a task's tests."""
+
+    reward: float | None
+    ended: str
+    """What they wrote where, and how they ended."""
 
 
 class HarborEnv(HarborMCPMixin, CliAgentEnv):
@@ -63,6 +84,7 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
         self.agent_workdir = agent_workdir
         self.mcp_launch_commands = mcp_launch_commands or {}
         self.mcp_healthcheck = mcp_healthcheck or HarborMCPHealthcheck()
+        self._graded_without_an_agent: dict[str, bool] = {}
         super().__init__(
             run_command=run_command,
             docker_image=docker_image,
@@ -122,9 +144,11 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
     async def upload_test_assets(self, sandbox_id: str, task_dir: Path) -> None:
         """Put tests and solution in, and nothing else: what an agent left in their place, or as its reward, goes."""
         places = " ".join(_UPLOADS.values())
+        # Without the right to list or change its own directories, `find` would fail.
         await self._shell(
             sandbox_id,
-            f"mkdir -p {places} && find {places} -mindepth 1 -delete && rm -rf {REWARD_DIR} && mkdir -p {REWARD_DIR}",
+            f"mkdir -p {places}; chmod -R u+rwX {places} /logs 2>/dev/null; find {places} -mindepth 1 -delete && "
+            f"rm -rf {REWARD_DIR} && mkdir -p {REWARD_DIR}",
         )
         for name, place in _UPLOADS.items():
             folder = task_dir / name
@@ -145,36 +169,71 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
     async def compute_reward(self, state: State) -> float:
         """Run `tests/test.sh` and read the reward it wrote: `reward.txt`, else `reward.json`.
 
-        Raises VerifierError when it wrote none, whatever its exit code.
+        Tests that write none are run once more in a sandbox in which no agent has been. If they write a reward there,
+        the solution prevented it in the first, and the reward is 0.0. Raises VerifierError if they do not.
         """
         sandbox_id, task_dir = state["sandbox_id"], Path(state["harbor_task_dir"])
-        await self.upload_test_assets(sandbox_id, task_dir)
+        run = await self._run_tests(sandbox_id, state)
+        if run.reward is not None:
+            return run.reward
+        if await self._is_graded_without_an_agent(state):
+            state["harbor_tests_ended"] = run.ended
+            self.logger.info("Task %s: reward 0, the tests wrote %s", task_dir.name, run.ended)
+            return 0.0
+        raise VerifierError(f"The tests of {task_dir.name} wrote {run.ended}")
+
+    async def _run_tests(self, sandbox_id: str, state: State) -> TestRun:
+        """Upload the tests into a sandbox, run them and read their reward."""
+        task_dir, client = Path(state["harbor_task_dir"]), self.sandbox_client
         config = (state.get("info") or {}).get("config")
         limit_s = time_limit_s(config, "verifier", TESTS_TIMEOUT_S)
+        found = ""
+        tested = state if sandbox_id == state["sandbox_id"] else {"sandbox_id": sandbox_id}
         try:
-            done = await self.run_background_job(state, "bash test.sh", int(limit_s), "/tests")
-            ended = f"exit code {done.exit_code}; {(done.stderr or done.stdout or '').strip()[-_SHOWN_CHARACTERS:]}"
-        except timeout_errors():
-            ended = f"it was stopped after {limit_s:g} s"
-        found = await self._shell(
-            sandbox_id,
-            f"cd {REWARD_DIR} && for name in reward.txt reward.json; do "
-            "if [ -s $name ]; then cat $name; break; fi; done",
-        )
-        reward = parse_reward(found)
-        if reward is None:
-            wrote = f"the reward {found.strip()[:100]!r}" if found.strip() else "no reward"
-            raise VerifierError(
-                f"The tests of {task_dir.name} wrote {wrote} to {REWARD_DIR}: {ended}"
-            )
-        return reward
+            await self.upload_test_assets(sandbox_id, task_dir)
+            try:
+                done = await self.run_background_job(tested, "bash test.sh", int(limit_s), "/tests")
+                last_words = (done.stderr or done.stdout or "").strip()[-_SHOWN_CHARACTERS:]
+                ended = f"exit code {done.exit_code}; {last_words}"
+            except timeout_errors():
+                ended = f"it was stopped after {limit_s:g} s"
+            if isinstance(client, SandboxClient):
+                # What the solution left running during the tests no longer changes the reward.
+                await client.sandbox(sandbox_id).end_processes()
+            found = await self._shell(sandbox_id, _READ_REWARD)
+        except SandboxDead as error:
+            if error.reason != "oom":
+                raise
+            ended = str(error)
+        except (SandboxFileError, _CommandFailed) as error:
+            ended = f"they could not be put in: {error}"
+        wrote = f"the reward {found.strip()[:100]!r}" if found.strip() else "no reward"
+        return TestRun(parse_reward(found), f"{wrote} to {REWARD_DIR}: {ended}")
+
+    async def _is_graded_without_an_agent(self, state: State) -> bool:
+        """Whether the tests of a task write a reward where nothing has been done."""
+        task_dir, client = Path(state["harbor_task_dir"]), self.sandbox_client
+        if not isinstance(client, SandboxClient) or self.score_in == "live":
+            return False
+        known = self._graded_without_an_agent.get(str(task_dir))
+        if known is None:
+            created = await client.create_like(state["sandbox_id"])
+            self.register_sandbox(created.id)
+            try:
+                await client.wait_for_creation(created.id)
+                await call_hook(self.prepare_harbor_task, created.id, task_dir)
+                known = (await self._run_tests(created.id, state)).reward is not None
+            finally:
+                await self.delete_sandbox(created.id)
+            self._graded_without_an_agent[str(task_dir)] = known
+        return known
 
     async def _shell(self, sandbox_id: str, line: str) -> str:
         done = await self.sandbox_client.execute_command(
             sandbox_id, line, timeout=self.timeouts.extract
         )
         if done.exit_code != 0:
-            raise SandboxError(
+            raise _CommandFailed(
                 f"`{line}` failed in sandbox {sandbox_id}: {done.stderr.strip()[:500]}"
             )
         return done.stdout

@@ -218,9 +218,15 @@ class Unpacker:
             _remove_file(path)
             os.symlink(target, path)
         for path, mode, mtime in reversed(self._modes):  # parents last: they may become unwritable
-            if mtime is not None:
-                os.utime(path, ns=(mtime, mtime))
-            os.chmod(path, mode)
+            try:
+                if mtime is not None:
+                    os.utime(path, ns=(mtime, mtime))
+                os.chmod(path, mode)
+            except PermissionError:
+                if not (
+                    self._exact and path == self._root
+                ):  # a place such as /tmp that is root's own
+                    raise
 
     def close(self) -> None:
         """Let go of an unfinished file. Idempotent."""

@@ -33,7 +33,7 @@ def serve(descriptor: int) -> int:
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv = [""]
-    sys.path.insert(0, "")
+    programs.add_working_directory()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is a TextIOWrapper
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pieces: list[bytes] = []

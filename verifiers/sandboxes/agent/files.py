@@ -59,13 +59,26 @@ def _write(operation: dict[str, Any]) -> None:
     if parent:
         os.makedirs(parent, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
+    try:
+        descriptor = _open_regular(path, flags)
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ENOSPC, errno.EROFS) or not os.path.lexists(path):
+            raise
+        # A fifo, a link in a circle, a file without rights: what a program has put there goes.
+        os.unlink(path)
+        descriptor = _open_regular(path, flags | os.O_EXCL)
     os.ftruncate(descriptor, 0)
     while data := os.read(0, archive.COPY_BYTES):
         _write_all(descriptor, data)
     os.fchmod(descriptor, operation["mode"])
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
 
 
 def _pack(operation: dict[str, Any]) -> None:

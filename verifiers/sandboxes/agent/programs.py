@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import os
 import sys
 import traceback
 import types
@@ -11,6 +12,8 @@ import types
 from . import launch, program_tests
 
 FILE_NAME = "<program>"
+LIBRARIES_FIRST_VARIABLE = "SANDBOX_LIBRARIES_FIRST"
+"""Set for a program, it finds modules of libraries before those of its working directory."""
 
 
 def run_program(
@@ -28,7 +31,7 @@ def run_program(
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv = ["-c", *argv]
-    sys.path.insert(0, "")
+    add_working_directory()
     remember_source(FILE_NAME, code)
     try:
         exec(compile(code, FILE_NAME, "exec"), main.__dict__)
@@ -39,6 +42,15 @@ def run_program(
         print_error(error, FILE_NAME)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
     return finish(exit_code)
+
+
+def add_working_directory() -> None:
+    """Let modules of the working directory be imported: before all others, as `python3 -c` has it, or after them.
+
+    The latter is for programs that judge what lies there: none of it takes the place of a library.
+    """
+    at = len(sys.path) if os.environ.get(LIBRARIES_FIRST_VARIABLE) else 0
+    sys.path.insert(at, "")
 
 
 def finish(exit_code: int) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from verifiers.sandboxes.errors import SandboxImageError
+from verifiers.sandboxes.errors import OTHER_BACKEND, SandboxImageError
 from verifiers.sandboxes.gvisor import statx_shim
 from verifiers.sandboxes.local.zygote import rootfs
 
@@ -68,7 +68,7 @@ def image_root(path: str, image: str, python: str, *, with_shim: bool) -> Root:
     if not os.path.isabs(image) or not os.path.isdir(image):
         raise SandboxImageError(
             f"image={image!r} is neither 'host' nor the absolute path of a directory with a root file system. "
-            "gVisor pulls no images here; unpack one (`docker export`, `debootstrap`), or use a Docker back end."
+            f"gVisor pulls no images; unpack one (`docker export`, `debootstrap`). {OTHER_BACKEND}"
         )
     os.makedirs(path)
     mounts: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.errors import (
+    OTHER_BACKEND,
     IsolationUnavailable,
     SandboxCreationError,
     SandboxImageError,
@@ -156,7 +157,7 @@ class LocalBackend:
             raise IsolationUnavailable(reason)
         if spec.image != "host":
             raise SandboxImageError(
-                f"The local back end has image 'host' only, got {spec.image!r}. Use a Docker or Podman back end."
+                f"The local back end cannot use the image {spec.image!r}; it has image 'host' only. {OTHER_BACKEND}"
             )
         if not any(spec.workdir == w or spec.workdir.startswith(w + "/") for w in ("/box", "/tmp")):
             raise SandboxImageError(

@@ -83,7 +83,7 @@ async def test_an_agent_cannot_leave_tests_or_a_reward_behind(tasks: Path):
     write_task(tasks / "answer", test="[ -e /tests/planted ] && echo 1 > /logs/verifier/reward.txt")
     cheat = "echo 1 | tee /logs/verifier/reward.txt /logs/verifier/reward.json > /tests/planted"
     output = await only_output(cheat, tasks)
-    assert output["error"]["error"] == "VerifierError"
+    assert output["error"]["error"] == "VerifierError"  # such tests write no reward for anybody
     assert output["reward"] == 0.0
 
 

@@ -1,0 +1,210 @@
+"""The sandbox in which a rollout is scored: no process of the model runs there, and no planted file is loaded.
+
+| `score_in` | `post_rollout` and the reward functions use |
+|---|---|
+| "snapshot" | a new sandbox with the files of the model's sandbox |
+| "own" | the model's sandbox, after all processes in it have been killed |
+| "live" | the model's sandbox as it is, for tasks that need a server which the model has started. Processes that the |
+| | model left running can forge the verdict |
+
+With the first two, commands have an empty HOME (with links to what is visible in the old one), no packages of the user,
+the standard library before any file of the model, no byte code from beside the sources, and neither programs nor
+libraries from places that the model can write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from verifiers.envs import scoring_path
+from verifiers.errors import ConfigError, SandboxError
+from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxFileError
+
+ScoreIn = Literal["snapshot", "own", "live"]
+ROOM_MB = 64
+"""Of files and memory, in a second sandbox above the first one's: the verdict is written even where the model has
+left no room."""
+ROOM_FILES = 2000
+_SAFE_PATH = "/usr/local/bin:/usr/bin:/bin"
+_WRITABLE = ("/tmp", "/var/tmp", "/dev/shm", "/proc")
+_SEARCH_PATHS = (
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "PERL5LIB",
+    "RUBYLIB",
+    "NODE_PATH",
+    "CLASSPATH",
+)
+"""Variables with lists of files or directories to load from, besides PATH and PYTHONPATH."""
+_FILES = (
+    "BASH_ENV",
+    "ENV",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "PYTHONUSERBASE",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_TEMPLATE_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
+"""Variables with one file or directory to load from."""
+_GIT = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.pager": "cat",
+}
+_GUARD = Path(scoring_path.__file__)
+_LAYOUT = r"""
+umask 077
+old=$HOME
+d=$(mktemp -d "${TMPDIR:-/tmp}/scoring-XXXXXXXXXX") && mkdir "$d/home" "$d/python" || exit 1
+cat > "$d/python/sitecustomize.py" || exit 1
+find "$old" -mindepth 1 -maxdepth 1 ! -name '.*' -exec sh -c 'ln -s "$@" "$0/"' "$d/home" {} + 2>/dev/null
+printf %s "$d"
+"""
+_logger = logging.getLogger(__name__)
+
+
+def check_score_in(score_in: str | None) -> ScoreIn | None:
+    """The value, or None for the default. Raises ConfigError for another one."""
+    if score_in is None or score_in in get_args(ScoreIn):
+        return score_in  # pyright: ignore[reportReturnType] # it has just been checked
+    raise ConfigError(
+        f"score_in={score_in!r} is not a place to score in. Choose 'snapshot', 'own' or 'live'."
+    )
+
+
+async def scoring_sandbox(
+    sandbox: Sandbox,
+    backend: SandboxBackend,
+    score_in: ScoreIn | None,
+    variables: Mapping[str, str] | None,
+) -> Sandbox:
+    """Return the sandbox to score in: `sandbox` itself, cleaned, or a new one with its files.
+
+    What the model has left never makes this fail. Raises SandboxError when the sandbox is gone or did not come up.
+    """
+    if score_in == "live":
+        return sandbox
+    await sandbox.end_processes()
+    if score_in is None:
+        score_in = "snapshot" if "snapshot" in backend.capabilities else "own"
+    scoring = await _copy(sandbox, backend) if score_in == "snapshot" else None
+    if scoring is None:
+        scoring = sandbox
+    try:
+        folder = await _lay_out(scoring)
+        scoring.set_variables({**clean_variables(scoring, folder), **(variables or {})})
+    except BaseException:
+        if scoring is not sandbox:
+            await scoring.terminate()
+        raise
+    return scoring
+
+
+async def _copy(sandbox: Sandbox, backend: SandboxBackend) -> Sandbox | None:
+    """A new sandbox with the files of another one; None if they cannot be copied."""
+    spec = sandbox.spec
+    roomy = spec.model_copy(
+        update={
+            "memory_mb": spec.memory_mb + 2 * ROOM_MB,
+            "disk_mb": spec.disk_mb + ROOM_MB,
+            "max_files": spec.max_files + ROOM_FILES,
+            "files": {},  # the model may have deleted them
+        }
+    )
+    try:
+        snapshot = await sandbox.snapshot()
+    except SandboxFileError as error:
+        return _not_copied(sandbox, error)
+    scoring = await backend.create(roomy, snapshot=snapshot)
+    try:
+        await scoring.ready()
+    except SandboxError as error:
+        await scoring.terminate()
+        return _not_copied(sandbox, error)
+    except BaseException:
+        await scoring.terminate()
+        raise
+    return scoring
+
+
+def _not_copied(sandbox: Sandbox, error: Exception) -> None:
+    _logger.warning(
+        "Sandbox %s cannot be copied (%s). The rollout is scored in its own sandbox, which is cleaned first.",
+        sandbox.id,
+        error,
+    )
+
+
+async def _lay_out(sandbox: Sandbox) -> str | None:
+    """Make a directory that the model has never seen, for HOME and for Python; None where there is no room for it."""
+    quiet = dict.fromkeys((*_SEARCH_PATHS, *_FILES), "")
+    result = await sandbox.exec(
+        ["/bin/sh", "-c", _LAYOUT],
+        stdin=await asyncio.to_thread(_GUARD.read_bytes),
+        env={**quiet, "PATH": _SAFE_PATH},
+        cwd="/",
+        timeout_s=30,
+    )
+    return result.text if result.ok and result.text.startswith("/") else None
+
+
+def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
+    """The environment variables of scoring commands, on top of the sandbox's own."""
+    spec = sandbox.spec
+    writable = (*_WRITABLE, sandbox.info.workdir, posixpath.dirname(sandbox.info.workdir))
+    writable = tuple(place for place in (*writable, *spec.folders) if place != "/")
+    cleaned = {
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SANDBOX_LIBRARIES_FIRST": "1",
+        "GIT_PAGER": "cat",
+        "GIT_CONFIG_COUNT": str(len(_GIT)),
+        "HOME": f"{folder}/home" if folder else "/nonexistent",
+        "PYTHONPATH": f"{folder}/python" if folder else "",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode" if folder else "/nonexistent",
+        scoring_path.PATH_VARIABLE: "",
+    }
+    for number, (name, value) in enumerate(_GIT.items()):
+        cleaned |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    for name in (*_SEARCH_PATHS, *_FILES, "PATH"):
+        given = spec.env.get(name)
+        if given is None:
+            continue
+        parts = given.replace(" ", ":").split(":") if name == "LD_PRELOAD" else given.split(":")
+        kept = ":".join(part for part in parts if not _is_reachable(part, writable))
+        if kept != given:
+            _logger.warning(
+                "%s=%r names what the model can write; scoring has %s=%r. Pass score_env={%r: …} for another value.",
+                name,
+                given,
+                name,
+                kept,
+                name,
+            )
+            cleaned[name] = kept or (_SAFE_PATH if name == "PATH" else "")
+    python_path = spec.env.get("PYTHONPATH", "")
+    if folder:
+        safe = [part for part in python_path.split(":") if not _is_reachable(part, writable)]
+        cleaned["PYTHONPATH"] = ":".join([cleaned["PYTHONPATH"], *safe])
+        late = [part for part in python_path.split(":") if part and part not in safe]
+        cleaned[scoring_path.PATH_VARIABLE] = ":".join(late)
+    else:
+        cleaned["PYTHONPATH"] = python_path
+    return cleaned
+
+
+def _is_reachable(path: str, writable: tuple[str, ...]) -> bool:
+    """Whether the model may have put something there."""
+    if not path.startswith("/"):
+        return True
+    path = posixpath.normpath(path)
+    return any(path == place or path.startswith(place + "/") for place in writable)
