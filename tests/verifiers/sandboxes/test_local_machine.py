@@ -5,6 +5,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from verifiers.sandboxes import (
     open_sandbox,
 )
 from verifiers.sandboxes.local import LocalBackend, LocalConfig, refusal
-from verifiers.sandboxes.local.zygote import cgroups
+from verifiers.sandboxes.local.zygote import cgroups, landlock
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root")
@@ -180,7 +182,7 @@ def test_specifications_with_nonsense_are_refused():
         "*.x.y",
         "10.0.0.1",
     )
-    with pytest.raises(ValueError, match="no sandbox back end"):
+    with pytest.raises(ValueError, match="is not a sandbox back end"):
         backend_by_name("dokcer")  # pyright: ignore[reportArgumentType]
 
 
@@ -225,8 +227,6 @@ async def make_venv(path: Path) -> Path:
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
 async def test_a_virtual_environment_works_wherever_it_lies(place: str):
-    import tempfile
-
     with tempfile.TemporaryDirectory(dir=place) as folder:
         venv = await make_venv(Path(folder, "venv"))
         spec = SandboxSpec(packages=str(venv), preload=("chosen_package",))
@@ -247,6 +247,71 @@ async def test_packages_of_the_host_are_hidden_unless_chosen():
             assert found.text == ""
         async with await backend.create(SandboxSpec(packages="host")) as sandbox:
             assert (await sandbox.exec(["python3", "-c", code])).text == "True\n"
+
+
+def make_interpreter(prefix: Path) -> Path:
+    """An interpreter of its own below `prefix`, with packages and environments of every kind beside it."""
+    base = Path(sys.base_prefix)
+    library = Path(sysconfig.get_path("stdlib")).relative_to(base)
+    subprocess.run(["mkdir", "-p", prefix / "bin", prefix / library.parent], check=True)
+    source = os.path.realpath(sys.executable)
+    subprocess.run(["cp", source, prefix / "bin" / "python3"], check=True)
+    skipped = {"site-packages", "test", "__pycache__", "idlelib", "ensurepip", "turtledemo"}
+    (prefix / library).mkdir()
+    wanted = [entry for entry in (base / library).iterdir() if entry.name not in skipped]
+    subprocess.run(["cp", "-r", *wanted, prefix / library], check=True)
+    for place in (
+        library / "site-packages",
+        Path("envs/other") / library / "site-packages",
+        Path("envs/other/src"),
+        Path("venvs/tool") / library / "site-packages",
+        Path("pkgs/some-1.0") / library / "site-packages",
+        Path("pipx/tool") / library / "site-packages",
+    ):
+        (prefix / place).mkdir(parents=True)
+        (prefix / place / "secret_env.py").write_text("answers = [4711]")
+    return prefix / "bin" / "python3"
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
+async def test_no_packages_beside_a_wanted_interpreter_can_be_seen(place: str):
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        prefix = Path(folder, "python")
+        python = await asyncio.to_thread(make_interpreter, prefix)
+        find = "find / -name 'secret_env*' -not -path '/proc/*' 2>/dev/null"
+        async with LocalBackend() as backend:
+            async with await backend.create(SandboxSpec(python=str(python))) as sandbox:
+                shown = await sandbox.run_python("import sys; print(sys.prefix)")
+                assert shown.text == f"{prefix}\n", shown.error_text
+                assert (await sandbox.exec(find)).text == ""
+            chosen = prefix / "envs" / "chosen"
+            command = [str(python), "-m", "venv", "--without-pip", str(chosen)]
+            await asyncio.to_thread(subprocess.run, command, check=True)
+            (next(chosen.glob("lib/python*/site-packages")) / "chosen_package.py").touch()
+            async with await backend.create(SandboxSpec(packages=str(chosen))) as sandbox:
+                result = await sandbox.exec(
+                    ["python3", "-c", "import chosen_package, sys; print(sys.prefix)"]
+                )
+                assert result.text == f"{chosen}\n", result.error_text
+                assert (await sandbox.exec(find)).text == ""
+
+
+async def test_packages_cannot_be_read_at_level_restricted_either():
+    if landlock.abi() < landlock.MIN_ABI:
+        pytest.skip("needs Landlock")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chmod(folder, 0o755)
+        python = await asyncio.to_thread(make_interpreter, Path(folder, "python"))
+        spec = SandboxSpec(python=str(python), isolation_min="restricted")
+        config = LocalConfig(level="restricted")
+        async with LocalBackend(config) as backend, await backend.create(spec) as sandbox:
+            read = await sandbox.exec(
+                f"find {folder} -name 'secret_env*' -exec cat {{}} + ; "
+                "cat /usr/lib/python3*/dist-packages/*.py /usr/local/lib/python3*/*-packages/*.py"
+            )
+            assert read.text == ""
+            works = "import json, decimal, sysconfig; print(json.dumps(1))"
+            assert (await sandbox.exec(["python3", "-c", works])).text == "1\n"
 
 
 # --- an ordinary user, from start to end

@@ -247,7 +247,7 @@ def answer(content: object, status: int = 200) -> web.Response:
 
 def describe(hosted: HostedSandbox) -> dict[str, object]:
     """A sandbox as clients expect it: names in camel case, whole numbers where they fit."""
-    request, spec = hosted.request, hosted.sandbox.spec
+    request, spec = hosted.request, hosted.spec
     return {
         "id": hosted.id,
         "name": request.name,
@@ -282,7 +282,7 @@ def describe(hosted: HostedSandbox) -> dict[str, object]:
 
 def allowlist(hosted: HostedSandbox) -> list[str] | None:
     """Domains it may reach; None: every public one."""
-    network = hosted.sandbox.spec.network
+    network = hosted.spec.network
     if isinstance(network, str):
         return None if network == "full" else []
     return list(network.allow)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 Status = Literal["PENDING", "RUNNING", "ERROR", "TERMINATED", "TIMEOUT"]
 KEPT_LOG_BYTES = 256 << 10
+RECORD_LOG_BYTES = 4 << 10
+"""Of an ended sandbox."""
 RETRY_AFTER_S = 10
 
 
@@ -62,7 +64,11 @@ class HostedSandbox:
         self.id = f"sbx{secrets.token_hex(10)}"
         self.account = account
         self.request = request
-        self.sandbox = sandbox
+        self.fingerprint = request.fingerprint
+        """Of the whole request, for its idempotency key."""
+        self.sandbox: Sandbox | None = sandbox
+        """None once it has ended: a record keeps nothing of any length."""
+        self.spec = sandbox.spec
         self.gateway_token = secrets.token_urlsafe(32)
         self.created_at = datetime.now(UTC)
         self.expires_at = self.created_at + timedelta(seconds=lifetime_s)
@@ -80,6 +86,14 @@ class HostedSandbox:
         self.timers: list[asyncio.TimerHandle] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.ending: asyncio.Task[None] | None = None
+
+    def become_record(self) -> None:
+        """Keep only what is told about an ended sandbox; thousands of these are kept."""
+        self.sandbox = self.sessions = None
+        self.request = self.request.without_content()
+        self.spec = self.spec.model_copy(update={"env": {}, "files": {}, "network": "none"})
+        del self.logs[:-RECORD_LOG_BYTES]
+        self.logs = bytearray(self.logs)
 
     @property
     def is_alive(self) -> bool:
@@ -123,7 +137,7 @@ class Inventory:
         """A sandbox that is coming up; the same one for the same idempotency key. Raises RequestRefused."""
         key = (account.name, request.idempotency_key or "")
         if key[1] and (earlier := self._by_key.get(key)) is not None:
-            if earlier.request != request:
+            if earlier.fingerprint != request.fingerprint:
                 raise RequestRefused(
                     409, "This idempotency_key was used for a different request before."
                 )
@@ -185,8 +199,10 @@ class Inventory:
 
     async def _bring_up(self, hosted: HostedSandbox) -> None:
         started_s = time.monotonic()
+        sandbox = hosted.sandbox
+        assert sandbox is not None
         try:
-            await hosted.sandbox.ready()
+            await sandbox.ready()
         except SandboxError as error:
             self._fail(hosted, "CREATION_FAILED", str(error))
             return
@@ -196,15 +212,15 @@ class Inventory:
         hosted.settled.set()
         if hosted.request.idle_timeout_minutes is not None:
             self._watch_idleness(hosted, hosted.request.idle_timeout_minutes * 60)
-        await self._run_start_command(hosted)
+        await self._run_start_command(hosted, sandbox)
 
-    async def _run_start_command(self, hosted: HostedSandbox) -> None:
+    async def _run_start_command(self, hosted: HostedSandbox, sandbox: Sandbox) -> None:
         command = hosted.request.start_command
         if not command or (isinstance(command, str) and not command.strip()):
             return
         line = command if isinstance(command, str) else [command.executable, *command.args]
         try:
-            process = await hosted.sandbox.spawn(line)
+            process = await sandbox.spawn(line)
             async for _, data in process.output():
                 hosted.logs += data
                 del hosted.logs[:-KEPT_LOG_BYTES]
@@ -231,6 +247,8 @@ class Inventory:
         with hosted.account.one_command():
             hosted.commands += 1
             try:
+                if hosted.sandbox is None:
+                    raise SandboxDead(f"Sandbox {hosted.id} has ended.", "terminated")
                 yield hosted.sandbox
             except SandboxDead as error:
                 self.note_death(hosted, error)
@@ -247,7 +265,7 @@ class Inventory:
 
     async def refresh(self, hosted: HostedSandbox) -> None:
         """Look whether it still lives. Costs nothing inside."""
-        if hosted.status == "RUNNING":
+        if hosted.status == "RUNNING" and hosted.sandbox is not None:
             try:
                 await hosted.sandbox.ready()
             except SandboxDead as error:
@@ -303,13 +321,14 @@ class Inventory:
 
     async def _take_away(self, hosted: HostedSandbox) -> None:
         try:
-            await hosted.sandbox.terminate()
+            if hosted.sandbox is not None:
+                await hosted.sandbox.terminate()
         finally:
             hosted.account.sandboxes -= 1
-            hosted.account.memory_mb -= hosted.sandbox.spec.memory_mb
+            hosted.account.memory_mb -= hosted.spec.memory_mb
             for task in list(hosted.tasks):
                 task.cancel()
-            hosted.sessions = None
+            hosted.become_record()
             self._ended[hosted.id] = None
             while len(self._ended) > self._config.kept_records:
                 self._forget(self._ended.popitem(last=False)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -35,13 +36,13 @@ class StartCommand(BaseModel):
 class CreateRequest(BaseModel):
     """Body of `POST /sandbox`, of all generations of clients. What we do not know is refused unless it is empty."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     name: str = Field(default="sandbox", max_length=256)
     docker_image: str | None = Field(default=None, max_length=512)
     arch: Literal["amd64", "arm64"] | None = None
     start_command: str | StartCommand | None = None
-    cpu_cores: float = Field(default=1.0, gt=0)
+    cpu_cores: float = Field(default=1.0, gt=0, le=4096)
     memory_gb: float = Field(default=1.0, gt=0)
     disk_size_gb: float | None = Field(default=None, gt=0)
     gpu_count: int = 0
@@ -49,7 +50,7 @@ class CreateRequest(BaseModel):
     network_allowlist: list[str] | None = None
     network_denylist: list[str] | None = None
     timeout_minutes: float = Field(default=60.0, gt=0)
-    idle_timeout_minutes: float | None = Field(default=None, gt=0)
+    idle_timeout_minutes: float | None = Field(default=None, gt=0, le=1e6)
     environment_vars: dict[str, str] | None = None
     secrets: dict[str, str] | None = Field(default=None, repr=False)
     labels: list[_Label] = Field(default=[], max_length=MAX_LABELS)
@@ -57,6 +58,23 @@ class CreateRequest(BaseModel):
     region: str | None = Field(default=None, max_length=256)
     idempotency_key: str | None = Field(default=None, max_length=512)
     vm: bool | None = None
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Equal for equal requests."""
+        return hashlib.sha256(self.model_dump_json().encode()).digest()
+
+    def without_content(self) -> CreateRequest:
+        """What a record of an ended sandbox keeps: everything of limited length."""
+        return self.model_copy(
+            update={
+                "start_command": None,
+                "environment_vars": None,
+                "secrets": None,
+                "network_allowlist": None,
+                "network_denylist": None,
+            }
+        )
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -81,7 +99,11 @@ def parse(body: object) -> CreateRequest:
         unknown.insert(0, "network_denylist (give network_allowlist instead)")
     if unknown:
         raise RequestRefused(422, f"This server has no {', '.join(unknown)}.")
-    return request
+    known = {
+        name: getattr(request, name)
+        for name in request.model_fields_set - set(request.model_extra or {})
+    }
+    return CreateRequest.model_construct(**known)
 
 
 def specification(request: CreateRequest, config: ServerConfig, quota: Quota) -> SandboxSpec:
@@ -96,14 +118,16 @@ def specification(request: CreateRequest, config: ServerConfig, quota: Quota) ->
     own_arch = _ARCHITECTURES.get(platform.machine(), platform.machine())
     if request.arch not in (None, own_arch):
         raise RequestRefused(422, f"arch {request.arch!r} is not offered, only {own_arch!r}.")
+    # Compared as they came: so large a number that it has no whole one beside it must not get further.
+    _within("memory_gb", request.memory_gb, quota.max_sandbox_memory_mb / 1024)
+    _within("disk_size_gb", request.disk_size_gb or 0.0, quota.max_sandbox_disk_mb / 1024)
+    _within("timeout_minutes", request.timeout_minutes, quota.max_lifetime_s / 60)
     memory_mb = max(32, round(request.memory_gb * 1024))
     disk_mb = config.template.disk_mb
     if request.disk_size_gb is not None:
         disk_mb = max(1, round(request.disk_size_gb * 1024))
     lifetime_s = request.timeout_minutes * 60
-    _within("memory_gb", request.memory_gb, quota.max_sandbox_memory_mb / 1024)
     _within("disk_size_gb", disk_mb / 1024, quota.max_sandbox_disk_mb / 1024)
-    _within("timeout_minutes", request.timeout_minutes, quota.max_lifetime_s / 60)
     fields = {
         **config.template.model_dump(),
         "memory_mb": memory_mb,

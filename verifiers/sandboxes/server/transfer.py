@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 
 from aiohttp import web
@@ -44,9 +45,11 @@ class Transfer:
         """The value of a JSON body. Raises RequestRefused."""
         data = await self.body(request, self.config.max_json_bytes)
         try:
-            return json.loads(data or b"{}")
+            return json.loads(data or b"{}", parse_float=_finite, parse_constant=_finite)
         except (ValueError, RecursionError):
-            raise RequestRefused(400, "The body is not JSON.") from None
+            raise RequestRefused(
+                400, "The body is not valid JSON, or it has a number that is not finite."
+            ) from None
 
     def patience(self, what: str) -> Patience:
         """Allows the client `client_timeout_s` for what happens in the block."""
@@ -56,6 +59,13 @@ class Transfer:
         """Send a piece of a streamed answer. Raises ClientTooSlow if the client does not take it."""
         async with self.patience("reads too slowly"):
             await response.write(data)
+
+
+def _finite(text: str) -> float:
+    """The number. Raises ValueError for `Infinity`, `NaN` and what is as large, such as `1e999`."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
 
 
 class ClientTooSlow(RequestRefused):

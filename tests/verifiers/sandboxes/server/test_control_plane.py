@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import pickle
 import platform
 import time
 
@@ -74,6 +75,61 @@ async def test_what_cannot_be_had_is_refused_in_words(wire, fields, complaint):
     status, answer = await wire.ask("POST", "/sandbox", body)
     assert status == 422
     assert complaint in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"memory_gb": Infinity',
+        '"memory_gb": NaN',
+        '"memory_gb": 1e999',
+        '"memory_gb": 1e308',
+        '"memory_gb": -Infinity',
+        '"disk_size_gb": 1e308',
+        '"disk_size_gb": Infinity',
+        '"timeout_minutes": 1e308',
+        '"timeout_minutes": Infinity',
+        '"idle_timeout_minutes": 1e308',
+        '"cpu_cores": 1e308',
+        '"cpu_cores": Infinity',
+        '"gpu_count": 1e308',
+        '"memory_gb": ' + "9" * 400,
+        '"cpu_cores": ' + "9" * 400,
+        '"timeout_minutes": ' + "9" * 5000,
+        '"environment_vars": {"A": NaN}',
+    ],
+)
+async def test_numbers_without_measure_are_refused(wire, fields):
+    url = wire.server.base_url + "/api/v1/sandbox"
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    body = '{"name": "x", "docker_image": "host", ' + fields + "}"
+    async with wire.session.post(url, data=body, headers=headers) as answer:
+        assert answer.status in (400, 422), await answer.text()
+
+
+async def test_an_ended_sandbox_leaves_a_small_record(wire):
+    large = "x" * 200_000
+    body = {
+        "environment_vars": {"A": "a" * 20_000, "B": "b" * 20_000},
+        "start_command": f": {large[:100_000]}; yes | head -c 300000",
+        "labels": ["kept"],
+        "idempotency_key": "large",
+        "n" * 300_000: None,
+    }
+    sandbox = await wire.create(**body)
+    await wire.ask("DELETE", f"/sandbox/{sandbox['id']}")
+    _, told = await wire.ask("GET", f"/sandbox/{sandbox['id']}")
+    assert (told["status"], told["labels"], told["memoryGB"]) == (
+        "TERMINATED",
+        ["kept"],
+        sandbox["memoryGB"],
+    )
+    hosted = wire.server._inventory.find(sandbox["id"])
+    assert len(pickle.dumps((hosted.request, hosted.spec, bytes(hosted.logs)))) < 10_000
+    assert hosted.sandbox is None
+    assert (await wire.create(**body))["id"] == sandbox["id"]
+    changed = {**body, "name": "x", "docker_image": "host", "start_command": ":"}
+    assert (await wire.ask("POST", "/sandbox", changed))[0] == 409
 
 
 async def test_bodies_that_are_no_requests_are_refused(wire):

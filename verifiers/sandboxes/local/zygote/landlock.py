@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from collections.abc import Sequence
 
 from . import linux
 
@@ -30,10 +31,13 @@ def abi() -> int:
         return 0
 
 
-def restrict(readable: list[str], writable: list[str], devices: list[str]) -> None:
+def restrict(
+    readable: list[str], writable: list[str], devices: list[str], hidden: Sequence[str] = ()
+) -> None:
     """Only these paths may be used from now on, and no TCP; signals and abstract sockets stay inside (ABI 6).
 
-    Paths that do not exist are left out. Needs no_new_privs.
+    Of directories in `hidden`, below readable ones, the names of files can be listed and nothing can be read. Paths
+    that do not exist are left out. Needs no_new_privs.
     """
     version = abi()
     handled = _ALL_UP_TO_ABI_4 | (_IOCTL_DEV if version >= 5 else 0)
@@ -44,7 +48,8 @@ def restrict(readable: list[str], writable: list[str], devices: list[str]) -> No
         _CREATE_RULESET, attributes, len(attributes), 0, what="landlock_create_ruleset"
     )
     for paths, rights in (
-        (readable, READ),
+        (readable, _READ_DIR),
+        (all_but(readable, [os.path.realpath(path) for path in hidden]), READ),
         (writable, handled),
         (devices, READ_AND_WRITE_FILE | _IOCTL_DEV),
     ):
@@ -54,6 +59,31 @@ def restrict(readable: list[str], writable: list[str], devices: list[str]) -> No
     os.close(ruleset)
 
 
+def all_but(folders: list[str], hidden: Sequence[str]) -> list[str]:
+    """The same files without those below the hidden directories: rules of Landlock can only add rights."""
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    todo = list(folders)
+    while todo:
+        # A rule belongs to the place where links lead: "/lib" is "/usr/lib" on most machines.
+        path = os.path.realpath(todo.pop())
+        if path in seen or any(path == each or path.startswith(each + "/") for each in hidden):
+            continue
+        seen.add(path)
+        if any(each.startswith(path.rstrip("/") + "/") for each in hidden):
+            todo += [os.path.join(path, name) for name in _names(path)]
+        else:
+            found[path] = None
+    return list(found)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -61,6 +91,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return
     if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         rights &= _FILE_RIGHTS
-    rule = struct.pack("=Qi", rights, descriptor)
-    linux.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=f"landlock rule for {path}")
+    if rights:
+        rule = struct.pack("=Qi", rights, descriptor)
+        what = f"landlock rule for {path}"
+        linux.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=what)
     os.close(descriptor)

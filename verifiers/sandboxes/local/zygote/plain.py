@@ -98,6 +98,7 @@ def _restrict(settings: PlainSettings) -> None:
         proxy=False,
     )
     prefixes = rootfs.interpreter_prefixes(())
+    hidden = rootfs.host_packages_to_hide(prefixes)
     confine.set_limits(request, has_cgroup=False)
     # After the limits, which look at this process's own /proc.
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
@@ -107,6 +108,7 @@ def _restrict(settings: PlainSettings) -> None:
         readable=[*_SYSTEM_FOLDERS, *prefixes, *rootfs.SYSTEM_FILES],
         writable=[settings.folder],
         devices=[f"/dev/{name}" for name in rootfs.DEVICES],
+        hidden=hidden,
     )
     program = seccomp.instructions(
         linux.MACHINE,

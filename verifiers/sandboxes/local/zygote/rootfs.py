@@ -89,13 +89,25 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def host_packages_to_hide(visible: list[str]) -> list[str]:
-    """Installed-package folders below the visible prefixes that this interpreter itself does not import from."""
-    hidden = []
+    """Places of installed packages below the visible prefixes that this interpreter itself does not import from.
+
+    Besides its own `site-packages`, a prefix may hold whole environments (pyenv, conda, pipx) and conda's packages.
+    """
+    hidden = set()
     for prefix in ["/usr", "/usr/local", *visible]:
-        for kind in ("site-packages", "dist-packages"):
-            hidden += glob.glob(os.path.join(prefix, "lib*", "python3*", kind))
+        depths = ("", "*", "*/*") if prefix != "/usr" else ("",)
+        for depth in depths:
+            for kind in ("site-packages", "dist-packages"):
+                hidden |= set(glob.glob(os.path.join(prefix, depth, "lib*", "py*", kind)))
+        for name in ("envs/*", "venvs/*", "pkgs"):
+            hidden |= set(filter(os.path.isdir, glob.glob(os.path.join(prefix, name))))
     imported = {os.path.realpath(entry) for entry in sys.path}
-    return sorted({path for path in hidden if os.path.realpath(path) not in imported})
+    needed = [*visible, os.path.abspath(sys.prefix), os.path.realpath(sys.prefix), *imported]
+    hidden = {path for path in hidden if not any(_is_within(own, path) for own in needed)}
+    hidden = {path for path in hidden if os.path.realpath(path) not in imported}
+    return sorted(
+        path for path in hidden if not any(_is_within(path, other) for other in hidden - {path})
+    )
 
 
 def build_template(folders: tuple[str, ...] = ()) -> Template:
@@ -121,6 +133,7 @@ def build_template(folders: tuple[str, ...] = ()) -> Template:
             place = f"{_AGAIN}/{len(rebind)}"
             _bind(prefix, place)
             rebind.append((place, prefix))
+            hidden += [place + path[len(prefix) :] for path in hidden if _is_within(path, prefix)]
     _hide(hidden)
     for folder in folders:
         os.makedirs(folder, 0o755, exist_ok=True)
@@ -226,7 +239,8 @@ def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: s
         mount(folder, place, None, MS_BIND)
     for hidden_place, place in template.rebind:
         os.makedirs(place, 0o755)
-        mount(hidden_place, place, None, MS_BIND)
+        # Recursive, with what is mounted below it: the empty directories that hide packages.
+        mount(hidden_place, place, None, MS_BIND | MS_REC)
     if workdir != "/box":
         os.makedirs(workdir, 0o755, exist_ok=True)
     # What is mounted stays. Here, the places themselves could be removed or renamed.
