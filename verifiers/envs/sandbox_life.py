@@ -120,7 +120,8 @@ class SandboxLife:
     async def begin_scoring(self, state: State) -> None:
         """Put the sandbox for scoring in the place of the rollout's, for `post_rollout` and reward functions.
 
-        A sandbox whose memory the model has used up is replaced by an empty one, as it is during the rollout.
+        A sandbox that the model has ended (by using up its memory, for instance) is replaced by an empty one, as it is
+        during the rollout.
         """
         await self._before_scoring(state)
         sandbox_id, client = state.get("sandbox_id"), self.sandbox_client
@@ -132,7 +133,7 @@ class SandboxLife:
             try:
                 await client.begin_scoring(sandbox_id, self.score_in, self.score_env)
             except SandboxDead as error:
-                if error.reason != "oom":
+                if not error.by_program:
                     raise
                 await client.replace(sandbox_id)
                 await client.begin_scoring(sandbox_id, self.score_in, self.score_env)

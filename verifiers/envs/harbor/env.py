@@ -202,7 +202,7 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
                 await client.sandbox(sandbox_id).end_processes()
             found = await self._shell(sandbox_id, _READ_REWARD)
         except SandboxDead as error:
-            if error.reason != "oom":
+            if not error.by_program:
                 raise
             ended = str(error)
         except (SandboxFileError, _CommandFailed) as error:
