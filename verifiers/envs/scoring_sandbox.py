@@ -165,7 +165,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
     cleaned = {
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "SANDBOX_LIBRARIES_FIRST": "1",
+        "SANDBOX_SCORING": "1",
         "GIT_PAGER": "cat",
         "GIT_CONFIG_COUNT": str(len(_GIT)),
         "HOME": f"{folder}/home" if folder else "/nonexistent",

@@ -12,7 +12,7 @@ import stat
 import sys
 from typing import Any
 
-from . import archive
+from . import archive, programs
 
 TOO_LARGE = errno.EFBIG
 
@@ -61,11 +61,11 @@ def _write(operation: dict[str, Any]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         descriptor = _open_regular(path, flags)
-    except OSError as error:
-        if error.errno in (errno.EISDIR, errno.ENOSPC, errno.EROFS) or not os.path.lexists(path):
+    except OSError:
+        if not (os.environ.get(programs.SCORING_VARIABLE) and os.path.lexists(path)):
             raise
-        # A fifo, a link in a circle, a file without rights: what a program has put there goes.
-        os.unlink(path)
+        # A fifo, a directory, a link in a circle, a file without rights: it makes room.
+        os.rename(path, f"{path}.replaced-{os.getpid()}")
         descriptor = _open_regular(path, flags | os.O_EXCL)
     os.ftruncate(descriptor, 0)
     while data := os.read(0, archive.COPY_BYTES):

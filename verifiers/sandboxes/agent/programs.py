@@ -12,8 +12,9 @@ import types
 from . import launch, program_tests
 
 FILE_NAME = "<program>"
-LIBRARIES_FIRST_VARIABLE = "SANDBOX_LIBRARIES_FIRST"
-"""Set for a program, it finds modules of libraries before those of its working directory."""
+SCORING_VARIABLE = "SANDBOX_SCORING"
+"""Set for jobs that judge what other jobs have left: programs find modules of libraries before those of the working
+directory, and files are written whatever lies in their place."""
 
 
 def run_program(
@@ -49,7 +50,7 @@ def add_working_directory() -> None:
 
     The latter is for programs that judge what lies there: none of it takes the place of a library.
     """
-    at = len(sys.path) if os.environ.get(LIBRARIES_FIRST_VARIABLE) else 0
+    at = len(sys.path) if os.environ.get(SCORING_VARIABLE) else 0
     sys.path.insert(at, "")
 
 

@@ -242,6 +242,14 @@ async def test_no_obstacle_turns_a_wrong_solution_into_a_failed_rollout(
     assert (output["reward"], output["error"]) == (0.0, None)
 
 
+@pytest.mark.parametrize("attack", [name for name in OBSTACLES if "test" in name or "link" in name])
+async def test_nothing_in_the_place_of_a_test_keeps_it_from_being_written(
+    backend: LocalBackend, attack: str
+):
+    output = await scored(backend, f"{RIGHT}\n{OBSTACLES[attack]}", cls=V0Env)
+    assert (output["reward"], output["error"]) == (1.0, None)
+
+
 @pytest.mark.parametrize("attack", ["a_pth_file_of_the_user", "a_daemon_that_rewrites_the_test"])
 @pytest.mark.parametrize("cls", [SandboxEnv, V0Env])
 async def test_scoring_is_protected_by_default_also_with_the_client_of_v0(
