@@ -43,7 +43,9 @@ def check_arguments(
     """
     if not env.score_rollouts or not rows:
         return {}
-    found = unbound_functions(env.rubric, rows)
+    later = getattr(env, "scoring_arguments", ())  # an environment offers these when it scores
+    unbound = unbound_functions(env.rubric, rows)
+    found = {name: error for name, error in unbound.items() if error.argument not in later}
     certain = [error for error in found.values() if error.is_certain]
     if certain and not _prepares_states(env):
         raise certain[0]

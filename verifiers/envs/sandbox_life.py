@@ -8,7 +8,7 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from logging import Logger
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from verifiers.decorators import cleanup
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
@@ -61,6 +61,8 @@ _IDLE_HOOKS = (
 class SandboxLife:
     """The part of an environment that ends sandboxes. The environment calls `_begin_life` and owns the attributes."""
 
+    scoring_arguments: ClassVar[frozenset[str]] = frozenset({ARGUMENT})
+    """Arguments of reward functions that only exist when a rollout is scored."""
     sandbox_client: Any
     active_sandboxes: set[str]
     """Ids of sandboxes that have to be ended."""
