@@ -27,7 +27,7 @@ async def test_the_library_is_an_environment_of_the_hub_that_everybody_can_insta
     assert (done.is_new, done.version) == (True, installed_library().version)
     address, _, sha256 = done.path.partition("#sha256=")
     answer = await hub.http.get(f"/{address}")
-    assert answer.status_code == 200
+    assert answer.status_code in (200, 302)  # S3 hands it out itself
     found = await details(hub.http, "verifiers/verifiers")
     assert found["install"]["sha256"] == sha256
     assert found["install"]["dependencies"] == []
