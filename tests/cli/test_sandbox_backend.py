@@ -1,5 +1,6 @@
 """`--sandbox-backend` and `VF_SANDBOX_BACKEND`: an environment that names an image of its own needs no change."""
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import verifiers as vf
+from verifiers.envs import open_environments
 from verifiers.envs.sandbox_mixin import SandboxMixin
 from verifiers.errors import ConfigError
 from verifiers.rubrics.sandbox_rubric import SandboxRubric
@@ -64,6 +66,20 @@ def test_the_variable_names_the_back_end_of_what_names_none(
     monkeypatch.setenv("VF_SANDBOX_BACKEND", "nowhere")
     with pytest.raises(ConfigError, match="VF_SANDBOX_BACKEND='nowhere' is not a sandbox back end"):
         make()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_constructor_that_fails_leaves_nothing_that_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, maker: str
+):
+    monkeypatch.setenv("VF_SANDBOX_BACKEND", "nowhere")
+    before = list(open_environments._open)
+    with pytest.raises(ConfigError):
+        MAKERS[maker]()
+    left = [env for env in open_environments._open if env not in before]
+    for env in left:
+        asyncio.run(env.aclose())
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("backend", ["local", "unsafe-local", "gvisor"])

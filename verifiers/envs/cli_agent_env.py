@@ -477,7 +477,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     @teardown
     async def teardown_resources(self) -> None:
         """Close the interception server."""
-        await self._servers.aclose()
+        if hasattr(self, "_servers"):  # a constructor may have failed before
+            await self._servers.aclose()
 
 
 async def _end_task(task: asyncio.Task[None]) -> None:

@@ -125,13 +125,15 @@ class CodeEnv(SingleTurnEnv):
         if sandbox_attempts < 1:
             raise ConfigError(f"sandbox_attempts must be at least 1; got {sandbox_attempts}.")
         parser = parser or Parser(extract_fn=extract_code)
+        self.backends = LoopBackends(
+            backend
+        )  # first: an unknown name is refused before anything has to be closed
         super().__init__(parser=parser, rubric=rubric, **kwargs)
         self.stop_at_first_failure = (
             reward == "all" if stop_at_first_failure is None else stop_at_first_failure
         )
         self.test_limits = TestLimits.model_validate(test_limits or {})
         self.comparison = Comparison(whitespace, float_tolerance)
-        self.backends = LoopBackends(backend)
         self.sandbox_spec = _spec(sandbox_spec, self.test_limits)
         self.sandbox_attempts = sandbox_attempts
         self.max_concurrent_programs = max_concurrent_programs or 2 * (os.cpu_count() or 1)

@@ -283,7 +283,7 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         """Close the client and what it has started."""
         if isinstance(self.sandbox_client, SandboxClient):
             await self.sandbox_client.aclose()
-        else:
+        elif self.sandbox_client is not None:
             await call_hook(self.sandbox_client.teardown)
 
 

@@ -63,8 +63,9 @@ class SandboxLife:
 
     scoring_arguments: ClassVar[frozenset[str]] = frozenset({ARGUMENT})
     """Arguments of reward functions that only exist when a rollout is scored."""
-    sandbox_client: Any
-    active_sandboxes: set[str]
+    sandbox_client: Any = None
+    """None while the constructor has not come so far, or has failed before."""
+    active_sandboxes: set[str] = set()
     """Ids of sandboxes that have to be ended."""
     keep_sandbox_for_scoring: bool
     score_in: ScoreIn | None = None

@@ -287,7 +287,8 @@ class SandboxMixin(SandboxLife):
 
     def teardown_sandbox_client(self) -> None:
         """Close the client."""
-        self.sandbox_client.teardown()
+        if self.sandbox_client is not None:
+            self.sandbox_client.teardown()
 
     @teardown(priority=-10)
     async def teardown_mixin_sandboxes(self) -> None:
