@@ -191,7 +191,7 @@ def as_sdk_error(error: Error, refusal: Refusal, sdk: str, url: str) -> Error:
     Callers who pass their own SDK client catch that SDK's errors. All other errors stay as they are.
     """
     names = {401: "AuthenticationError", 403: "PermissionDeniedError"}
-    module = sys.modules.get(sdk)  # whoever passed an object of the SDK has loaded it
+    module = sys.modules.get(sdk)  # loaded: the caller passed an object of the SDK
     theirs = getattr(module, names.get(refusal.status, ""), None)
     if not isinstance(error, AuthenticationError) or sdk not in _SDKS or theirs is None:
         return error

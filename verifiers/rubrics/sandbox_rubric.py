@@ -1,7 +1,7 @@
 """Reward functions that run code: they ask for `sandbox` by name.
 
-In a `SandboxEnv` or `CodeEnv` that is the rollout's own sandbox, alive until it is scored. Everywhere else,
-`SandboxRubric` opens one for each rollout it scores.
+In a `SandboxEnv` that is the sandbox in which the rollout is scored (`score_in`). In other environments,
+`SandboxRubric` opens one sandbox per scored rollout.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def decode_tensor_payload(obj: Any, *, to_torch: bool = True) -> Any:
         return None
     import numpy as np
 
-    if callable(detach := getattr(obj, "detach", None)):
-        return obj if to_torch else detach().cpu().numpy()
+    if hasattr(obj, "detach"):  # a torch tensor
+        return obj if to_torch else obj.detach().cpu().numpy()
     if isinstance(obj, Mapping):
         flat = np.frombuffer(obj["data"], np.dtype(obj["dtype"]))
         values = flat.reshape(tuple(obj["shape"])).copy()
