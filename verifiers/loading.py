@@ -135,7 +135,10 @@ def source_at(path: str | Path) -> EnvironmentSource:
     if path.is_dir():
         return _folder_source(path.resolve())
     if not path.is_file():
-        raise EnvironmentNotFound(f"There is no folder or file {path}.{_near_path(path)}")
+        seen_from = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise EnvironmentNotFound(
+            f"There is no folder or file {path}{seen_from}.{_near_path(path)}"
+        )
     if path.suffix != ".py":
         raise EnvironmentNotFound(
             f"{path} is not a Python file. An environment is a folder or a .py file with load_environment()."

@@ -1,5 +1,6 @@
 """docs/quickstart.md in a virtual environment that has the wheel and not the repository, in an empty folder."""
 
+import importlib.util
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from vf_cli.demo_venv import venv_without_the_library
+from vf_cli.demo_venv import clean_venv, venv_without_the_library
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -161,3 +162,43 @@ def test_a_hub_without_its_packages_names_them(place):
     )
     assert done.returncode == 1
     assert "pip install 'aiosqlite" in done.stderr
+
+
+def test_the_examples_and_a_single_file_work_without_a_clone(place, endpoint):
+    options = f"-m embedded -b {endpoint} -n 2 -r 1 -A"
+    for example in ("reverse-text", "addition"):
+        assert f"{example} 0.1.0   2 examples x 1 rollout" in place.run(
+            f"vf-eval {example} {options}"
+        )
+    assert "reverse-text: 8 passed" in place.run("vf-validate reverse-text")
+    example = place.run(
+        'python -c "from verifiers.loading import EXAMPLES; '
+        "print((EXAMPLES / 'addition' / 'addition.py').read_text())\""
+    )
+    (place.folder / "my_sums.py").write_text(example)
+    assert "my-sums   2 examples x 1 rollout" in place.run(f"vf-eval ./my_sums.py {options}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_demonstration_of_training_works_without_a_clone(tmp_path):
+    pytest.importorskip("torch")
+    python = clean_venv(tmp_path / "venv")
+    added = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    # torch is half a gigabyte: it is used where it is, behind what the virtual environment has.
+    beside = Path(importlib.util.find_spec("torch").origin).parents[1]
+    Path(added.stdout.strip(), "torch_beside.pth").write_text(
+        f"import sys; sys.path.append({str(beside)!r})\n"
+    )
+    (tmp_path / "empty").mkdir()
+    done = subprocess.run(
+        [python.with_name("vf-train"), "--demo", "--steps", "2"],
+        cwd=tmp_path / "empty",
+        env={"PATH": f"{python.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "next       vf-endpoint --weights outputs/train/reverse_text/checkpoints" in done.stdout

@@ -6,6 +6,7 @@ import pytest
 
 from hub_server.publishing import library as published
 from hub_server.storage.service import open_store
+from verifiers.packages import library
 from verifiers.packages.library import installed_library, write_library
 from verifiers.packages.manifest import WheelRejected, read_wheel
 
@@ -93,3 +94,16 @@ async def test_only_the_operator_publishes_a_package_of_the_librarys_name(small_
             files={"content": (file.name, file.read_bytes())},
         )
         assert answer.status_code in (400, 403), answer.text
+
+
+def test_the_wheel_has_the_examples_and_no_runs_that_were_saved_beside_them(tmp_path, monkeypatch):
+    package, linked = tmp_path / "verifiers", tmp_path / "environments" / "sums"
+    (linked / "outputs" / "evals").mkdir(parents=True)
+    (linked / "outputs" / "evals" / "results.jsonl").write_text("private")
+    (linked / "sums.py").write_text("x = 1")
+    (package / "examples").mkdir(parents=True)
+    (package / "examples" / "sums").symlink_to(linked)
+    (package / "__init__.py").write_text("")
+    found = {path.relative_to(package).as_posix() for path in library._files(package)}
+    assert found == {"__init__.py", "examples/sums/sums.py"}
+    assert "verifiers/examples/reverse_text/reverse_text.py" in library.installed_library().contents

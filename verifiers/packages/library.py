@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import io
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 NAME = "verifiers"
 PACKAGES = ("verifiers", "hub_server", "vf_cli")
+_NOT_SHIPPED = frozenset({"__pycache__", "outputs", "build", "dist"})
 _EARLY = (1980, 1, 1, 0, 0, 0)
 
 
@@ -73,11 +75,17 @@ def _modules() -> Iterator[tuple[str, Path]]:
         if spec is None or not spec.submodule_search_locations:
             raise LibraryMissing(f"The installed {NAME} has no package {package}.")
         folder = Path(spec.submodule_search_locations[0])
-        for file in sorted(folder.rglob("*")):
-            inside = file.relative_to(folder)
-            is_hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
-            if file.is_file() and not is_hidden and file.suffix != ".pyc":
-                yield f"{package}/{inside.as_posix()}", file
+        for file in sorted(_files(folder)):
+            yield f"{package}/{file.relative_to(folder).as_posix()}", file
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files that belong to a package. In a clone the examples are links to folders, which may hold saved runs."""
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [n for n in folders if not n.startswith(".") and n not in _NOT_SHIPPED]
+        for name in names:
+            if not name.startswith(".") and not name.endswith(".pyc"):
+                yield Path(root, name)
 
 
 def _described(distribution: Distribution) -> dict[str, bytes]:
