@@ -263,7 +263,10 @@ def test_mistakes_are_named_before_anything_starts(config, run):
     assert "Examples that come with the package: " in done.err
     assert "reverse_text" in done.err
     done = run("train")
-    assert (done.code, "give one of: a CONFIG, --demo, --resume FOLDER" in done.err) == (2, True)
+    assert (done.code, "give one of: a CONFIG_OR_ENV, --demo, --resume FOLDER" in done.err) == (
+        2,
+        True,
+    )
     done = run("train", "--resume", ".")
     assert (done.code, "no folder of a run" in done.err) == (2, True)
     assert not Path("run").exists()
