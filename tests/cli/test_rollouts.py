@@ -146,7 +146,7 @@ def test_away_from_this_machine_a_key_is_needed_and_checked(serve):
         (["-g", "0"], "--groups-per-batch"),
         (["--state", "nowhere.json"], "nowhere.json cannot be read"),
         (["--config", "nowhere.toml"], "nowhere.toml cannot be read"),
-        (["--host", "0.0.0.0"], "give an api_key"),
+        (["--host", "0.0.0.0"], "set an api_key"),
     ],
 )
 def test_bad_options_are_refused_with_what_to_do(run, options, said):
