@@ -89,5 +89,5 @@ async def test_scoring_that_is_cancelled_ends_its_sandboxes():
 
 async def test_without_a_sandbox_the_error_names_what_is_missing():
     async with vf.SingleTurnEnv(dataset=ROWS, rubric=vf.Rubric(funcs=[is_clean])) as env:
-        [output] = await run(env, ScriptedClient(["x"]))
-    assert "asks for 'sandbox'" in output["errors"][0]["message"]
+        with pytest.raises(vf.RewardError, match="asks for 'sandbox'"):
+            await run(env, ScriptedClient(["x"]))
