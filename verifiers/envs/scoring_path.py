@@ -2,7 +2,8 @@
 
 A file `json.py` or `unittest.py` beside a hidden test would otherwise be imported by that test in the place of the
 standard library's. Entries of the author's PYTHONPATH that the model can write come after the standard library, too.
-It runs in whatever Python the sandbox has, so it uses nothing but the standard library of Python 3.8.
+It runs in the sandbox's Python, so it uses only the standard library of Python 3.8. It is a separate file because it is
+uploaded as text; nothing imports it here, since importing it changes how modules are found.
 """
 
 import os

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from verifiers.envs import scoring_path
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxFileError
 
@@ -60,7 +59,10 @@ _GIT = {
     "core.fsmonitor": "false",
     "core.pager": "cat",
 }
-_GUARD = Path(scoring_path.__file__)
+_GUARD = Path(__file__).with_name(
+    "scoring_path.py"
+)  # uploaded, never imported here: it changes how modules are found
+_PATH_VARIABLE = "SANDBOX_SCORING_PYTHONPATH"
 _LAYOUT = r"""
 umask 077
 old=$HOME
@@ -171,7 +173,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
         "HOME": f"{folder}/home" if folder else "/nonexistent",
         "PYTHONPATH": f"{folder}/python" if folder else "",
         "PYTHONPYCACHEPREFIX": f"{folder}/bytecode" if folder else "/nonexistent",
-        scoring_path.PATH_VARIABLE: "",
+        _PATH_VARIABLE: "",
     }
     for number, (name, value) in enumerate(_GIT.items()):
         cleaned |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
@@ -196,7 +198,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
         safe = [part for part in python_path.split(":") if not _is_reachable(part, writable)]
         cleaned["PYTHONPATH"] = ":".join([cleaned["PYTHONPATH"], *safe])
         late = [part for part in python_path.split(":") if part and part not in safe]
-        cleaned[scoring_path.PATH_VARIABLE] = ":".join(late)
+        cleaned[_PATH_VARIABLE] = ":".join(late)
     else:
         cleaned["PYTHONPATH"] = python_path
     return cleaned
