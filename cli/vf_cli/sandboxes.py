@@ -17,7 +17,7 @@ from vf_cli.interrupts import stop_on_signal
 if TYPE_CHECKING:
     import httpx
 
-    from verifiers.sandboxes.server import SandboxServer, ServerConfig, TokenConfig
+    from verifiers.sandbox_server import SandboxServer, ServerConfig, TokenConfig
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 REQUEST_TIMEOUT_S = 60.0
@@ -88,8 +88,8 @@ def serve(
     from pydantic import ValidationError
 
     from verifiers.errors import ConfigError
+    from verifiers.sandbox_server import ServerConfig, read_tokens_file
     from verifiers.sandboxes import SandboxSpec
-    from verifiers.sandboxes.server import ServerConfig, read_tokens_file
     from vf_cli.main import configure_logging
 
     configure_logging(is_verbose=verbose)
@@ -131,7 +131,7 @@ def _network(chosen: str) -> Literal["none", "full"]:
 
 
 def _single_token() -> tuple[str | None, TokenConfig]:
-    from verifiers.sandboxes.server import TokenConfig
+    from verifiers.sandbox_server import TokenConfig
 
     given = os.environ.get("VF_SANDBOXES_TOKEN")
     token = given or secrets.token_urlsafe(32)
@@ -146,8 +146,8 @@ def _is_this_machine(host: str) -> bool:
 
 
 async def _serve(config: ServerConfig, made_up: str | None, *, json_output: bool) -> None:
+    from verifiers.sandbox_server import SandboxServer
     from verifiers.sandboxes.local import LocalBackend
-    from verifiers.sandboxes.server import SandboxServer
 
     backend = LocalBackend()
     info = await backend.probe(

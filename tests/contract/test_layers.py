@@ -14,9 +14,9 @@ LAYERS = {
     2: "parsers tasks clients tools sandboxes packages.manifest packages.library",
     3: "rubrics rollouts runs interception",
     4: "envs",
-    5: "loading packages serve training viewer hub testing evaluation evaluations prompt_search endpoint logs"
-    " example_datasets",
-    6: "utils scripts legacy __init__",
+    5: "loading packages serve sandbox_server training viewer hub testing evaluation evaluations prompt_search endpoint"
+    " logs example_datasets",
+    6: "utils scripts legacy __init__ sandboxes.server",
 }
 LAYER_OF = {unit: layer for layer, units in LAYERS.items() for unit in units.split()}
 SIBLINGS_MAY_MEET = {0, 5, 6}

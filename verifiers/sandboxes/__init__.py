@@ -2,9 +2,8 @@
 
 Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and
 `pool` (how to get one) · `local` (the back end of this machine's kernel) · `containers`, `prime` (others) ·
-`carried_agent` (how the agent gets into those) · `server` (sandboxes for other machines) ·
-`agent` (what runs inside) · `connection`,
-`jobs`, `agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
+`carried_agent` (how the agent gets into those) · `agent` (what runs inside) · `connection`, `jobs`,
+`agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
 """
 
 from verifiers.sandboxes.errors import (

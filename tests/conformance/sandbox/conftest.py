@@ -161,8 +161,8 @@ def engine_config(engine: Literal["docker", "podman"]) -> ContainerConfig:
 async def opened_prime() -> AsyncIterator[Bench]:
     """The back end "prime", through the published package, on our own server."""
     pytest.importorskip("prime_sandboxes", reason="needs prime-sandboxes (the extra `prime`)")
+    from verifiers.sandbox_server import SandboxServer, ServerConfig, TokenConfig
     from verifiers.sandboxes.prime import PrimeBackend, PrimeConfig
-    from verifiers.sandboxes.server import SandboxServer, ServerConfig, TokenConfig
 
     token = "a-token-for-the-tests"
     config = ServerConfig(tokens=(TokenConfig.of("tests", token),), port=0)

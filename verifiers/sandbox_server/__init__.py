@@ -6,7 +6,7 @@ Read in this order: `config` (limits, tokens, quotas) · `requests` (what a clie
 latter) · `metrics` · `app` (all of it as one server).
 """
 
-from verifiers.sandboxes.server.app import SandboxServer
-from verifiers.sandboxes.server.config import Quota, ServerConfig, TokenConfig, read_tokens_file
+from verifiers.sandbox_server.app import SandboxServer
+from verifiers.sandbox_server.config import Quota, ServerConfig, TokenConfig, read_tokens_file
 
 __all__ = ["Quota", "SandboxServer", "ServerConfig", "TokenConfig", "read_tokens_file"]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.sandboxes.server import connect, protobuf
-from verifiers.sandboxes.server.connect import ConnectError
-from verifiers.sandboxes.server.protobuf import MalformedMessage
+from verifiers.sandbox_server import connect, protobuf
+from verifiers.sandbox_server.connect import ConnectError
+from verifiers.sandbox_server.protobuf import MalformedMessage
 
 NUMBERS = st.integers(1, 2**29 - 1)
 VALUES = st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=300))

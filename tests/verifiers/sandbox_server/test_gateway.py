@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from verifiers.sandboxes.server import protobuf
-from verifiers.sandboxes.server.protobuf import field
+from verifiers.sandbox_server import protobuf
+from verifiers.sandbox_server.protobuf import field
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVICE = "/command_session.CommandSession"
@@ -196,7 +196,7 @@ async def test_a_sandbox_out_of_memory_says_so(serving):
 
 
 async def test_commands_of_a_token_are_limited(serving):
-    from verifiers.sandboxes.server import Quota
+    from verifiers.sandbox_server import Quota
 
     async with serving(quota=Quota(max_commands=2)) as wire:
         box = await new_box(wire)

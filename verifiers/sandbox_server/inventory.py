@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from verifiers.sandbox_server.config import ServerConfig, TokenConfig
+from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.requests import CreateRequest, RequestRefused, specification
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
-from verifiers.sandboxes.server.config import ServerConfig, TokenConfig
-from verifiers.sandboxes.server.metrics import Metrics
-from verifiers.sandboxes.server.requests import CreateRequest, RequestRefused, specification
 
 if TYPE_CHECKING:
-    from verifiers.sandboxes.server.command_sessions import CommandSessions
+    from verifiers.sandbox_server.command_sessions import CommandSessions
 
 logger = logging.getLogger(__name__)
 

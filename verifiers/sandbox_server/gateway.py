@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from aiohttp import BodyPartReader, web
 
+from verifiers.sandbox_server.control import answer
+from verifiers.sandbox_server.inventory import HostedSandbox, Inventory
+from verifiers.sandbox_server.requests import RequestRefused
+from verifiers.sandbox_server.transfer import Transfer
 from verifiers.sandboxes.results import ExecResult
 from verifiers.sandboxes.sandbox import Process
-from verifiers.sandboxes.server.control import answer
-from verifiers.sandboxes.server.inventory import HostedSandbox, Inventory
-from verifiers.sandboxes.server.requests import RequestRefused
-from verifiers.sandboxes.server.transfer import Transfer
 
 NOT_FOUND, NOT_A_FILE, NOT_READABLE = 44, 45, 46
 KILLED = 137

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from verifiers.sandboxes.server.config import Quota, ServerConfig
+from verifiers.sandbox_server.config import Quota, ServerConfig
 from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
 
 MAX_LABELS = 64

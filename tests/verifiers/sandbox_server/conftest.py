@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from verifiers.sandboxes.server import Quota, SandboxServer, ServerConfig, TokenConfig
+from verifiers.sandbox_server import Quota, SandboxServer, ServerConfig, TokenConfig
 
 TOKEN, OTHER_TOKEN = "a-token-for-the-tests", "another-token-for-them"
 

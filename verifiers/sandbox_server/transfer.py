@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from verifiers.sandboxes.server.config import ServerConfig
-from verifiers.sandboxes.server.metrics import Metrics
-from verifiers.sandboxes.server.requests import RequestRefused
+from verifiers.sandbox_server.config import ServerConfig
+from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.requests import RequestRefused
 
 
 class Transfer:

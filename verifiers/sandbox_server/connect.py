@@ -10,8 +10,8 @@ import struct
 import zlib
 from typing import Literal, NamedTuple
 
-from verifiers.sandboxes.server import protobuf
-from verifiers.sandboxes.server.protobuf import Fields, MalformedMessage, field
+from verifiers.sandbox_server import protobuf
+from verifiers.sandbox_server.protobuf import Fields, MalformedMessage, field
 
 SERVICE = "command_session.CommandSession"
 STREAM_TYPE = "application/connect+proto"

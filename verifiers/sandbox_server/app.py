@@ -10,18 +10,18 @@ from typing import cast
 from aiohttp import web
 
 from verifiers.errors import ConfigError
+from verifiers.sandbox_server import metrics as prometheus
+from verifiers.sandbox_server.command_sessions import CommandService
+from verifiers.sandbox_server.config import ServerConfig, token_owner
+from verifiers.sandbox_server.connect import HTTP_STATUS, SERVICE, ConnectError
+from verifiers.sandbox_server.control import ControlPlane, answer
+from verifiers.sandbox_server.gateway import Gateway, SandboxGone, bearer_token
+from verifiers.sandbox_server.inventory import RETRY_AFTER_S, Account, Inventory
+from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.requests import RequestRefused
+from verifiers.sandbox_server.transfer import ClientTooSlow, Transfer
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.sandbox import SandboxBackend
-from verifiers.sandboxes.server import metrics as prometheus
-from verifiers.sandboxes.server.command_sessions import CommandService
-from verifiers.sandboxes.server.config import ServerConfig, token_owner
-from verifiers.sandboxes.server.connect import HTTP_STATUS, SERVICE, ConnectError
-from verifiers.sandboxes.server.control import ControlPlane, answer
-from verifiers.sandboxes.server.gateway import Gateway, SandboxGone, bearer_token
-from verifiers.sandboxes.server.inventory import RETRY_AFTER_S, Account, Inventory
-from verifiers.sandboxes.server.metrics import Metrics
-from verifiers.sandboxes.server.requests import RequestRefused
-from verifiers.sandboxes.server.transfer import ClientTooSlow, Transfer
 
 logger = logging.getLogger(__name__)
 

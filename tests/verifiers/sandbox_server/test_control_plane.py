@@ -1,6 +1,7 @@
 """Making, listing and ending sandboxes over HTTP: whose they are, how many there may be, when they end."""
 
 import asyncio
+import importlib
 import io
 import pickle
 import platform
@@ -9,8 +10,8 @@ import time
 import pytest
 
 from verifiers.errors import ConfigError
-from verifiers.sandboxes.server import Quota, TokenConfig, read_tokens_file
-from verifiers.sandboxes.server.config import token_owner
+from verifiers.sandbox_server import Quota, SandboxServer, TokenConfig, read_tokens_file
+from verifiers.sandbox_server.config import token_owner
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -317,3 +318,8 @@ async def test_a_tokens_file_says_what_is_wrong_with_it(tmp_path):
             read_tokens_file(path)
         assert str(path) in str(caught.value)
         assert complaint in str(caught.value)
+
+
+async def test_the_former_import_path_gives_the_same_classes():
+    former = importlib.import_module("verifiers.sandboxes.server")
+    assert (former.SandboxServer, former.TokenConfig) == (SandboxServer, TokenConfig)

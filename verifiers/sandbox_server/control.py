@@ -11,11 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
+from verifiers.sandbox_server import requests
+from verifiers.sandbox_server.inventory import Account, HostedSandbox, Inventory
+from verifiers.sandbox_server.requests import RequestRefused
+from verifiers.sandbox_server.transfer import Transfer
 from verifiers.sandboxes.errors import SandboxDead, SandboxFileError
-from verifiers.sandboxes.server import requests
-from verifiers.sandboxes.server.inventory import Account, HostedSandbox, Inventory
-from verifiers.sandboxes.server.requests import RequestRefused
-from verifiers.sandboxes.server.transfer import Transfer
 
 MAX_PER_PAGE = 500
 MAX_BATCH = 1000
