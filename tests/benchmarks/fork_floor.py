@@ -64,7 +64,7 @@ def prepared_forks() -> dict[str, tuple[float, float]]:
     import start  # pyright: ignore[reportMissingImports]
 
     start.make_packages()
-    from sandboxes.agent import rehearsal  # pyright: ignore[reportMissingImports]
+    from sandboxes.guest import rehearsal  # pyright: ignore[reportMissingImports]
     from sandboxes.local.zygote import linux, server  # noqa: F401  # pyright: ignore[reportMissingImports]
 
     rehearsal.rehearse()

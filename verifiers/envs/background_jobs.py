@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from verifiers.sandboxes import Process, Sandbox
-from verifiers.sandboxes.agent.output import joined
+from verifiers.sandboxes.guest.output import joined
 
 MAX_OUTPUT_BYTES = 1 << 20
 """Kept of each stream: the first and the last half."""

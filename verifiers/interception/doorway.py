@@ -21,7 +21,7 @@ from pathlib import Path
 from verifiers.errors import TunnelError
 from verifiers.interception.inside import ABORT, CHUNK_BYTES, DATA, END, KINDS, OPEN, READY
 from verifiers.sandboxes import Process, Sandbox
-from verifiers.sandboxes.agent import frames
+from verifiers.sandboxes.guest import frames
 
 logger = logging.getLogger(__name__)
 

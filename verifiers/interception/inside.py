@@ -1,6 +1,6 @@
 """Runs inside a sandbox: listen on a port and forward its connections over this process's stdin and stdout.
 
-This file is sent as text and needs Python 3.9 only. Frames have the format of `verifiers.sandboxes.agent.frames`,
+This file is sent as text and needs Python 3.9 only. Frames have the format of `verifiers.sandboxes.guest.frames`,
 `u32 length | u8 kind | u32 channel | payload`: READY (the port, as text) and OPEN go out; DATA, END (no more data)
 and ABORT go both ways. The program ends when its stdin does.
 """

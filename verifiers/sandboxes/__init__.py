@@ -2,7 +2,7 @@
 
 Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and
 `pool` (how to get one) · `local` (the back end of this machine's kernel) · `containers`, `prime` (others) ·
-`carried_agent` (how the agent gets into those) · `agent` (what runs inside) · `connection`, `jobs`,
+`carried_guest` (how the guest gets into those) · `guest` (our process inside a sandbox) · `connection`, `jobs`,
 `agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
 """
 

@@ -20,8 +20,6 @@ from typing import NamedTuple, Protocol
 from verifiers.errors import Error
 from verifiers.sandboxes import file_copy
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent import frames
-from verifiers.sandboxes.agent import jobs as wire
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import (
     SandboxCreationError,
@@ -30,6 +28,8 @@ from verifiers.sandboxes.errors import (
     SandboxFileTooLarge,
     SandboxUnresponsive,
 )
+from verifiers.sandboxes.guest import frames
+from verifiers.sandboxes.guest import jobs as wire
 from verifiers.sandboxes.jobs import ANSWER_GRACE_S, AgentProcess, Collected, JobEnd
 from verifiers.sandboxes.python_session import AgentPythonSession, Interpreter
 from verifiers.sandboxes.results import ExecResult, SandboxInfo, Snapshot

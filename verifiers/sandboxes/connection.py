@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from verifiers.sandboxes.agent import frames
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
+from verifiers.sandboxes.guest import frames
 
 
 class JobSink(Protocol):

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.container_machine import ContainerMachine, ProcessOptions
@@ -103,7 +103,7 @@ class ContainerBackend:
         name = f"vf-{os.getpid()}-{self._run}-{number}"
         machine = ContainerMachine(
             EngineContainer(program, name, spec, self.config),
-            carried_agent.parcel(
+            carried_guest.parcel(
                 spec, workdir=spec.workdir, limit_memory=False, limit_processes=False
             ),
             lambda: _info(self.name, self.isolation, spec),
@@ -233,7 +233,7 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
     if config.runtime is not None:
         arguments.append(f"--runtime={config.runtime}")
     image = config.image if spec.image == "host" else spec.image
-    return [*arguments, *config.extra_arguments, image, *carried_agent.command(config.python)]
+    return [*arguments, *config.extra_arguments, image, *carried_guest.command(config.python)]
 
 
 def _info(name: str, isolation: IsolationLevel, spec: SandboxSpec) -> SandboxInfo:

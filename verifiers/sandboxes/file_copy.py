@@ -8,8 +8,8 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 
-from verifiers.sandboxes.agent import archive, frames
 from verifiers.sandboxes.errors import SandboxFileError, SandboxFileNotFound, SandboxFileTooLarge
+from verifiers.sandboxes.guest import archive, frames
 from verifiers.sandboxes.results import ExecResult
 
 

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 
-from verifiers.sandboxes.agent import frames, output
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead
+from verifiers.sandboxes.guest import frames, output
 from verifiers.sandboxes.results import ExecResult, StreamName
 
 ANSWER_GRACE_S = 20.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox, Started
 from verifiers.sandboxes.connection import AgentConnection
@@ -161,7 +161,7 @@ class PrimeMachine:
             self._creating = asyncio.get_running_loop().create_task(self._create())
             sandbox_id = await asyncio.shield(self._creating)
             try:
-                command = carried_agent.command(self._config.python)
+                command = carried_guest.command(self._config.python)
                 process = await self._client.open_process(
                     sandbox_id, " ".join(map(_quoted, command))
                 )
@@ -169,7 +169,7 @@ class PrimeMachine:
                 raise _translated(error) from error
             connection = AgentConnection(on_closed)
             self._stream = ProcessStream(process, connection)
-            parcel = carried_agent.parcel(
+            parcel = carried_guest.parcel(
                 self._spec,
                 workdir=self._spec.workdir,
                 limit_memory=False,

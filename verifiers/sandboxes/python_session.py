@@ -8,9 +8,9 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from verifiers.sandboxes.agent import cells, frames, output
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead, SandboxUnresponsive
+from verifiers.sandboxes.guest import cells, frames, output
 from verifiers.sandboxes.jobs import ANSWER_GRACE_S, JobEnd
 from verifiers.sandboxes.results import CellError, CellResult
 from verifiers.sandboxes.sandbox import DEFAULT_MAX_OUTPUT_BYTES, TIMEOUT_FROM_SPEC, Timeout

@@ -156,7 +156,7 @@ class Snapshot:
             view = view[os.write(self._file, view) :]
 
     def chunks(self, place: str, chunk_bytes: int) -> Iterator[bytes]:
-        """The archive of a place, in the format of `verifiers.sandboxes.agent.archive`. Blocks if there is a file."""
+        """The archive of a place, in the format of `verifiers.sandboxes.guest.archive`. Blocks if there is a file."""
         number = self.places.index(place)
         at = self._starts[number]
         end = [*self._starts, self._size][number + 1]

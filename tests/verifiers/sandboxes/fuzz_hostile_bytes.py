@@ -10,8 +10,8 @@ import tempfile
 import atheris  # pyright: ignore[reportMissingImports]
 
 with atheris.instrument_imports(include=["verifiers.sandboxes"]):
-    from verifiers.sandboxes.agent import archive, frames
     from verifiers.sandboxes.connection import AgentConnection
+    from verifiers.sandboxes.guest import archive, frames
     from verifiers.sandboxes.jobs import AgentProcess, Collected
     from verifiers.sandboxes.proxy import Refused, parse_request
     from verifiers.sandboxes.python_session import Interpreter

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from verifiers.sandboxes.agent import archive
+from verifiers.sandboxes.guest import archive
 
 names = st.text(
     st.characters(codec="utf-8", exclude_characters="/\0\n"), min_size=1, max_size=8

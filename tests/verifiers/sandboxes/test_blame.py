@@ -22,7 +22,7 @@ from verifiers.sandboxes import (
     SandboxSpec,
 )
 from verifiers.sandboxes import proxy as proxy_module
-from verifiers.sandboxes.agent import processes
+from verifiers.sandboxes.guest import processes
 from verifiers.sandboxes.local import LocalBackend, LocalConfig
 from verifiers.sandboxes.local.machine import LocalMachine, Place
 from verifiers.sandboxes.local.zygote import landlock

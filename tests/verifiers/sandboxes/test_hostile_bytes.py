@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.errors import SandboxError
-from verifiers.sandboxes.agent import frames
-from verifiers.sandboxes.agent.output import HeadTail, joined
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead
+from verifiers.sandboxes.guest import frames
+from verifiers.sandboxes.guest.output import HeadTail, joined
 from verifiers.sandboxes.jobs import AgentProcess, Collected
 from verifiers.sandboxes.python_session import Interpreter
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from verifiers.sandboxes.agent import seccomp
+from verifiers.sandboxes.guest import seccomp
 
 MACHINES = list(seccomp.AUDIT_ARCHITECTURE)
 HEADERS = {

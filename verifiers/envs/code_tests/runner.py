@@ -109,7 +109,7 @@ class ProgramReport:
 @cache
 def worker_source() -> str:
     """The half that runs inside."""
-    return files("verifiers.sandboxes.agent").joinpath("program_tests.py").read_text("utf-8")
+    return files("verifiers.sandboxes.guest").joinpath("case_runner.py").read_text("utf-8")
 
 
 def worker_code(batch: bytes | None, *, as_source: bool = False) -> str:
@@ -121,7 +121,7 @@ def worker_code(batch: bytes | None, *, as_source: bool = False) -> str:
     if as_source:
         return f"exec(compile({worker_source()!r}, '<worker>', 'exec'))\n{call}"
     return (
-        "try: from sandbox_agent.program_tests import main\n"
+        "try: from sandbox_guest.case_runner import main\n"
         f"except ImportError: print({NO_WORKER!r})\n"
         f"else: {call}"
     )

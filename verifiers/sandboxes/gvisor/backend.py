@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 
-from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox
 from verifiers.sandboxes.container_machine import ContainerMachine
@@ -57,7 +57,7 @@ class GVisorBackend:
             raise SandboxCreationError("This back end has been closed.")
         self._check(spec)
         name = f"vf-{os.getpid()}-{self._run}-{next(self._numbers)}"
-        parcel = carried_agent.parcel(
+        parcel = carried_guest.parcel(
             spec, workdir=spec.workdir, limit_memory=True, limit_processes=False, owns_kernel=True
         )
         machine = ContainerMachine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from verifiers.sandboxes import carried_agent
+from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.gvisor.root import Root
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -44,7 +44,7 @@ def config(spec: SandboxSpec, root: Root) -> dict[str, Any]:
         "process": {
             "terminal": False,
             "user": {"uid": USER_ID, "gid": USER_ID},
-            "args": carried_agent.command(root.python),
+            "args": carried_guest.command(root.python),
             "env": [f"PATH={root.path_variable}"],
             "cwd": "/",
             "capabilities": {name: [] for name in _CAPABILITY_SETS},

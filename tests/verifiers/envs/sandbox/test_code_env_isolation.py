@@ -63,7 +63,7 @@ async def test_what_a_program_leaves_running_is_ended_before_the_next_test(env: 
 
 
 FORGED = '[{"status": "ok", "wait_status": 0, "cpu_s": 0.0, "stdout": "RIGHT", "value": "1", "error": ""}]'
-WORKER = "sandbox_agent.program_tests"
+WORKER = "sandbox_guest.case_runner"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ async def test_an_interpreter_without_the_worker_is_given_its_source(
 
     def foreign(batch: bytes | None, *, as_source: bool = False) -> str:
         text = code(batch, as_source=as_source)
-        return text if as_source else text.replace("sandbox_agent", "no_agent")
+        return text if as_source else text.replace("sandbox_guest", "no_agent")
 
     monkeypatch.setattr(runner, "worker_code", foreign)
     async with made() as env:

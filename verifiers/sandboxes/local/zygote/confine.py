@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...agent.loop import Settings
-from ...agent.sockets import SocketMemory
-from ...agent.throttle import Throttle
+from ...guest.loop import Settings
+from ...guest.sockets import SocketMemory
+from ...guest.throttle import Throttle
 from . import cgroups, linux, rootfs
 
 CONTAINER_NAMESPACES = (

@@ -21,7 +21,7 @@ import traceback
 from typing import Any, NamedTuple
 
 # Imported before any fork, used or not.
-from ...agent import archive, cells, files, frames, launch, loop, programs, rehearsal, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from ...guest import archive, cells, files, frames, launch, loop, programs, rehearsal, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import cgroups, confine, linux, rootfs
 
 MAX_MESSAGE_BYTES = 128 << 10

@@ -18,7 +18,7 @@ def _package(name: str, folder: str) -> None:
 
 
 def make_packages() -> None:
-    """Let `sandboxes.agent` and `sandboxes.local.zygote` be imported."""
+    """Let `sandboxes.guest` and `sandboxes.local.zygote` be imported."""
     here = os.path.dirname(os.path.abspath(__file__))
     local = os.path.dirname(here)
     _package("sandboxes", os.path.dirname(local))

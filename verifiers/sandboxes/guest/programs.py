@@ -9,7 +9,7 @@ import sys
 import traceback
 import types
 
-from . import launch, program_tests
+from . import case_runner, launch
 
 FILE_NAME = "<program>"
 SCORING_VARIABLE = "SANDBOX_SCORING"
@@ -26,8 +26,8 @@ def run_program(
     launch.limit_process(0, memory_bytes, cpu_time_s)
     reseed()
     # By a name that is the same in every back end.
-    sys.modules["sandbox_agent"] = sys.modules[__name__.rpartition(".")[0]]
-    sys.modules["sandbox_agent.program_tests"] = program_tests
+    sys.modules["sandbox_guest"] = sys.modules[__name__.rpartition(".")[0]]
+    sys.modules["sandbox_guest.case_runner"] = case_runner
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main

@@ -5,7 +5,7 @@ images as it is. Files: `frames` (wire format, both sides) · `output` (what is 
 `archive` (directory copies, both sides) · `loop` (the process) · `jobs` (one command) · `launch` (starting
 processes) · `processes` (who belongs to whom, killing, memory) · `throttle` (fairness without control groups) ·
 `programs` (Python by fork) · `cells` (interpreter sessions) ·
-`program_tests` (a program's tests, in one such fork) · `rehearsal` (what forks need not learn) ·
+`case_runner` (a program's tests, in one such fork) · `rehearsal` (what forks need not learn) ·
 `files` (file copies) ·
 `stdio` (the process in a container that somebody else has made).
 """

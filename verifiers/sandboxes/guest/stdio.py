@@ -1,6 +1,6 @@
 """An agent on stdin and stdout, inside a container that somebody else has made.
 
-The host's side, `verifiers.sandboxes.carried_agent`, carries this folder in and calls `main`.
+The host's side, `verifiers.sandboxes.carried_guest`, carries this folder in and calls `main`.
 """
 
 from __future__ import annotations

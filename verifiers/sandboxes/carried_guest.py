@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verifiers.sandboxes.spec import SandboxSpec
 
-_FOLDER = Path(__file__).with_name("agent")
+_FOLDER = Path(__file__).with_name("guest")
 _LENGTH = struct.Struct("!I")
 
 _PROGRAM = """
@@ -41,7 +41,7 @@ class Carried(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         code = compile(parcel["modules"][module.__name__], "<" + module.__name__ + ">", "exec")
         exec(code, module.__dict__)
 sys.meta_path.insert(0, Carried())
-importlib.import_module("sandbox_agent.stdio").main(parcel["settings"])
+importlib.import_module("sandbox_guest.stdio").main(parcel["settings"])
 """
 
 
@@ -82,6 +82,6 @@ def parcel(
 
 @cache
 def _modules() -> dict[str, str]:
-    modules = {f"sandbox_agent.{path.stem}": path.read_text() for path in _FOLDER.glob("*.py")}
-    modules["sandbox_agent"] = modules.pop("sandbox_agent.__init__")
+    modules = {f"sandbox_guest.{path.stem}": path.read_text() for path in _FOLDER.glob("*.py")}
+    modules["sandbox_guest"] = modules.pop("sandbox_guest.__init__")
     return modules
