@@ -132,7 +132,7 @@ def lists_client(vf, answers, clock):
 
 def decoded_client(vf, answers, clock):
     """Hands decoded answers to the clients' own `response_of`; prompts are int32 arrays, as it makes them."""
-    from verifiers.clients.chat_completions import response_of
+    from verifiers.dialects.chat_completions import response_of
 
     payloads = [answers.payload(turn) for turn in range(len(answers.prompts))]
     for payload in payloads:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from verifiers.clients import chat_completions
-from verifiers.clients.chat_completions import content_to_text as content_to_text
 from verifiers.clients.http_client import HttpClient
 from verifiers.clients.payloads import Sampling
 from verifiers.configs import ClientConfig
+from verifiers.dialects import chat_completions
+from verifiers.dialects.chat_completions import content_to_text as content_to_text
 from verifiers.types import Response
 
 DEFAULT_REASONING_FIELDS = list(chat_completions.REASONING_FIELDS)

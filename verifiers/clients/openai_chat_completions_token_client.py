@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import orjson
 from pydantic import BaseModel
 
-from verifiers.clients.chat_completions import native_messages
 from verifiers.clients.failures import NoSuchRoute
 from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
 from verifiers.clients.payloads import encoded, prompt_places, split
+from verifiers.dialects.chat_completions import native_messages
 from verifiers.errors import BadRequestError, EndpointUnavailable, InvalidModelResponseError
 from verifiers.tokens.packed import packed_ids
 from verifiers.types import State

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from verifiers.clients.chat_completions import (
+from verifiers.clients.http_client import HttpClient
+from verifiers.clients.payloads import Sampling
+from verifiers.configs import ClientConfig
+from verifiers.dialects.chat_completions import (
     FINISH_REASONS,
     only_choice,
     parse_tokens,
     parse_usage,
 )
-from verifiers.clients.http_client import HttpClient
-from verifiers.clients.payloads import Sampling
-from verifiers.configs import ClientConfig
 from verifiers.errors import BadRequestError, EmptyModelResponseError
 from verifiers.types import Response, ResponseMessage
 

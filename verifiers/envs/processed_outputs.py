@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from verifiers.clients.chat_completions import native_messages
+from verifiers.dialects.chat_completions import native_messages
 from verifiers.errors import ConfigError
 from verifiers.messages import from_raw_message
 from verifiers.saved_errors import is_void

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from verifiers.clients.chat_completions import only_choice, response_of
 from verifiers.clients.payloads import payload_of
+from verifiers.dialects.chat_completions import only_choice, response_of
 from verifiers.tokens import StepTokens, graph_of
 from verifiers.types import (
     AssistantMessage,

@@ -9,14 +9,14 @@ from dialects import chat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.chat_completions import (
+from verifiers.clients.payloads import split
+from verifiers.dialects.chat_completions import (
     check_payload,
     has_audio,
     native_messages,
     native_tool,
     response_of,
 )
-from verifiers.clients.payloads import split
 from verifiers.errors import (
     BadRequestError,
     EmptyModelResponseError,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.chat_completions import parse_routed_experts, parse_tokens
+from verifiers.dialects.chat_completions import parse_routed_experts, parse_tokens
 from verifiers.errors import InvalidModelResponseError
 
 

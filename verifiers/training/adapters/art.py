@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verifiers.clients.chat_completions import native_message, native_messages
+from verifiers.dialects.chat_completions import native_message, native_messages
 from verifiers.training.adapters import trainer_module
 from verifiers.training.samples import OnDrift, SampleError, failure_of, samples_of
 
@@ -82,6 +82,6 @@ def _choice(step: Mapping[str, Any]) -> Any:
 
 
 def _tool(tool: Any) -> dict[str, Any]:
-    from verifiers.clients.chat_completions import native_tool
+    from verifiers.dialects.chat_completions import native_tool
 
     return native_tool(tool)

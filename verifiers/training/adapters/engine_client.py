@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from verifiers.clients import chat_completions
 from verifiers.clients.client import Client
 from verifiers.clients.openai_chat_completions_token_client import continued_ids, continued_step
 from verifiers.configs import ClientConfig
+from verifiers.dialects import chat_completions
 from verifiers.errors import InvalidModelResponseError
 from verifiers.training.adapters.tool_call_text import hermes_tool_calls
 from verifiers.types import Response

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from verifiers.clients.chat_completions import native_message, native_messages
+from verifiers.dialects.chat_completions import native_message, native_messages
 from verifiers.training.samples import SampleError, failure_of, samples_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from verifiers.clients.chat_completions import native_messages
+from verifiers.dialects.chat_completions import native_messages
 from verifiers.errors import ConfigError
 
 if TYPE_CHECKING:

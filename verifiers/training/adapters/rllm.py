@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from verifiers.clients import chat_completions
+from verifiers.dialects import chat_completions
 from verifiers.training.adapters import trainer_module
 from verifiers.training.adapters.play import play_groups
 from verifiers.training.adapters.rllm_engine import RolloutEngineClient

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from verifiers.clients import chat_completions
 from verifiers.clients.client import Client
 from verifiers.configs import ClientConfig
+from verifiers.dialects import chat_completions
 from verifiers.types import Response
 
 

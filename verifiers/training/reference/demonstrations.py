@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from verifiers.clients.chat_completions import native_message, native_messages, native_tool
+from verifiers.dialects.chat_completions import native_message, native_messages, native_tool
 from verifiers.endpoint import tokenizer
 from verifiers.endpoint.chat_template import message_text, render_chat
 from verifiers.envs.generation import play_group, score
