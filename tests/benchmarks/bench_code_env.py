@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 CASES = (
-    # Forks of an interpreter end below ten where a process imports nothing: fork_floor.py, docs/decisions/0011.
+    # Forks of an interpreter end below ten where a process imports nothing: fork_floor.py, docs/decisions/0009.
     Case("program without an import", PLAIN, {}, 4.0, 8),
     Case("program that imports 6 modules", IMPORTING, {}, 7.0, 8),
     Case("program with a harness's imports", WITH_HARNESS, {}, 8.0, 16),
