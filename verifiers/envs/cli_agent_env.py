@@ -20,14 +20,13 @@ from typing import Any, ClassVar
 from verifiers.decorators import cleanup, stop, teardown
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
-from verifiers.envs.sandbox_client import SandboxClient
+from verifiers.envs.sandbox_client import AdvancedConfigs, CreateSandboxRequest, SandboxClient
 from verifiers.envs.sandbox_mixin import (
     SandboxMixin,
     SandboxMonitorRubric,
     SandboxTimeouts,
     note_death,
 )
-from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.errors import InfraError, TunnelError
 from verifiers.interception.answers import empty_response
@@ -45,7 +44,7 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxBackend, SandboxSpec
 from verifiers.sandboxes.open import BackendName
 from verifiers.state import State
-from verifiers.tools.schema import normalize_tool
+from verifiers.tools.functions import normalize_tool
 from verifiers.types import Messages, Response, Tool
 
 DOORWAY_PORT = 8765

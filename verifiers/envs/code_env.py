@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from verifiers.decorators import teardown
-from verifiers.envs.code_tests.cases import Comparison, TestCase, Whitespace, test_cases
-from verifiers.envs.code_tests.extraction import extract_code
-from verifiers.envs.code_tests.runner import (
+from verifiers.envs.code_tests import (
+    Comparison,
     Outcome,
     ProgramReport,
+    TestCase,
     TestLimits,
+    Whitespace,
+    extract_code,
     run_program,
+    test_cases,
 )
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import ConfigError, SandboxError
@@ -85,7 +88,7 @@ class CodeRubric(Rubric):
 class CodeEnv(SingleTurnEnv):
     """One answer, whose last fenced block of Python is run against the tests in the row's `info["tests"]`.
 
-    Tests are as `verifiers.envs.code_tests.cases.test_cases` reads them: stdin and stdout, or a function, its arguments
+    Tests are as `verifiers.envs.code_tests.test_cases` reads them: stdin and stdout, or a function, its arguments
     and its value; each runs in a fork of its own, inside a sandbox that belongs to the rollout alone and came up while
     the model was writing. What is expected never enters it.
 

@@ -42,7 +42,7 @@ from verifiers.rubrics.rubric_group import RubricGroup
 from verifiers.saved_errors import text_of
 from verifiers.state import State
 from verifiers.timing import RolloutTiming, StateUsageTracker
-from verifiers.tools.schema import normalize_tool, to_oai_tool
+from verifiers.tools.functions import normalize_tool, to_oai_tool
 from verifiers.types import (
     GenerateOutputs,
     Messages,

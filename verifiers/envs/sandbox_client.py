@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from verifiers.envs.background_jobs import JobResult, RunningJob
-from verifiers.envs.sandbox_request import CreateSandboxRequest, spec_of
+from pydantic import BaseModel, ConfigDict, Field
+
 from verifiers.envs.scoring_sandbox import ScoreIn, scoring_sandbox
 from verifiers.errors import ConfigError, Error, SandboxError
 from verifiers.sandboxes import (
+    Process,
     PythonSession,
     Sandbox,
     SandboxBackend,
@@ -24,8 +27,170 @@ from verifiers.sandboxes import (
     SandboxPool,
     SandboxSpec,
 )
+from verifiers.sandboxes.guest.output import joined
 from verifiers.sandboxes.open import BackendName
 from verifiers.sandboxes.per_loop import LoopBackends
+
+MAX_OUTPUT_BYTES = 1 << 20
+"""Kept of each stream: the first and the last half."""
+
+
+class JobResult(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    """137 if the sandbox itself ended it."""
+    stdout: str
+    stderr: str
+    oom: bool
+    """Something was killed for want of memory while it ran."""
+
+
+class _Kept:
+    """The beginning and the end of one stream."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Keep what fits; of the middle, only its length."""
+        half = MAX_OUTPUT_BYTES // 2
+        room = half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if (surplus := len(self._tail) - half) > 0:
+            del self._tail[:surplus]
+            self._dropped_bytes += surplus
+
+    def text(self) -> str:
+        """What was kept; a line in the middle says how much is missing."""
+        whole = joined(bytes(self._head), bytes(self._tail), self._dropped_bytes)
+        return whole.decode("utf-8", "replace")
+
+
+class RunningJob:
+    """Collects the output of one command. Whoever cancels `run` has the command killed, with all it has started."""
+
+    def __init__(self) -> None:
+        self._stdout = _Kept()
+        self._stderr = _Kept()
+
+    @property
+    def stdout(self) -> str:
+        """What it has printed so far."""
+        return self._stdout.text()
+
+    @property
+    def stderr(self) -> str:
+        """What it has complained of so far."""
+        return self._stderr.text()
+
+    async def run(
+        self,
+        sandbox: Sandbox,
+        command: str,
+        working_dir: str | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+    ) -> JobResult:
+        """Run it to its end, without a time limit of its own."""
+        process = await sandbox.spawn(command, cwd=working_dir, env=env, user=user)
+        is_over = False
+        try:
+            await self._read(process)
+            result = await process.wait()
+            is_over = True
+        finally:
+            if not is_over:
+                with suppress(Exception):  # the sandbox may be gone, and the command with it
+                    await asyncio.gather(process.kill(), self._read(process))
+        exit_code = 137 if result.exit_code is None else result.exit_code
+        return JobResult(exit_code, self.stdout, self.stderr, result.oom)
+
+    async def _read(self, process: Process) -> None:
+        async for stream, data in process.output():
+            (self._stdout if stream == "stdout" else self._stderr).add(data)
+
+
+IMAGELESS_BACKENDS = frozenset({"local", "unsafe-local", "gvisor"})
+"""Back ends that run on the files of this machine."""
+_PYTHON_IMAGE = re.compile(r"(?:docker\.io/)?(?:library/)?python(?::[\w.-]+)?(?:@sha256:\w+)?")
+_IDLE_COMMANDS = frozenset({"", "tail -f /dev/null", "sleep infinity"})
+"""Start commands that only keep a container alive."""
+
+
+class AdvancedConfigs(BaseModel):
+    """Options of a provider, by whatever name; kept for providers that know them."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class CreateSandboxRequest(BaseModel):
+    """The sandbox that a rollout asks for, in v0's words. May be changed in `get_sandbox_request`."""
+
+    model_config = ConfigDict(extra="allow", validate_assignment=True)
+
+    name: str = "sandbox-env"
+    docker_image: str | None = "python:3.11-slim"
+    start_command: str | None = "tail -f /dev/null"
+    cpu_cores: float | None = Field(default=1, gt=0)
+    memory_gb: float | None = Field(default=2, gt=0)
+    """GiB."""
+    disk_size_gb: float | None = Field(default=5, gt=0)
+    """GiB."""
+    gpu_count: int = Field(default=0, ge=0)
+    timeout_minutes: float | None = Field(default=60, gt=0)
+    """Longest life of the sandbox."""
+    environment_vars: dict[str, str] | None = None
+    team_id: str | None = None
+    advanced_configs: Any = None
+    """An `AdvancedConfigs`, or that of a provider's own package."""
+    labels: list[str] = Field(default_factory=list)
+    files: dict[str, bytes] = Field(default_factory=dict)
+    """Ours, not v0's: files written before the sandbox counts as ready, path → content."""
+
+    @property
+    def background_command(self) -> str | None:
+        """The start command, if it does anything."""
+        command = (self.start_command or "").strip()
+        return None if command in _IDLE_COMMANDS else command
+
+
+def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSpec:
+    """The specification for a request; what the request does not say (None) comes from `template`.
+
+    Raises ConfigError for what no back end offers.
+    """
+    if request.gpu_count:
+        raise ConfigError(
+            f"Sandboxes of the back end {backend_name!r} have no GPU, and gpu_count={request.gpu_count} was asked for."
+        )
+    changes: dict[str, Any] = {"env": {**template.env, **(request.environment_vars or {})}}
+    if files := getattr(request, "files", None):  # a provider's own request class has none
+        changes["files"] = {**template.files, **files}
+    if (image := _image(request.docker_image, backend_name)) is not None:
+        changes["image"] = image
+    if request.cpu_cores is not None:
+        changes["cpu_cores"] = float(request.cpu_cores)
+    if request.memory_gb is not None:
+        changes["memory_mb"] = max(32, round(request.memory_gb * 1024))
+    if request.disk_size_gb is not None:
+        changes["disk_mb"] = max(1, round(request.disk_size_gb * 1024))
+    if request.timeout_minutes is not None:
+        changes["ttl_s"] = request.timeout_minutes * 60.0
+    return SandboxSpec.model_validate({**dict(template), **changes})
+
+
+def _image(docker_image: str | None, backend_name: str) -> str | None:
+    if docker_image is None:
+        return None
+    if backend_name in IMAGELESS_BACKENDS and _PYTHON_IMAGE.fullmatch(docker_image):
+        return "host"
+    return docker_image
 
 
 class CommandTimeoutError(Error, RuntimeError):

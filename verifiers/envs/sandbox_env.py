@@ -8,9 +8,14 @@ from typing import Any, TypedDict
 
 from verifiers.decorators import cleanup, teardown
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import CommandTimeoutError, SandboxClient, timeout_errors
-from verifiers.envs.sandbox_life import SandboxLife
-from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
+from verifiers.envs.sandbox_client import (
+    AdvancedConfigs,
+    CommandTimeoutError,
+    CreateSandboxRequest,
+    SandboxClient,
+    timeout_errors,
+)
+from verifiers.envs.sandbox_mixin import SandboxLife, SandboxNotReadyError
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.envs.stateful_tool_env import StatefulToolEnv
 from verifiers.errors import Error, InfraError, SandboxError, ToolCallError
@@ -30,10 +35,6 @@ class SandboxState(TypedDict):
     """Seconds that the first command waited for the sandbox: 0 when it came up while the model was answering."""
     command_execution_times: list[float]
     """Seconds of each command."""
-
-
-class SandboxNotReadyError(SandboxError):
-    """A sandbox did not become ready."""
 
 
 class SandboxMonitorRubric(Rubric):
@@ -62,7 +63,7 @@ class SandboxMonitorRubric(Rubric):
 class SandboxEnv(SandboxLife, StatefulToolEnv):
     """Gives each rollout a sandbox, which comes up while the model writes its first answer and ends with the rollout.
 
-    v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_request` says how). What they
+    v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_client` says how). What they
     cannot say, such as `network` or `packages`, is in `sandbox_spec`: a `SandboxSpec` or its fields as a dict.
     `backend` is a name or a back end; one that is passed stays the caller's to close. `warm_pool_size` sandboxes wait
     ready from the first rollout on, refilled as they are taken: for back ends that start slowly. `score_in` says where

@@ -12,8 +12,13 @@ from verifiers.envs.tool_calls import ToolCalls
 from verifiers.errors import ConfigError, ToolCallError, ToolError, ToolParseError
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric
 from verifiers.state import State
-from verifiers.tools.schema import untyped_parameters
-from verifiers.tools.toolbox import Toolbox, parsed_arguments, tool_message, unknown_tool
+from verifiers.tools.functions import (
+    Toolbox,
+    parsed_arguments,
+    tool_message,
+    unknown_tool,
+    untyped_parameters,
+)
 from verifiers.types import Messages, Tool, ToolCall, ToolMessage
 
 ErrorFormatter = Callable[[Exception], str]

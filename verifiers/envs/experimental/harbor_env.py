@@ -1,11 +1,12 @@
 """v0 import path of `HarborEnv`."""
 
-from verifiers.envs.harbor.env import HarborEnv, VerifierError
-from verifiers.envs.harbor.mcp import (
+from verifiers.envs.harbor_env import (
     NETWORK_TRANSPORTS,
+    HarborEnv,
     HarborMCPHealthcheck,
     HarborMCPMixin,
     HarborMCPServer,
+    VerifierError,
     mcp_agent_url,
     mcp_url_port,
     parse_mcp_servers,

@@ -1,5 +1,6 @@
 """v0 import path of `SandboxMixin`."""
 
+from verifiers.envs.sandbox_client import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.sandbox_mixin import (
     SandboxCreationError,
     SandboxMixin,
@@ -11,7 +12,6 @@ from verifiers.envs.sandbox_mixin import (
     is_retryable_sandbox_api_error,
     is_retryable_sandbox_read_error,
 )
-from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 
 __all__ = [
     "AdvancedConfigs",

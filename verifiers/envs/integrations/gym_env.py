@@ -6,11 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 from verifiers.decorators import cleanup, stop
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
@@ -18,6 +17,34 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.state import State
 from verifiers.tasks import Row
 from verifiers.types import Messages, MessageType, TextMessage, UserMessage
+
+
+class RowsOnDemand(Sequence[Row]):
+    """The rows `make(first)` … `make(first + count - 1)`, each made once."""
+
+    def __init__(self, make: Callable[[int], Row], first: int, count: int) -> None:
+        self._make = make
+        self._first = first
+        self._count = count
+        self._rows: dict[int, Row] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        index = index + self._count if index < 0 else index
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        if index not in self._rows:
+            self._rows[index] = self._make(self._first + index)
+        return self._rows[index]
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from verifiers.decorators import cleanup, setup, stop, teardown
 from verifiers.envs import open_environments, stops
-from verifiers.envs.integrations.gym_env import sum_step_rewards
+from verifiers.envs.integrations.gym_env import RowsOnDemand, sum_step_rewards
 from verifiers.envs.integrations.openenv_server import (
     ActionRefused,
     OpenEnvServer,
@@ -20,14 +20,13 @@ from verifiers.envs.integrations.openenv_server import (
     Sessions,
     read_manifest,
 )
-from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError, ToolParseError
 from verifiers.messages import normalize_messages
 from verifiers.rubrics.rubric import Rubric
 from verifiers.state import State
 from verifiers.tasks import Row
-from verifiers.tools.toolbox import parsed_arguments, tool_message
+from verifiers.tools.functions import parsed_arguments, tool_message
 from verifiers.types import Messages, Tool, ToolCall, ToolMessage
 
 _FENCE = re.compile(r"^```[a-zA-Z]*\s*\n(.*?)\n?```$", re.DOTALL)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
+from verifiers.envs.integrations.gym_env import RowsOnDemand
 from verifiers.envs.singleturn_env import SingleTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser

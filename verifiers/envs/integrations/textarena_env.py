@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib.resources
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from verifiers.decorators import cleanup
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.integrations.offline_words import offline_nltk
-from verifiers.envs.integrations.rows_on_demand import RowsOnDemand
+from verifiers.envs.integrations.gym_env import RowsOnDemand
 from verifiers.envs.multiturn_env import MultiTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
@@ -21,6 +23,61 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.state import State
 from verifiers.tasks import Row
 from verifiers.types import Messages, UserMessage
+
+WORD_FILE = "common_words.txt"
+
+
+@cache
+def common_words() -> tuple[str, ...]:
+    """Common English words of four to nine letters, most of them of five, in alphabetical order."""
+    text = (
+        importlib.resources.files("verifiers.envs.integrations")
+        .joinpath(WORD_FILE)
+        .read_text(encoding="utf-8")
+    )
+    return tuple(text.split())
+
+
+def _words(fileids: str | None = None) -> list[str]:
+    return list(common_words())
+
+
+def _as_nouns(tokens: list[str], *_: Any, **__: Any) -> list[tuple[str, str]]:
+    # The games keep words tagged "NN"; the list holds only words that are fit to be guessed.
+    return [(token, "NN") for token in tokens]
+
+
+def _not_downloaded(*_: Any, **__: Any) -> bool:
+    return True
+
+
+@contextmanager
+def offline_nltk() -> Iterator[None]:
+    """While games are imported and made, `nltk` gives them `common_words` and downloads nothing; then it is as before.
+
+    Whoever imported TextArena earlier holds the same corpus object, so it is the object that is changed, not the name.
+    """
+    try:
+        import nltk
+        import nltk.corpus
+    except ImportError:
+        yield  # textarena depends on it, so what follows says that textarena is missing
+        return
+    corpus, download, pos_tag = vars(nltk.corpus.words), nltk.download, nltk.pos_tag
+    before = corpus.get("words")
+    corpus["words"], nltk.download, nltk.pos_tag = _words, _not_downloaded, _as_nouns
+    for name, module in list(sys.modules.items()):
+        if name.startswith("textarena.envs.") and "pos_tag" in vars(module):
+            vars(module)["pos_tag"] = _as_nouns
+    try:
+        yield
+    finally:
+        nltk.download, nltk.pos_tag = download, pos_tag
+        if before is None:
+            del corpus["words"]
+        else:
+            corpus["words"] = before
+
 
 MODEL_PLAYER = 0
 """The player that the model is."""

@@ -16,7 +16,7 @@ from verifiers.envs.experimental.harbor_env import (
     mcp_url_port,
     parse_mcp_servers,
 )
-from verifiers.envs.harbor.tasks import parse_reward, time_limit_s
+from verifiers.envs.harbor_env import parse_reward, time_limit_s
 from verifiers.errors import ConfigError, DatasetError
 from verifiers.rollouts.retries import is_retryable
 from verifiers.testing import ScriptedClient

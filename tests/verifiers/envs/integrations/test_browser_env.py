@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import verifiers as vf
-from verifiers.envs.integrations.browser_env import BrowserEnv
-from verifiers.envs.integrations.browser_pages import (
+from verifiers.envs.integrations.browser_env import (
     INSTALLED,
     Action,
+    BrowserEnv,
     Element,
     chosen,
     parse_action,

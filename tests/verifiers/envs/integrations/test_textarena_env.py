@@ -4,7 +4,7 @@ import random
 import pytest
 
 import verifiers as vf
-from verifiers.envs.integrations.offline_words import common_words
+from verifiers.envs.integrations.textarena_env import common_words
 from verifiers.errors import ConfigError
 from verifiers.testing import ScriptedClient, check_environment, run
 

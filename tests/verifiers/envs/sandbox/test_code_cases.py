@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.envs.code_tests.cases import Comparison, TestCase, test_cases
-from verifiers.envs.code_tests.extraction import extract_code, fenced_blocks
-from verifiers.envs.code_tests.runner import TestLimits
+from verifiers.envs.code_tests import (
+    Comparison,
+    TestCase,
+    TestLimits,
+    extract_code,
+    fenced_blocks,
+    test_cases,
+)
 from verifiers.errors import DatasetError
 
 JSON = st.recursive(

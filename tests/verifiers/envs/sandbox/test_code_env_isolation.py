@@ -123,9 +123,9 @@ WORKER = "sandbox_guest.case_runner"
 async def test_no_program_passes_by_force(
     program: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ):
-    from verifiers.envs.code_tests import runner
+    from verifiers.envs import code_tests
 
-    monkeypatch.setattr(runner, "STARTUP_S", 3.0)
+    monkeypatch.setattr(code_tests, "STARTUP_S", 3.0)
     async with made([{"input": "", "output": "RIGHT"}] * 2) as env:
         [output] = await run(env, ScriptedClient([block(program)]), state_columns=["test_report"])
     outcomes = output["test_report"]["outcomes"]

@@ -60,15 +60,15 @@ async def test_a_broken_sandbox_masks_the_completion_instead_of_scoring_zero():
 async def test_an_interpreter_without_the_worker_is_given_its_source(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    from verifiers.envs.code_tests import runner
+    from verifiers.envs import code_tests
 
-    code = runner.worker_code
+    code = code_tests.worker_code
 
     def foreign(batch: bytes | None, *, as_source: bool = False) -> str:
         text = code(batch, as_source=as_source)
         return text if as_source else text.replace("sandbox_guest", "no_agent")
 
-    monkeypatch.setattr(runner, "worker_code", foreign)
+    monkeypatch.setattr(code_tests, "worker_code", foreign)
     async with made() as env:
         _, right = await played(env, RIGHT)
         _, wrong = await played(env, "n = int(input())\nprint(n + n)\n")
@@ -79,13 +79,13 @@ async def test_an_interpreter_without_the_worker_is_given_its_source(
 async def test_a_worker_that_fails_by_itself_is_trouble_of_the_machinery(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    from verifiers.envs.code_tests import runner
+    from verifiers.envs import code_tests
 
-    broken = runner.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
-    assert broken != runner.worker_source()
-    code = runner.worker_code
-    monkeypatch.setattr(runner, "worker_source", lambda: broken)
-    monkeypatch.setattr(runner, "worker_code", lambda batch, **_: code(batch, as_source=True))
+    broken = code_tests.worker_source().replace("os.mkdir(folder)", "os.mkdir('/no/such/folder')")
+    assert broken != code_tests.worker_source()
+    code = code_tests.worker_code
+    monkeypatch.setattr(code_tests, "worker_source", lambda: broken)
+    monkeypatch.setattr(code_tests, "worker_code", lambda batch, **_: code(batch, as_source=True))
     async with made() as env:
         output, verdicts = await played(env, RIGHT)
     assert (output["error"]["error"], verdicts) == ("SandboxError", [])

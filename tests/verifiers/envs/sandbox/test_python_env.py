@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import verifiers as vf
-from verifiers.envs.python_env import PythonEnv, response_of
-from verifiers.envs.python_packages import installed_modules, requirements
+from verifiers.envs.python_env import PythonEnv, installed_modules, requirements, response_of
 from verifiers.errors import ConfigError
 from verifiers.sandboxes import CellResult, SandboxDead
 from verifiers.testing import ScriptedClient, call, run

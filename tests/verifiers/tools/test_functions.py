@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 import verifiers as vf
-from verifiers.tools.schema import (
+from verifiers.tools.functions import (
     convert_func_to_oai_tool,
     convert_func_to_tool_def,
     is_valid_tool_content_parts,

@@ -2,20 +2,285 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import math
+import re
 import shlex
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import Logger
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
+from verifiers.decorators import cleanup
 from verifiers.envs.cli_agent_env import CliAgentEnv
-from verifiers.envs.harbor.mcp import HarborMCPHealthcheck, HarborMCPMixin
-from verifiers.envs.harbor.tasks import parse_reward, task_rows, time_limit_s
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
-from verifiers.errors import ConfigError, SandboxError
+from verifiers.envs.sandbox_mixin import SandboxSetupError
+from verifiers.errors import ConfigError, DatasetError, SandboxError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxDead, SandboxFileError, SandboxSpec
 from verifiers.state import State
+
+NETWORK_TRANSPORTS = frozenset({"sse", "http", "streamable-http"})
+_DEFAULT_PORTS = {"http": 80, "https": 443, "": 80}
+
+
+@dataclass(frozen=True)
+class HarborMCPHealthcheck:
+    """When a server counts as ready."""
+
+    command: str | None = None
+    """Run in the sandbox; code 0 means ready. None: somebody listens on the server's port."""
+    retries: int = 30
+    interval_sec: float = 2.0
+    start_period_sec: float = 0.0
+    """Wait so long before the first look."""
+    timeout_sec: float = 10.0
+    """Longest single look."""
+
+
+@dataclass(frozen=True)
+class HarborMCPServer:
+    """One entry of `[[environment.mcp_servers]]` in task.toml."""
+
+    name: str
+    transport: str
+    command: str | None = None
+    args: list[str] = field(default_factory=list)
+    url: str | None = None
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is reached over a port, and not started by the agent itself."""
+        return self.transport in NETWORK_TRANSPORTS
+
+
+def parse_mcp_servers(config: Mapping[str, Any]) -> list[HarborMCPServer]:
+    """The servers that a task.toml declares; entries without a name are left out.
+
+    Raises ConfigError, a ValueError, for a server that nobody could reach or start.
+    """
+    environment = config.get("environment")
+    entries = environment.get("mcp_servers") if isinstance(environment, Mapping) else None
+    servers: list[HarborMCPServer] = []
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, Mapping) or not entry.get("name"):
+            continue
+        name = str(entry["name"])
+        transport = str(entry.get("transport") or "sse")
+        needed = "url" if transport in NETWORK_TRANSPORTS else "command"
+        if transport in {*NETWORK_TRANSPORTS, "stdio"} and not entry.get(needed):
+            raise ConfigError(
+                f"MCP server {name!r}: {needed!r} is required for transport {transport!r}"
+            )
+        args = entry.get("args") or []
+        if not isinstance(args, list):
+            raise ConfigError(f"MCP server {name!r}: 'args' must be a list, got {args!r}")
+        servers.append(
+            HarborMCPServer(
+                name,
+                transport,
+                command=entry.get("command"),
+                args=[str(argument) for argument in args],
+                url=entry.get("url"),
+            )
+        )
+    return servers
+
+
+def mcp_url_port(server: HarborMCPServer) -> int | None:
+    """The port of a server's URL, or that of its scheme; None for a server without. Raises ValueError above 65535."""
+    if not server.url:
+        return None
+    parts = urlsplit(server.url)
+    return parts.port if parts.port is not None else _DEFAULT_PORTS.get(parts.scheme)
+
+
+def mcp_agent_url(server: HarborMCPServer) -> str | None:
+    """A server's URL as the agent reaches it: the same on 127.0.0.1, since it runs in the agent's sandbox."""
+    if not server.url:
+        return None
+    parts = urlsplit(server.url)
+    port = mcp_url_port(server)
+    user, at, _ = parts.netloc.rpartition("@")
+    netloc = f"{user}{at}127.0.0.1" + ("" if port is None else f":{port}")
+    return urlunsplit(parts._replace(netloc=netloc))
+
+
+class HarborMCPMixin:
+    """Starts and stops the servers that tasks declare."""
+
+    mcp_launch_commands: dict[str, str]
+    """Name of a server → command that starts it. Servers without one are not started."""
+    mcp_healthcheck: HarborMCPHealthcheck
+    sandbox_client: Any
+    logger: Logger
+
+    async def mcp_launch_command(self, server: HarborMCPServer, state: State) -> str | None:
+        """The shell line that starts a server; None leaves it to somebody else."""
+        return self.mcp_launch_commands.get(server.name)
+
+    async def mcp_agent_env_vars(self, config: dict[str, Any], state: State) -> dict[str, str]:
+        """`HARBOR_MCP_<NAME>_URL` for each server that is reached over a port."""
+        urls = {s.name: mcp_agent_url(s) for s in parse_mcp_servers(config) if s.is_network}
+        return {
+            f"HARBOR_MCP_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_URL": url
+            for name, url in urls.items()
+            if url
+        }
+
+    async def start_mcp_servers(
+        self, sandbox_id: str, config: dict[str, Any], state: State
+    ) -> None:
+        """Start what is declared and has a command, one after the other, and wait until each is ready.
+
+        Raises SandboxSetupError, with what the server had printed.
+        """
+        state["harbor_mcp_jobs"] = {}
+        servers = parse_mcp_servers(config)
+        await self._name_hosts(sandbox_id, servers)
+        for server in servers:
+            command = await call_hook(self.mcp_launch_command, server, state)
+            if command is None:
+                continue
+            job = await self.sandbox_client.start_background_job(sandbox_id, command)
+            state["harbor_mcp_jobs"][server.name] = job
+            if (port := mcp_url_port(server)) is not None:
+                await self._wait_for_mcp_server(sandbox_id, server.name, port, job)
+
+    @cleanup(priority=1)
+    async def stop_mcp_servers(self, state: State) -> None:
+        """Stop what was started for this rollout."""
+        jobs = state.pop("harbor_mcp_jobs", None) or {}
+        client, sandbox_id = self.sandbox_client, state.get("sandbox_id")
+        if isinstance(client, SandboxClient) and client.knows(sandbox_id):
+            for job in jobs.values():
+                await client.end_background_job(sandbox_id, job)
+
+    async def _wait_for_mcp_server(self, sandbox_id: str, name: str, port: int, job: Any) -> None:
+        check = self.mcp_healthcheck
+        command = check.command or self._default_mcp_health_cmd(port)
+        await asyncio.sleep(check.start_period_sec)
+        for attempt in range(max(1, check.retries)):
+            if attempt:
+                await asyncio.sleep(check.interval_sec)
+            status = await self.sandbox_client.get_background_job(sandbox_id, job)
+            if status.completed:
+                raise SandboxSetupError(
+                    f"MCP server {name!r} ended with code {status.exit_code} instead of serving: "
+                    f"{(status.stderr or status.stdout or '').strip()[-1000:]}"
+                )
+            looked = await self.sandbox_client.execute_command(
+                sandbox_id, command, timeout=check.timeout_sec
+            )
+            if looked.exit_code == 0:
+                return
+        raise SandboxSetupError(
+            f"MCP server {name!r} did not listen on port {port} after {check.retries} looks. Give it more with "
+            "mcp_healthcheck=HarborMCPHealthcheck(retries=…)."
+        )
+
+    async def _name_hosts(self, sandbox_id: str, servers: list[HarborMCPServer]) -> None:
+        """Lead the host names of task.toml to the sandbox itself, where its /etc/hosts can be written."""
+        urls = [urlsplit(server.url) for server in servers if server.is_network and server.url]
+        names = {parts.hostname for parts in urls if parts.hostname} - {"localhost", "127.0.0.1"}
+        for name in sorted(names):
+            line = shlex.quote(f"127.0.0.1 {name}")
+            done = await self.sandbox_client.execute_command(
+                sandbox_id, f"grep -qxF {line} /etc/hosts || echo {line} >> /etc/hosts"
+            )
+            if done.exit_code != 0:
+                self.logger.info("%s leads nowhere in the sandbox; 127.0.0.1 does", name)
+
+    @staticmethod
+    def _default_mcp_health_cmd(port: int) -> str:
+        """Code 0 if somebody listens on the port: what the kernel says, so that no server sees a stray connection."""
+        return (
+            f"awk '$4 == \"0A\" && $2 ~ /:{port:04X}$/ {{found = 1}} END {{exit !found}}' "
+            "/proc/net/tcp /proc/net/tcp6 2>/dev/null"
+        )
+
+
+logger = logging.getLogger(__name__)
+
+
+def task_rows(dataset_path: Path, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """One row a task, in the order of their names; folders that are no tasks are left out, with a warning.
+
+    Raises FileNotFoundError for a missing folder, DatasetError when a task cannot be read or none is left.
+    """
+    if not dataset_path.exists():
+        raise FileNotFoundError(f"Dataset path not found: {dataset_path}")
+    rows: list[dict[str, Any]] = []
+    for folder in sorted(path for path in dataset_path.iterdir() if path.is_dir()):
+        if names is not None and folder.name not in names:
+            continue
+        if not ((folder / "task.toml").is_file() and (folder / "instruction.md").is_file()):
+            logger.warning("Skipping %s: missing task.toml or instruction.md", folder.name)
+            continue
+        rows.append({"example_id": len(rows), **_row(folder)})
+    missing = sorted(set(names or ()) - {row["info"]["task_name"] for row in rows})
+    if not rows or missing:
+        wanted = f"; not there: {', '.join(missing)}" if missing else ""
+        raise DatasetError(f"No valid Harbor tasks found in {dataset_path}{wanted}.")
+    return rows
+
+
+def _row(folder: Path) -> dict[str, Any]:
+    try:
+        config = tomllib.loads((folder / "task.toml").read_text("utf-8"))
+        instruction = (folder / "instruction.md").read_text("utf-8").strip()
+    except ValueError as error:  # what tomllib and UTF-8 complain with
+        raise DatasetError(f"The task {folder} cannot be read: {error}") from error
+    environment = config.get("environment")
+    image = environment.get("docker_image") if isinstance(environment, dict) else None
+    return {
+        "prompt": [{"role": "user", "content": instruction}],
+        "info": {
+            "task_name": folder.name,
+            "task_dir": str(folder),
+            "docker_image": image,
+            "config": config,
+        },
+    }
+
+
+def time_limit_s(config: Any, section: str, default_s: float) -> float:
+    """`timeout_sec` of a section of task.toml."""
+    inner = (config or {}).get(section) or {}
+    limit_s = inner.get("timeout_sec")
+    return float(limit_s) if isinstance(limit_s, int | float) and limit_s > 0 else default_s
+
+
+def parse_reward(text: str) -> float | None:
+    """The reward in a `reward.txt` (a number) or `reward.json` (an object with `reward`); None if there is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            found = float(text)  # "1.", "+1", "1_0" and the like
+        except ValueError:
+            return None
+    if isinstance(found, dict):
+        found = found.get("reward")
+    if isinstance(found, str):
+        try:
+            found = float(found)
+        except ValueError:
+            return None
+    if not isinstance(found, int | float):
+        return None
+    try:
+        reward = float(found)
+    except OverflowError:
+        return None
+    return reward if math.isfinite(reward) else None
+
 
 TASK_DIR = "/task"
 REWARD_DIR = "/logs/verifier"

@@ -1,1 +1,0 @@
-"""Tasks in Harbor's format: `tasks` (the folders), `mcp` (servers that a task declares), `env` (the environment)."""
