@@ -19,8 +19,8 @@ from vf_cli.progress import LiveProgress, PlainProgress, Progress
 
 if TYPE_CHECKING:
     from verifiers.configs import EvalConfig
-    from verifiers.evaluation import RunOptions
-    from verifiers.evaluations.config_file import PlannedEvaluation
+    from verifiers.evaluate.config_file import PlannedEvaluation
+    from verifiers.evaluate.run import RunOptions
     from verifiers.loading import Loaded
     from verifiers.types import GenerateOutputs
 
@@ -153,8 +153,8 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
 
     With a configuration file, options that were given replace the file's values in every evaluation.
     """
-    from verifiers.evaluations.config_file import read_config_file
-    from verifiers.evaluations.settings import resolve, settings_of
+    from verifiers.evaluate.config_file import read_config_file
+    from verifiers.evaluate.settings import resolve, settings_of
     from verifiers.loading import evaluation_defaults
 
     heartbeat_url = None
@@ -217,7 +217,7 @@ def _run_one(
     one: Planned, choices: Choices, prices: Any, heartbeat_url: str | None
 ) -> report.Finished:
     from verifiers.errors import ConfigError
-    from verifiers.evaluation import (
+    from verifiers.evaluate.run import (
         RunOptions,
         environment_version,
         example_count,
@@ -274,7 +274,7 @@ def _run_one(
 
 
 def _confirm(config: EvalConfig, wanted: int, choices: Choices) -> None:
-    from verifiers.evaluations.settings import is_local
+    from verifiers.evaluate.settings import is_local
 
     url = config.client_config.api_base_url
     asks = (
@@ -304,7 +304,7 @@ async def _run(
     """The run itself with its display, its heartbeat, and Ctrl-C."""
     from verifiers.clients import close_all_clients
     from verifiers.clients.failures import NoSuchRoute
-    from verifiers.evaluation import run_evaluation
+    from verifiers.evaluate.run import run_evaluation
     from vf_cli.preflight import model_hint
 
     is_live = output.stderr().is_terminal and not (choices.disable_tui or config.disable_tui)

@@ -159,8 +159,8 @@ def _search(
     import asyncio
 
     from verifiers.clients.connect import api_key_of, close_all_clients
-    from verifiers.evaluation import prepare_environment
-    from verifiers.evaluations.settings import resolve, settings_of
+    from verifiers.evaluate.run import prepare_environment
+    from verifiers.evaluate.settings import resolve, settings_of
     from verifiers.prompt_search import SearchOptions, search_prompt
     from verifiers.runs.folders import prompt_search_folder
 

@@ -83,7 +83,7 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
         Error,
         MissingKeyError,
     )
-    from verifiers.runs.saved import RunNotFound
+    from verifiers.runs.store import RunNotFound
 
     while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
         error = error.exceptions[0]

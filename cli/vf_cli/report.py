@@ -147,7 +147,7 @@ _ADVICE = {
 
 def _types_of(name: str) -> list[str]:
     """The name of a type of error, then the names of its bases."""
-    from verifiers.runs.error_chain import vf_error_types
+    from verifiers.runs.v0 import vf_error_types
 
     for kind in vf_error_types():
         if kind.__name__ == name:
@@ -457,7 +457,7 @@ def as_json(finished: Finished) -> dict[str, Any]:
 
 def config_json(config: EvalConfig) -> dict[str, Any]:
     """A resolved evaluation as JSON values; it holds names of key variables, never keys, nor secret headers."""
-    from verifiers.runs.provenance import without_secrets
+    from verifiers.runs.description import without_secrets
 
     found = config.model_dump(mode="json")
     client = found["client_config"]

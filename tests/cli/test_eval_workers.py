@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from verifiers.evaluation import note_on_workers
+from verifiers.evaluate.run import note_on_workers
 
 
 def test_rollouts_run_in_other_processes_and_are_saved_as_ever(run, endpoint, make_environment):
@@ -47,8 +47,8 @@ def test_workers_take_as_many_rollouts_at_once_as_c_asks_for(
 
 
 def test_workers_that_slow_a_run_down_are_named(run, endpoint, make_environment, monkeypatch):
-    monkeypatch.setattr("verifiers.evaluation.MIN_NOTED_S", 0.0)
-    monkeypatch.setattr("verifiers.evaluation.BUSY_SHARE", 0.0)
+    monkeypatch.setattr("verifiers.evaluate.run.MIN_NOTED_S", 0.0)
+    monkeypatch.setattr("verifiers.evaluate.run.BUSY_SHARE", 0.0)
     environment = make_environment()
 
     there = run("eval", environment, "-b", endpoint.url, "-n", 2, "-r", 1, "--num-workers", 1)

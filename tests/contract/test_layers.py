@@ -15,7 +15,7 @@ LAYERS = {
     3: "parsers tasks clients tools sandboxes packages.manifest packages.library",
     4: "rubrics rollouts runs interception",
     5: "envs",
-    6: "loading packages serve sandbox_server training viewer hub testing evaluation evaluations prompt_search endpoint"
+    6: "loading packages serve sandbox_server training viewer hub testing evaluate prompt_search endpoint"
     " logs example_datasets",
     7: "utils scripts legacy __init__ sandboxes.server",
 }

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from verifiers.envs.options import GenerateOptions
-from verifiers.runs.description import RunDescription
+from verifiers.runs.description import RunDescription, endpoint_url, get_version_info, provenance
 from verifiers.runs.folders import is_run_folder, new_run_folder
-from verifiers.runs.provenance import endpoint_url, provenance
+from verifiers.runs.output import StateColumns
 from verifiers.runs.resume import (
     ResumePlan,
     failed_by_infrastructure,
@@ -19,10 +19,8 @@ from verifiers.runs.resume import (
     validate_resume_metadata,
 )
 from verifiers.runs.run_tokens import RunTokens
-from verifiers.runs.state_columns import StateColumns
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
-from verifiers.runs.versions import get_version_info
 from verifiers.saved_errors import error_info
 from verifiers.state import State
 from verifiers.tasks import Row, input_key

@@ -29,9 +29,9 @@ from verifiers.hub.wire import (
 )
 from verifiers.packages.install import is_hub_env, parse_hub_id
 from verifiers.runs.description import RunDescription
-from verifiers.runs.encoding import encode_line
 from verifiers.runs.folders import RESULTS_FILE, is_run_folder
-from verifiers.runs.saved import DamagedLine, iterate_outputs, load_metadata
+from verifiers.runs.output import encode_line
+from verifiers.runs.store import DamagedLine, iterate_outputs, load_metadata
 from verifiers.runs.summary import RunningSummary
 from verifiers.saved_errors import is_void, without_traceback
 

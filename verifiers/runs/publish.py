@@ -7,8 +7,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from verifiers.runs.encoding import encode_line, jsonable
 from verifiers.runs.folders import METADATA_FILE
+from verifiers.runs.output import encode_line, jsonable
 from verifiers.types import GenerateOutputs
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from verifiers.configs import OnChanged
 from verifiers.errors import RETRYABLE, ConfigError
-from verifiers.runs.encoding import jsonable
-from verifiers.runs.saved import load_metadata
+from verifiers.runs.output import jsonable
+from verifiers.runs.store import load_metadata
 from verifiers.saved_errors import LATE_NAMES, saved_types, type_names
 from verifiers.tasks import input_key
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verifiers.runs.saved import iterate_outputs, load_metadata
+from verifiers.runs.store import iterate_outputs, load_metadata
 from verifiers.tokens import TokensInvalid, stored_steps
 from verifiers.tokens.token_file import TOKENS_FILE, TokenFile
 from verifiers.types import RolloutOutput

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from verifiers.errors import ConfigError
-from verifiers.runs.encoding import jsonable, safe_repr
+from verifiers.runs.output import jsonable, safe_repr
 
 try:
     import msgpack

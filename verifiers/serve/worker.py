@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from verifiers.clients import close_all_clients, resolve_client
 from verifiers.concurrency import EventLoopLagMonitor
 from verifiers.errors import ConfigError
-from verifiers.evaluation import apply_extra_kwargs
+from verifiers.evaluate.run import apply_extra_kwargs
 from verifiers.loading import load
 from verifiers.logs import setup_logging
 from verifiers.rollouts.limits import RolloutLimits, run_limits

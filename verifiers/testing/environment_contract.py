@@ -15,8 +15,7 @@ from verifiers.envs.generation import run_sync, score
 from verifiers.errors import AuthorError, EndpointUnavailable, Error
 from verifiers.messages import normalize_messages
 from verifiers.rollouts.limits import RolloutLimits, run_limits
-from verifiers.runs.encoding import decode_line, encode_line, is_jsonable
-from verifiers.runs.output import output_from_state
+from verifiers.runs.output import decode_line, encode_line, is_jsonable, output_from_state
 from verifiers.state import State
 from verifiers.tasks import Row, input_key
 from verifiers.testing.scripted_client import Reply, ScriptedClient, call

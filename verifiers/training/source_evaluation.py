@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from verifiers.runs.encoding import decode_line, encode_line, jsonable
-from verifiers.runs.output import output_from_state
+from verifiers.runs.output import decode_line, encode_line, jsonable, output_from_state
 from verifiers.saved_errors import is_void
 from verifiers.state import State
 from verifiers.training.dispatch_events import EvaluationEnd

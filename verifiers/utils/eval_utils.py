@@ -2,14 +2,14 @@
 
 import sys
 
-from verifiers.evaluation import run_evaluation as run_evaluation
-from verifiers.evaluation import run_evaluations as run_evaluations
-from verifiers.evaluations.config_file import load_toml_config as load_toml_config
-from verifiers.evaluations.registry import load_endpoints as load_endpoints
-from verifiers.evaluations.registry import registry_file as resolve_endpoints_file
-from verifiers.evaluations.text import results_text
+from verifiers.evaluate.config_file import load_toml_config as load_toml_config
+from verifiers.evaluate.registry import load_endpoints as load_endpoints
+from verifiers.evaluate.registry import registry_file as resolve_endpoints_file
+from verifiers.evaluate.run import run_evaluation as run_evaluation
+from verifiers.evaluate.run import run_evaluations as run_evaluations
 from verifiers.runs.publish import get_hf_hub_dataset_name as get_hf_hub_dataset_name
 from verifiers.runs.publish import make_dataset as make_dataset
+from verifiers.runs.v0 import results_text
 from verifiers.types import GenerateOutputs
 
 __all__ = [

@@ -105,7 +105,7 @@ def push(
     """
     from verifiers.errors import Error
     from verifiers.hub.evaluations import RunPush, saved_runs_here
-    from verifiers.runs.saved import RunNotFound
+    from verifiers.runs.store import RunNotFound
 
     options = RunPush(env, name, run_id, evaluation, public)
     if config_path is not None:

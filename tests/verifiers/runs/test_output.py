@@ -4,8 +4,12 @@ import time
 import pytest
 
 from verifiers.errors import ModelError, ToolCallError
-from verifiers.runs.encoding import encode_line
-from verifiers.runs.output import context_tokens, output_from_state, outputs_from_states
+from verifiers.runs.output import (
+    context_tokens,
+    encode_line,
+    output_from_state,
+    outputs_from_states,
+)
 from verifiers.state import State
 from verifiers.timing import StateUsageTracker
 from verifiers.types import AssistantMessage, UserMessage

@@ -11,8 +11,7 @@ from verifiers.runs.resume import (
     plan,
     validate_resume_metadata,
 )
-from verifiers.runs.saved import RunNotFound
-from verifiers.runs.store import RunStore, save_metadata
+from verifiers.runs.store import RunNotFound, RunStore, save_metadata
 from verifiers.tasks import input_key
 
 

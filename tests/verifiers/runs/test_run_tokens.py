@@ -13,7 +13,7 @@ import pytest
 
 import verifiers as vf
 from verifiers.runs.run_tokens import RunTokens, outputs_with_tokens, token_key
-from verifiers.runs.saved import load_outputs
+from verifiers.runs.store import load_outputs
 from verifiers.testing import Reply, ScriptedClient
 from verifiers.tokens.token_file import INDEX_FILE, TOKENS_FILE, TokenFile, TokenFileError
 from verifiers.training.samples import samples_of

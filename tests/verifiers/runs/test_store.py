@@ -15,18 +15,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.runs.encoding import encode_line
-from verifiers.runs.lock import RunLocked
-from verifiers.runs.saved import (
+from verifiers.runs.folders import RunLocked
+from verifiers.runs.output import encode_line
+from verifiers.runs.store import (
     FORMAT_VERSION,
     RunDamaged,
     RunNotFound,
+    RunStore,
     RunStoreError,
     iterate_outputs,
     load_metadata,
     load_outputs,
+    save_metadata,
+    save_new_outputs,
+    save_outputs,
 )
-from verifiers.runs.store import RunStore, save_metadata, save_new_outputs, save_outputs
 
 METADATA = {"env_id": "e", "model": "m", "num_examples": 2, "rollouts_per_example": 1}
 
@@ -292,7 +295,7 @@ def test_reading_is_a_stream(tmp_path):
 
 FULL_DISK = """
     import asyncio, resource, signal, sys
-    from verifiers.runs.saved import RunStoreError
+    from verifiers.runs.store import RunStoreError
     from verifiers.runs.store import RunStore
 
     async def main():

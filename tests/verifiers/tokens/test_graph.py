@@ -9,7 +9,7 @@ from conversations import conversations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.runs.encoding import decode_line, encode_line
+from verifiers.runs.output import decode_line, encode_line
 from verifiers.tokens import TokenGraph, TokensInvalid, graph_of
 from verifiers.types import ResponseTokens
 

@@ -16,7 +16,7 @@ from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.endpoint.tokenizer import VOCAB_SIZE
 from verifiers.errors import ConfigError
-from verifiers.evaluations.settings import readable_problems
+from verifiers.evaluate.settings import readable_problems
 from verifiers.training.losses import LOSSES
 from verifiers.training.source_config import SourceConfig
 

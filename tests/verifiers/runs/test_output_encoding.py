@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verifiers.runs.encoding import decode_line, encode_document, encode_line, is_jsonable, jsonable
+from verifiers.runs.output import decode_line, encode_document, encode_line, is_jsonable, jsonable
 from verifiers.state import State
 from verifiers.types import AssistantMessage
 

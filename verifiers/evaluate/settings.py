@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from verifiers.clients.connect import PROVIDERS, is_private
 from verifiers.configs import ClientConfig, ClientType, Config, EvalConfig, OnChanged
 from verifiers.errors import ConfigError
-from verifiers.evaluations.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
+from verifiers.evaluate.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
 from verifiers.types import Endpoint
 
 DEFAULT_MODEL = "openai/gpt-4.1-mini"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import ConfigError
-from verifiers.evaluations.config_file import load_toml_config, read_config_file
-from verifiers.evaluations.settings import resolve
+from verifiers.evaluate.config_file import load_toml_config, read_config_file
+from verifiers.evaluate.settings import resolve
 
 
 def evaluations(text: str, overrides: dict | None = None) -> list[dict]:

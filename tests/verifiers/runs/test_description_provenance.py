@@ -7,18 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from verifiers.configs import ClientConfig
-from verifiers.runs.provenance import (
+from verifiers.runs.description import (
     canonical_sha256,
     dataset,
     endpoint_url,
     environment,
-    provenance,
-    record_sha256,
-    tree_sha256,
-    without_credentials,
-    without_secrets,
-)
-from verifiers.runs.versions import (
     get_commit_for_path,
     get_env_commit,
     get_env_version,
@@ -26,6 +19,11 @@ from verifiers.runs.versions import (
     get_version_info,
     get_vf_version,
     module_name,
+    provenance,
+    record_sha256,
+    tree_sha256,
+    without_credentials,
+    without_secrets,
 )
 from verifiers.types import Tool
 
@@ -139,7 +137,7 @@ def test_the_source_hash_sees_content_and_names_but_no_build_products(tmp_path):
 
 
 def test_a_folder_with_too_many_files_is_not_hashed(tmp_path, monkeypatch):
-    monkeypatch.setattr("verifiers.runs.provenance.MAX_TREE_FILES", 2)
+    monkeypatch.setattr("verifiers.runs.description.MAX_TREE_FILES", 2)
     for name in "abc":
         (tmp_path / name).write_text("")
     assert tree_sha256(tmp_path) is None

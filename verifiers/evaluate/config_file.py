@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.errors import ConfigError
-from verifiers.evaluations.settings import EvalSettings, settings_of
+from verifiers.evaluate.settings import EvalSettings, settings_of
 
 SWEPT_TABLES = ("env_args", "args")
 """Tables whose keys can be swept one by one, under `[ablation.sweep.env_args]`."""

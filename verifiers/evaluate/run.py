@@ -18,9 +18,9 @@ from verifiers.configs import EvalConfig, EvalRunConfig
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
 from verifiers.loading import Loaded, load
+from verifiers.runs.description import get_env_version
 from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
-from verifiers.runs.saved import RunNotFound
-from verifiers.runs.versions import get_env_version
+from verifiers.runs.store import RunNotFound
 from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, StartCallback
 
 if TYPE_CHECKING:

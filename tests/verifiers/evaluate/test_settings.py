@@ -6,8 +6,8 @@ import pytest
 
 from verifiers.clients.connect import PROVIDERS
 from verifiers.errors import ConfigError
-from verifiers.evaluations.registry import load_endpoints
-from verifiers.evaluations.settings import is_local, resolve, settings_of
+from verifiers.evaluate.registry import load_endpoints
+from verifiers.evaluate.settings import is_local, resolve, settings_of
 
 REGISTRY = """
 [[endpoint]]

@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from verifiers.runs.state_columns import StateColumns
+from verifiers.runs.output import StateColumns
 
 
 @pytest.fixture
 def said(caplog):
-    caplog.set_level(logging.WARNING, "verifiers.runs.state_columns")
+    caplog.set_level(logging.WARNING, "verifiers.runs.output")
     return lambda: [record.getMessage() for record in caplog.records]
 
 

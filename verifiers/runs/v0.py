@@ -1,0 +1,449 @@
+"""Names that only callers of v0 use: `GenerateOutputsBuilder`, running metrics, error chains, the text of a run.
+
+The library itself uses `RunDescription`, `summary.RunningSummary`, `errors.error_chain` and `saved_errors.error_info`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypedDict, runtime_checkable
+
+from verifiers.errors import Error, error_chain
+from verifiers.messages import content_text, messages_to_printable, printable_text
+from verifiers.runs.description import RunDescription, endpoint_url, get_version_info
+from verifiers.runs.output import jsonable
+from verifiers.runs.statistics import pass_all_k, pass_at_k, powers_of_two
+from verifiers.runs.summary import RunningSummary, summarize
+from verifiers.saved_errors import error_info, is_void
+from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs, Tool
+
+
+class GenerateOutputsBuilder:
+    """Collects the rollouts of a run, and gives outputs and metadata at any time."""
+
+    def __init__(
+        self,
+        env_id: str,
+        env_args: dict[str, Any],
+        model: str,
+        client: Any,
+        num_examples: int,
+        rollouts_per_example: int,
+        state_columns: list[str] | None,
+        sampling_args: SamplingArgs,
+        results_path: Path | None,
+        pass_threshold: float = 0.5,
+    ) -> None:
+        self.description = RunDescription(
+            env_id=env_id,
+            model=model,
+            num_examples=num_examples,
+            rollouts_per_example=rollouts_per_example,
+            env_args=env_args,
+            base_url=self.compute_base_url(client),
+            sampling_args=sampling_args,
+            state_columns=state_columns or (),
+            path_to_save=results_path,
+            pass_threshold=pass_threshold,
+            version_info=get_version_info(env_id),
+        )
+        self.outputs: list[RolloutOutput] = []
+        self.summary = RunningSummary(pass_threshold)
+        self.start_time = time.time()
+
+    def format_base_url(self, url: str) -> str:
+        """The URL as text."""
+        return str(url)
+
+    def compute_base_url(self, client: Any) -> str:
+        """Where the client's requests go; see `provenance.endpoint_url`."""
+        return endpoint_url(client)
+
+    def tools_key(self, tools: list[Tool] | None) -> str:
+        """Text that is equal for equal tools."""
+        return "" if not tools else str(jsonable(tools))
+
+    def add_outputs(self, new_outputs: list[RolloutOutput]) -> None:
+        """Add finished rollouts."""
+        self.outputs += new_outputs
+        self.summary.add(new_outputs)
+
+    def build_metadata(self) -> GenerateMetadata:
+        """The metadata so far."""
+        elapsed_s = time.time() - self.start_time
+        return self.description.metadata(
+            self.summary.summary(), time_s=elapsed_s, tools=self.summary.tools
+        )
+
+    def build_outputs(self, sort_by_example_id: bool = False) -> list[RolloutOutput]:
+        """The rollouts in the order they were added, or by example."""
+        if sort_by_example_id:
+            return sorted(self.outputs, key=lambda output: output["example_id"])
+        return self.outputs
+
+    def build(self, sort_by_example_id: bool = False) -> GenerateOutputs:
+        """Outputs and metadata together."""
+        return GenerateOutputs(
+            outputs=self.build_outputs(sort_by_example_id), metadata=self.build_metadata()
+        )
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """A number, or several, that grow with every finished rollout."""
+
+    def add_output(self, output: RolloutOutput) -> None:
+        """Count one rollout."""
+        ...
+
+    def add_outputs(self, outputs: list[RolloutOutput]) -> None:
+        """Count several."""
+        ...
+
+    def compute(self) -> Any:
+        """The value so far."""
+        ...
+
+    def reset(self) -> None:
+        """Forget everything."""
+        ...
+
+
+class _Adding:
+    """`add_outputs` in terms of `add_output`."""
+
+    def add_output(self, output: RolloutOutput) -> None:
+        """Count one rollout."""
+        raise NotImplementedError
+
+    def add_outputs(self, outputs: Iterable[RolloutOutput]) -> None:
+        """Count several rollouts."""
+        for output in outputs:
+            self.add_output(output)
+
+
+class MeanMetric(_Adding, ABC):
+    """The mean of one number of every rollout that has it; 0.0 when none has."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    @abstractmethod
+    def extract(self, output: RolloutOutput) -> float | None:
+        """The number of a rollout, or None to leave it out."""
+
+    def add_output(self, output: RolloutOutput) -> None:
+        """Count one rollout."""
+        value = self.extract(output)
+        if value is not None:
+            self._sum += value
+            self._count += 1
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sum, self._count = 0.0, 0
+
+    def compute(self) -> float:
+        """The mean so far."""
+        return self._sum / self._count if self._count else 0.0
+
+    @property
+    def count(self) -> int:
+        """Rollouts that had the number."""
+        return self._count
+
+
+class RewardMetric(MeanMetric):
+    """Mean reward; a missing reward, and that of a rollout that crashed, counts 0.0."""
+
+    def extract(self, output: RolloutOutput) -> float:
+        """The reward."""
+        return 0.0 if is_void(output) else output.get("reward") or 0.0
+
+
+class ErrorRateMetric(MeanMetric):
+    """Share of rollouts that ended in an error."""
+
+    def extract(self, output: RolloutOutput) -> float:
+        """1.0 for a failed rollout."""
+        return 0.0 if output.get("error") is None else 1.0
+
+
+class TokenUsageKeyMetric(MeanMetric):
+    """Mean of one entry of `token_usage`."""
+
+    _key: ClassVar[str] = ""
+
+    def extract(self, output: RolloutOutput) -> float | None:
+        """The entry, if the rollout reports it."""
+        return (output.get("token_usage") or {}).get(self._key)
+
+
+class InputTokensMetric(TokenUsageKeyMetric):
+    """Mean tokens sent."""
+
+    _key = "input_tokens"
+
+
+class OutputTokensMetric(TokenUsageKeyMetric):
+    """Mean tokens written by the model."""
+
+    _key = "output_tokens"
+
+
+class FinalInputTokensMetric(TokenUsageKeyMetric):
+    """Mean tokens of the last context that the model did not write."""
+
+    _key = "final_input_tokens"
+
+
+class FinalOutputTokensMetric(TokenUsageKeyMetric):
+    """Mean tokens of the last context that the model wrote."""
+
+    _key = "final_output_tokens"
+
+
+class EnvMetrics(_Adding):
+    """Mean of every metric, over the rollouts that have it."""
+
+    def __init__(self) -> None:
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: defaultdict[str, int] = defaultdict(int)
+
+    def add_output(self, output: RolloutOutput) -> None:
+        """Count one rollout."""
+        for name, value in (output.get("metrics") or {}).items():
+            if value is not None:
+                self._sums[name] += value
+                self._counts[name] += 1
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._sums.clear()
+        self._counts.clear()
+
+    def compute(self) -> dict[str, float]:
+        """Name → mean so far."""
+        return {name: self._sums[name] / count for name, count in self._counts.items()}
+
+
+class PassAtKMetric(_Adding):
+    """pass@k and pass^k for k = 1, 2, 4 …, over examples that have all their rollouts; nothing for one rollout each."""
+
+    def __init__(self, rollouts_per_example: int, threshold: float = 0.5) -> None:
+        self.rollouts_per_example = rollouts_per_example
+        self.threshold = threshold
+        self._counts: defaultdict[Any, int] = defaultdict(int)
+        self._passes: defaultdict[Any, int] = defaultdict(int)
+
+    def add_output(self, output: RolloutOutput) -> None:
+        """Count one rollout."""
+        example = output.get("example_id")
+        self._counts[example] += 1
+        passes = (output.get("reward") or 0.0) >= self.threshold
+        self._passes[example] += passes and not is_void(output)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._counts.clear()
+        self._passes.clear()
+
+    def compute(self) -> tuple[dict[str, float], dict[str, float]]:
+        """(k → pass@k, k → pass^k), k as text."""
+        complete = [
+            (count, self._passes[example])
+            for example, count in self._counts.items()
+            if count >= self.rollouts_per_example
+        ]
+        if self.rollouts_per_example < 2 or not complete:
+            return {}, {}
+        ks = powers_of_two(self.rollouts_per_example)
+        return (
+            {str(k): sum(pass_at_k(n, c, k) for n, c in complete) / len(complete) for k in ks},
+            {str(k): sum(pass_all_k(n, c, k) for n, c in complete) / len(complete) for k in ks},
+        )
+
+
+class ErrorData(TypedDict):
+    """What 0.3 saved of an error."""
+
+    error: str
+    message: str
+    error_chain_repr: str
+    error_chain_str: str
+
+
+def get_error_chain(
+    error: BaseException | None, parent_type: type[BaseException] | None = None
+) -> list[BaseException]:
+    """The error and its causes, outermost first; up to the first that is no `parent_type`, if one is given."""
+    chain = error_chain(error)
+    if parent_type is None:
+        return chain
+    return list(takewhile(lambda link: isinstance(link, parent_type), chain))
+
+
+def get_vf_error_chain(error: BaseException) -> list[Error]:
+    """The error and its causes as long as they are this library's."""
+    return list(takewhile(lambda link: isinstance(link, Error), error_chain(error)))  # type: ignore[arg-type]  # checked
+
+
+class ErrorChain:
+    """An error with its causes; equal when the types are; `SomeError in chain` asks for a type in it."""
+
+    def __init__(
+        self,
+        error: BaseException,
+        build_error_chain: Callable[[BaseException], list[BaseException]] = get_error_chain,
+    ) -> None:
+        self.root_error = error
+        self.chain = build_error_chain(error)
+
+    def _types(self) -> tuple[type[BaseException], ...]:
+        return tuple(type(link) for link in self.chain)
+
+    def __contains__(self, error_type: type[BaseException]) -> bool:
+        return any(issubclass(kind, error_type) for kind in self._types())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ErrorChain) and self._types() == other._types()
+
+    def __hash__(self) -> int:
+        return hash(self._types())
+
+    def __str__(self) -> str:
+        return " -> ".join(kind.__name__ for kind in self._types())
+
+    def __repr__(self) -> str:
+        return " -> ".join(map(repr, self.chain))
+
+
+def error_data(error: BaseException) -> ErrorData:
+    """What is saved of an error, with its own message apart."""
+    saved = error_info(error)
+    return {
+        "error": saved["error"],
+        "message": str(error),
+        "error_chain_repr": saved["error_chain_repr"],
+        "error_chain_str": saved["error_chain_str"],
+    }
+
+
+def is_error_data(value: object) -> bool:
+    """Whether the value has every field of `ErrorData` as text."""
+    return isinstance(value, Mapping) and all(
+        isinstance(value.get(name), str) for name in ErrorData.__annotations__
+    )
+
+
+def validate_error_data(value: object) -> ErrorData:
+    """The value, or TypeError when it is no `ErrorData`."""
+    if not is_error_data(value):
+        raise TypeError(
+            f"Saved errors have the text fields {[*ErrorData.__annotations__]}; got {value!r:.200}."
+        )
+    return value  # type: ignore[return-value]  # just checked
+
+
+def error_type_name(error: object) -> str | None:
+    """The type's name of an error or of a saved one; None for anything else."""
+    if isinstance(error, BaseException):
+        return type(error).__name__
+    name = error.get("error") if isinstance(error, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def vf_error_types() -> tuple[type[Error], ...]:
+    """Every error type of this library that is loaded, subclasses before their bases."""
+    return tuple(dict.fromkeys(_bottom_up(Error)))
+
+
+def _bottom_up(kind: type[Error]) -> Iterator[type[Error]]:
+    for subclass in kind.__subclasses__():
+        yield from _bottom_up(subclass)
+    yield kind
+
+
+def error_info_to_exception(
+    error: Mapping[str, Any], error_types: tuple[type[Exception], ...]
+) -> Exception | None:
+    """A saved error as an exception of the first given type that it, or one of its causes, was; else None."""
+    names = _chain_names(error)
+    for kind in error_types:
+        if names & {loaded.__name__ for loaded in _tree(kind)}:
+            return kind(error.get("error_chain_repr") or error.get("error"))
+    return None
+
+
+error_data_to_exception = error_info_to_exception
+
+
+def error_from_data(error: Mapping[str, Any]) -> Error:
+    """A saved error as the most special of this library's types that it was."""
+    text = error.get("error_chain_repr") or error.get("error")
+    for kind in vf_error_types():
+        if kind.__name__ == error.get("error"):
+            return kind(text)
+    return Error(text)
+
+
+def _chain_names(error: Mapping[str, Any]) -> set[str]:
+    links = str(error.get("error_chain_str") or "").split(" -> ")
+    return {str(error.get("error"))} | {link.partition(":")[0].strip() for link in links}
+
+
+def _tree(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    yield kind
+    for subclass in kind.__subclasses__():
+        yield from _tree(subclass)
+
+
+def results_text(results: GenerateOutputs, num_samples: int = 1) -> str:
+    """Settings, up to `num_samples` rollouts, then rewards, pass@k and metrics with their standard errors."""
+    results = GenerateOutputs.of(results)
+    outputs, metadata = results.outputs, results.get("metadata") or {}
+    summary = summarize(outputs, metadata.get("pass_threshold", 0.5))
+    lines = ["--- Evaluation ---"]
+    for label, key in (("Environment", "env_id"), ("Model", "model"), ("Endpoint", "base_url")):
+        lines.append(f"{label}: {metadata.get(key, '')}")
+    lines += [
+        f"Examples: {summary.examples}",
+        f"Rollouts per example: {summary.rollouts_per_example}",
+    ]
+    for output in outputs[: max(0, num_samples)]:
+        lines.append(f"--- Example {output.get('example_id')}, reward {output.get('reward')} ---")
+        for message in messages_to_printable(
+            [*_list(output.get("prompt")), *_list(output.get("completion"))]
+        ):
+            lines.append(
+                f"{message.get('role')}: {printable_text(content_text(message.get('content')))}"
+            )
+    lines.append("--- All ---")
+    reward = summary.reward
+    lines.append(f"reward: mean {reward.mean:.3f}, standard error {reward.stderr:.3f}")
+    for label, values in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_all_k)):
+        if values:
+            lines.append(
+                f"{label}: "
+                + ", ".join(f"{k}={estimate.mean:.3f}" for k, estimate in values.items())
+            )
+    for name, metric in summary.metrics.items():
+        lines.append(f"{name}: mean {metric.estimate.mean:.3f}, deviation {metric.deviation:.3f}")
+    lines.append(
+        f"errors: {summary.error_count} of {summary.rollouts}, truncated: {summary.truncated}"
+    )
+    for name, errors in summary.errors.items():
+        lines.append(f"  {name}: {errors.count}")
+    return "\n".join(lines) + "\n"
+
+
+def _list(messages: object) -> list[object]:
+    if isinstance(messages, str):
+        return [{"role": "text", "content": messages}]
+    return list(messages) if isinstance(messages, list) else []
