@@ -19,15 +19,15 @@ from hub_server.environments.routes import router as environments
 from hub_server.errors import HubError
 from hub_server.evaluations.routes import router as evaluations
 from hub_server.hub import Hub
-from hub_server.index.answers import Application, ReadyFirst
 from hub_server.index.routes import router as index
+from hub_server.index.sending import Application, ReadyFirst
+from hub_server.logins.pages import router as web
 from hub_server.logins.routes import router as logins
 from hub_server.migrations import check_current
 from hub_server.operations.routes import router as operations
 from hub_server.publishing.routes import router as publishing
 from hub_server.secrets.routes import router as secrets
 from hub_server.settings import Settings, settings_from_environment
-from hub_server.web.routes import router as web
 
 # Fixed words before owner names: `/{owner}/simple/` must not take `/api/...`. Apart from that what is asked for
 # often comes first, because a request tries one route after the other.

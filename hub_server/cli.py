@@ -14,11 +14,8 @@ import typer
 
 from hub_server.accounts.authorisation import Action
 from hub_server.errors import HubError, NotFound, SettingsError, Unavailable
-from hub_server.exits import leave
-from hub_server.logs import configure_logging
-from hub_server.moments import utc_now
-from hub_server.preparation import is_prepared
 from hub_server.private_files import keep_private, make_folder, tighten
+from hub_server.process import configure_logging, is_prepared, leave, utc_now
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
 if TYPE_CHECKING:

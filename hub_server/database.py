@@ -23,11 +23,10 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
 from hub_server.errors import BadRequest, Unavailable
-from hub_server.group_commit import GroupWriter
-from hub_server.moments import iso as iso
-from hub_server.moments import utc_now as utc_now
 from hub_server.private_files import touch
-from hub_server.sqlite_cursor import BUSY_TIMEOUT_S, InlineConnection, OneHopConnection
+from hub_server.process import iso as iso
+from hub_server.process import utc_now as utc_now
+from hub_server.sqlite import BUSY_TIMEOUT_S, GroupWriter, InlineConnection, OneHopConnection
 
 CHANGED_OWNERS = "changed_owners"
 """Key of a session's `info`: the owners whose pages its transaction changes."""

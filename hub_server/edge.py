@@ -13,7 +13,7 @@ import orjson
 from hub_server.database import iso, utc_now
 from hub_server.errors import HubError, TooManyRequests
 from hub_server.hub import Hub
-from hub_server.index.answers import Application, Message, Receive, Scope, Send
+from hub_server.index.sending import Application, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 

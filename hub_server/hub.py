@@ -19,7 +19,7 @@ from hub_server.evaluations.samples import BatchTurns, purge
 from hub_server.index.cache import PageCache
 from hub_server.index.pinned import PinnedWheels
 from hub_server.limits import CallerLimits, LoginLimits
-from hub_server.operations.metrics import Metrics
+from hub_server.operations.service import Metrics
 from hub_server.publishing.service import Publisher
 from hub_server.secrets.cipher import open_cipher
 from hub_server.settings import Settings

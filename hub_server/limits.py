@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hub_server.accounts import tokens
+from hub_server.accounts import credentials
 from hub_server.accounts.credentials import token_from_header
 from hub_server.environments.models import Environment
 from hub_server.errors import TooLarge, TooManyRequests, Unauthorized
@@ -79,7 +79,7 @@ class CallerLimits:
         """From now on this token is a caller of its own."""
         if len(self._token_ids) >= MAX_KEYS:
             self._token_ids = dict(list(self._token_ids.items())[MAX_KEYS // 2 :])
-        self._token_ids[tokens.fingerprint(token)] = token_id
+        self._token_ids[credentials.fingerprint(token)] = token_id
 
     def take(self, header: str | None, address: str) -> int:
         """Use one request of the caller's share; how many are left. Raises TooManyRequests."""
@@ -87,7 +87,7 @@ class CallerLimits:
             token = token_from_header(header)
         except Unauthorized:
             token = None
-        token_id = self._token_ids.get(tokens.fingerprint(token)) if token else None
+        token_id = self._token_ids.get(credentials.fingerprint(token)) if token else None
         key = f"token {token_id}" if token_id else f"address {network_of(address)}"
         return self._limiter.take(key)
 

@@ -7,9 +7,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from hub_server.exits import leave, leave_at_exit
-from hub_server.logs import configure_logging
 from hub_server.private_files import keep_private
+from hub_server.process import configure_logging, leave, leave_at_exit
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
 

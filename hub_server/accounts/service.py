@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hub_server.accounts import passwords, tokens
+from hub_server.accounts import credentials
 from hub_server.accounts.authorisation import (
     EVERYTHING,
     Action,
@@ -65,9 +65,11 @@ _BY_FINGERPRINT = (
 async def authenticate(session: AsyncSession, token: str) -> Principal:
     """The caller behind a token. Raises Unauthorized, in the same words for every reason."""
     refused = Unauthorized("The API token is not valid: unknown, expired or revoked.")
-    if not tokens.is_well_formed(token):
+    if not credentials.is_token(token):
         raise refused
-    rows = (await session.execute(_BY_FINGERPRINT, {"sha256": tokens.fingerprint(token)})).all()
+    rows = (
+        await session.execute(_BY_FINGERPRINT, {"sha256": credentials.fingerprint(token)})
+    ).all()
     if not rows:
         raise refused
     row = rows[0]
@@ -96,7 +98,7 @@ async def create_user(
     is_admin: bool = False,
 ) -> User:
     """A new person. Raises Conflict when the name is taken or looks like one that is."""
-    password_hash = await passwords.hashed(password) if password else None
+    password_hash = await credentials.hash_password(password) if password else None
     owner = await _claim_name(session, slug, kind="user")
     user = User(id=owner.id, email=email or None, password_hash=password_hash, is_admin=is_admin)
     session.add(user)
@@ -208,7 +210,7 @@ async def set_password(
     if found is None:
         raise NotFound(f"There is no user {slug!r}.")
     user, _ = found
-    user.password_hash = await passwords.hashed(password)
+    user.password_hash = await credentials.hash_password(password)
     working = (
         Token.user_id == user.id,
         Token.revoked_at.is_(None),
@@ -258,11 +260,11 @@ async def issue_token(
     if unknown:
         known = ", ".join(sorted(EVERYTHING))
         raise BadRequest(f"Unknown actions: {', '.join(sorted(unknown))}. Known: {known}.")
-    text = text or tokens.mint()
+    text = text or credentials.new_token()
     row = Token(
         user_id=user_id,
-        sha256=tokens.fingerprint(text),
-        prefix=tokens.display_prefix(text),
+        sha256=credentials.fingerprint(text),
+        prefix=credentials.token_prefix(text),
         name=name,
         actions=sorted(set(actions)),
         environments=environment_patterns(["*"] if environments is None else environments),
@@ -325,8 +327,10 @@ async def install_token(
     half_s = lifetime_s / 2
     slot = int(utc_now().timestamp() / half_s)
     ends = end_within(caller, datetime.fromtimestamp((slot + 2) * half_s, UTC))
-    text = tokens.derived(secret, f"{caller.token_id}|{slot}|{half_s}|{'|'.join(sorted(names))}")
-    query = select(Token).where(Token.sha256 == tokens.fingerprint(text))
+    text = credentials.derived_token(
+        secret, f"{caller.token_id}|{slot}|{half_s}|{'|'.join(sorted(names))}"
+    )
+    query = select(Token).where(Token.sha256 == credentials.fingerprint(text))
     row = await session.scalar(query)
     if row is not None:
         return NewToken(text, row)
@@ -371,7 +375,7 @@ async def revoke_token(session: AsyncSession, caller: Principal, token_id: str) 
 
 async def revoke_leaked(session: AsyncSession, text: str) -> bool:
     """End a token that was found in public, whoever reports it; False when it is none of ours."""
-    token = await session.scalar(select(Token).where(Token.sha256 == tokens.fingerprint(text)))
+    token = await session.scalar(select(Token).where(Token.sha256 == credentials.fingerprint(text)))
     if token is None or token.revoked_at is not None:
         return False
     token.revoked_at = utc_now()

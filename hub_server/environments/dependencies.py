@@ -28,8 +28,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hub_server.accounts.authorisation import Action, Principal, may
 from hub_server.accounts.models import Owner
 from hub_server.environments.models import Environment, File, Version
+from hub_server.environments.names import preference
 from hub_server.environments.service import Found, files_of_version, readable_by, versions_of
-from hub_server.environments.versions import preference
 from hub_server.errors import BadRequest, Conflict
 
 LIBRARY = "verifiers"

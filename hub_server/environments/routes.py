@@ -13,10 +13,8 @@ from hub_server.accounts import service as accounts
 from hub_server.accounts.authorisation import Action, Principal
 from hub_server.accounts.service import NewToken
 from hub_server.database import iso
-from hub_server.environments import service
-from hub_server.environments.dependencies import Unresolved, dependencies, lines_of
-from hub_server.environments.models import File
-from hub_server.environments.schemas import (
+from hub_server.environments import forks, search, service
+from hub_server.environments.answers import (
     Address,
     Dependencies,
     environment_answer,
@@ -25,12 +23,12 @@ from hub_server.environments.schemas import (
     pylock,
     version_row,
 )
+from hub_server.environments.dependencies import Unresolved, dependencies, lines_of
+from hub_server.environments.models import File
+from hub_server.environments.search import ListQuery
 from hub_server.errors import BadRequest, Forbidden, NotFound
-from hub_server.forks import service as forks
 from hub_server.hub import Hub, HubDep, base_url_of
 from hub_server.publishing.archives import read_member
-from hub_server.search import service as search
-from hub_server.search.service import ListQuery
 from hub_server.storage.service import stage, staging_path
 from verifiers.hub.wire import (
     EnvironmentPatch,

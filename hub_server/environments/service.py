@@ -24,8 +24,13 @@ from hub_server.accounts.service import owner_by_id, owner_by_slug
 from hub_server.changes.service import record_audit, record_change
 from hub_server.database import inserter, new_id, utc_now
 from hub_server.environments.models import Environment, EnvironmentTag, File, Version
-from hub_server.environments.names import check_environment_name, normalized
-from hub_server.environments.versions import canonical, choose_latest, is_hash_prefix
+from hub_server.environments.names import (
+    canonical,
+    check_environment_name,
+    choose_latest,
+    is_hash_prefix,
+    normalized,
+)
 from hub_server.errors import BadRequest, Forbidden, NotFound, TooLarge
 from hub_server.settings import Settings
 from verifiers.hub.wire import EnvironmentPatch, LookupRequest, ResolveRequest

@@ -19,9 +19,8 @@ from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
 from hub_server.database import utc_now
 from hub_server.environments.models import Environment, Version
-from hub_server.environments.names import normalized
+from hub_server.environments.names import canonical, normalized
 from hub_server.environments.service import covered_by, find_by_id, readable_by
-from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge
 from hub_server.evaluations.models import EvaluatedEnvironment, Evaluation
 from hub_server.limits import check_quota

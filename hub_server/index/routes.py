@@ -8,14 +8,14 @@ from fastapi.responses import RedirectResponse, Response
 
 from hub_server.access import PUBLIC, HubRoute, ReadsEnvironment
 from hub_server.accounts.authorisation import Principal
+from hub_server.environments.answers import REFUSED
 from hub_server.environments.dependencies import LIBRARY
 from hub_server.environments.names import is_reserved, normalized
-from hub_server.environments.schemas import REFUSED
 from hub_server.errors import Conflict, Forbidden, NotFound, Unauthorized
 from hub_server.hub import HubDep, base_url_of
 from hub_server.index import service
-from hub_server.index.answers import Receive, Scope, Send, send_file, send_page
 from hub_server.index.cache import CachedFile, CachedPage
+from hub_server.index.sending import Receive, Scope, Send, send_file, send_page
 from hub_server.index.service import Download, IndexPage
 
 router = APIRouter(tags=["index"], route_class=HubRoute)

@@ -13,7 +13,7 @@ from hub_server.changes.models import Change
 from hub_server.database import iso
 from hub_server.environments.dependencies import dependencies, lines_of
 from hub_server.environments.models import Environment, File, Version
-from hub_server.environments.names import normalized
+from hub_server.environments.names import normalized, parse_version
 from hub_server.environments.service import (
     Found,
     find,
@@ -21,7 +21,6 @@ from hub_server.environments.service import (
     readable_by,
     versions_of,
 )
-from hub_server.environments.versions import parse_version
 from hub_server.errors import NotFound
 from hub_server.index.pages import IndexFile, Page, ProjectListing, project_page, root_page
 

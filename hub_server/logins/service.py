@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from hub_server.accounts import passwords
+from hub_server.accounts import credentials
 from hub_server.accounts.authorisation import Action, Principal, require_account
 from hub_server.accounts.models import User
 from hub_server.accounts.service import (
@@ -81,7 +81,7 @@ async def person_behind(database: Database, wanted: PasswordLogin) -> User:
     async with database.read() as session:
         found = await user_by_login(session, wanted.username)
     user = found[0] if found else None
-    right = await passwords.matches(wanted.password, user.password_hash if user else None)
+    right = await credentials.is_password(wanted.password, user.password_hash if user else None)
     if user is None or not right or user.disabled_at is not None:
         raise Unauthorized("The username or password is wrong.")
     return user

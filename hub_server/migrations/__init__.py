@@ -6,14 +6,25 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from hub_server.accounts import models as accounts
+from hub_server.changes import models as changes
+from hub_server.database import Base
+from hub_server.environments import models as environments
 from hub_server.errors import SettingsError
-from hub_server.preparation import HEAD as HEAD
+from hub_server.evaluations import models as evaluations
+from hub_server.logins import models as logins
+from hub_server.process import HEAD as HEAD
+from hub_server.publishing import models as publishing
+from hub_server.secrets import models as secrets
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 # Alembic is imported where it is used: a serving process checks the revision and needs none of its 12 MiB.
 
+FEATURES = (accounts, changes, environments, evaluations, logins, publishing, secrets)
+"""Imported so that `Base.metadata` has all tables."""
+ALL_TABLES = tuple(Base.metadata.sorted_tables)
 _LOCK_KEY = 0x7666_6875
 """Any constant: workers that start together take this PostgreSQL lock one after the other."""
 

@@ -3,7 +3,7 @@
 from alembic import context
 
 from hub_server.database import Base
-from hub_server.tables import ALL_TABLES
+from hub_server.migrations import ALL_TABLES
 
 assert ALL_TABLES
 

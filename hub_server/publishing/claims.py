@@ -15,12 +15,12 @@ from hub_server.changes.service import audit_entry, hold_blobs
 from hub_server.database import insert_rows, new_id, utc_now
 from hub_server.environments.dependencies import BOUND, bind
 from hub_server.environments.models import Environment, File, Version
+from hub_server.environments.names import better_latest, canonical
+from hub_server.environments.search import index_document
 from hub_server.environments.service import Found, announce, set_tags
-from hub_server.environments.versions import better_latest, canonical
 from hub_server.errors import Conflict, TooLarge, Unavailable
 from hub_server.limits import check_quota
 from hub_server.publishing.intake import Arrived
-from hub_server.search.service import index_document
 from hub_server.settings import Settings
 from hub_server.storage.store import BlobStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hub_server.environments.models import Environment
-from hub_server.environments.versions import canonical
+from hub_server.environments.names import canonical
 from hub_server.errors import BadRequest, TooLarge
 from hub_server.publishing.archives import ArchiveRejected, repack
 from hub_server.settings import Settings

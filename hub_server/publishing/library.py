@@ -17,9 +17,8 @@ from hub_server.changes.service import record_audit
 from hub_server.database import Database
 from hub_server.environments.dependencies import LIBRARY
 from hub_server.environments.models import Environment, File, Version
-from hub_server.environments.names import skeleton
+from hub_server.environments.names import canonical, skeleton
 from hub_server.environments.service import Found
-from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, Conflict, NotOffered
 from hub_server.publishing.claims import Claims
 from hub_server.publishing.intake import Arrived

@@ -12,9 +12,8 @@ from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_slug
 from hub_server.database import utc_now
 from hub_server.environments import service as environments
-from hub_server.environments.names import normalized
+from hub_server.environments.names import canonical, normalized
 from hub_server.environments.service import Found
-from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, NotFound
 from hub_server.hub import Hub, HubDep, base_url_of
 from hub_server.publishing.claims import Publication

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from hub_server.accounts.authorisation import Action, Principal, require
 from hub_server.database import Database, utc_now
 from hub_server.environments.models import Environment, File, Version
+from hub_server.environments.names import canonical
 from hub_server.environments.service import Found, find_by_id
-from hub_server.environments.versions import canonical
 from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
 from hub_server.publishing.claims import Claims, Publication, number_is_spent
 from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file

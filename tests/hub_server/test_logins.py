@@ -313,12 +313,12 @@ async def test_one_token_is_one_caller_however_it_is_written(open_small_hub):
 
 
 async def test_tokens_that_nobody_made_count_for_their_address(open_small_hub):
-    from hub_server.accounts import tokens
+    from hub_server.accounts import credentials
 
     async with open_small_hub(rate_limit_per_minute=10) as hub:
         statuses = []
         for _ in range(15):
-            header = {"Authorization": f"Bearer {tokens.mint()}"}
+            header = {"Authorization": f"Bearer {credentials.new_token()}"}
             statuses.append((await hub.http.get(f"{API}/", headers=header)).status_code)
         assert statuses.count(401) <= 11
         assert statuses[-1] == 429

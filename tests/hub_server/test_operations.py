@@ -17,11 +17,11 @@ from sqlalchemy import text
 from hub_server import migrations
 from hub_server.database import Database
 from hub_server.errors import SettingsError, Unavailable
+from hub_server.migrations import ALL_TABLES
 from hub_server.operations import backup as maintenance
 from hub_server.secrets.cipher import open_cipher
 from hub_server.settings import Settings
 from hub_server.storage.service import open_store
-from hub_server.tables import ALL_TABLES
 
 JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 API = "/api/v1/environmentshub"

@@ -94,7 +94,7 @@ import asyncio, sys
 from datetime import timedelta
 import obstore
 from obstore.store import S3Store
-from hub_server.exits import leave
+from hub_server.process import leave
 
 store = S3Store(
     "b",
@@ -169,7 +169,7 @@ from datetime import timedelta
 def work():
     import obstore
     from obstore.store import S3Store
-    from hub_server.exits import leave_at_exit
+    from hub_server.process import leave_at_exit
 
     leave_at_exit()
     store = S3Store(

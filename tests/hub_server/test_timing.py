@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hub_server.accounts import tokens
+from hub_server.accounts import credentials
 
 API = "/api/v1/environmentshub"
 MARGIN = 0.15
@@ -72,7 +72,7 @@ async def test_s24_a_revoked_token_takes_as_long_as_one_that_never_was(open_smal
         revoked = await hub.client(alice.token)
         listed = (await alice.http.get("/api/v1/tokens")).json()["data"]
         assert (await alice.http.delete(f"/api/v1/tokens/{listed[0]['id']}")).is_success
-        unknown = await hub.client(tokens.mint())
+        unknown = await hub.client(credentials.new_token())
         assert (await revoked.get("/api/v1/user/whoami")).status_code == 401
         assert_alike(
             await medians_ms(

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hub_server.accounts import tokens
+from hub_server.accounts import credentials
 from hub_server.accounts.authorisation import Action, Place, Principal, may
 from hub_server.accounts.service import authenticate, issue_token
 from hub_server.database import utc_now
@@ -14,12 +14,12 @@ API = "/api/v1/environmentshub"
 
 
 def test_tokens_carry_a_prefix_and_a_checksum():
-    made = {tokens.mint() for _ in range(200)}
+    made = {credentials.new_token() for _ in range(200)}
     assert len(made) == 200
-    assert all(token.startswith("vfh_") and tokens.is_well_formed(token) for token in made)
+    assert all(token.startswith("vfh_") and credentials.is_token(token) for token in made)
     token = made.pop()
     swapped = token[:10] + ("a" if token[10] != "a" else "b") + token[11:]
-    assert not tokens.is_well_formed(swapped)
+    assert not credentials.is_token(swapped)
     assert len(token) <= 190, "an RSA-2048 login answer has room for no more"
 
 

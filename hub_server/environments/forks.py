@@ -9,9 +9,9 @@ from hub_server.accounts.service import owner_by_id, owner_by_slug
 from hub_server.changes.service import record_audit
 from hub_server.environments.dependencies import BOUND, bound_for_a_fork
 from hub_server.environments.models import File, Version
+from hub_server.environments.search import index_document
 from hub_server.environments.service import Found, announce, find_version, get_or_create, set_tags
 from hub_server.errors import BadRequest, Conflict, NotFound
-from hub_server.search.service import index_document
 from hub_server.settings import Settings
 from verifiers.hub.wire import ForkRequest
 

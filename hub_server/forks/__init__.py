@@ -1,1 +1,0 @@
-"""Copies of an environment under another owner."""

@@ -1,0 +1,105 @@
+"""What each process of the hub shares: the clock, the log, the check before serving, and the exit.
+
+Nothing here imports SQLAlchemy, because `vf-hub serve` restarts faster without it.
+"""
+
+import atexit
+import contextlib
+import logging
+import multiprocessing
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import orjson
+
+from hub_server.settings import Settings
+
+HEAD = "0002"
+"""The newest revision of the tables; a test compares it with the folder `migrations/versions`."""
+
+
+def utc_now() -> datetime:
+    """Now, to the microsecond, in UTC."""
+    return datetime.now(UTC)
+
+
+def iso(moment: datetime) -> str:
+    """`2026-01-31T12:00:00.000000Z`, which pip, uv and all clients parse."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; control characters in messages cannot start a line of their own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON."""
+        entry = {
+            "at": iso(utc_now()),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(entry).decode()
+
+
+def configure_logging() -> None:
+    """Send the log of this process to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def is_prepared(settings: Settings) -> bool:
+    """Whether nothing is left to do before serving. False also when only a closer look can tell."""
+    path = settings.sqlite_path
+    folder_is_there = settings.staging_dir.is_dir() and (settings.data_dir / "blobs").is_dir()
+    if path is None or settings.storage_url or not folder_is_there or not path.is_file():
+        return False
+    try:
+        with closing(sqlite3.connect(path, timeout=5.0)) as connection:
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            (has_users,) = connection.execute("SELECT EXISTS (SELECT 1 FROM users)").fetchone()
+    except (sqlite3.Error, TypeError):  # no such table, or no row in it
+        return False
+    return revision == HEAD and bool(has_users)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this exit code.
+
+    obstore's threads may still let go of Python objects when the interpreter goes down, and then the process is
+    aborted (exit code 134, one time in five after a request that failed at once). Where it is loaded the
+    interpreter is not taken down at all: everything of ours is closed by now.
+    """
+    _flush()
+    if "obstore" in sys.modules:
+        os._exit(code)
+    sys.exit(code)
+
+
+def leave_at_exit() -> None:
+    """For a worker, whose end is not ours to call: when it ends in good order, do what `leave` does.
+
+    uvicorn starts workers by `multiprocessing`, which returns to the interpreter and lets it go down.
+    """
+    if multiprocessing.parent_process() is not None:
+        atexit.register(_leave_in_good_order)
+
+
+def _leave_in_good_order() -> None:
+    if "obstore" in sys.modules:
+        _flush()
+        os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

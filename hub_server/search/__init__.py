@@ -1,1 +1,0 @@
-"""Finding environments: lists, full text, tags, stars."""

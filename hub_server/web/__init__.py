@@ -1,1 +1,0 @@
-"""The few pages that logging in needs."""
