@@ -31,7 +31,7 @@ from verifiers.sandboxes.errors import (
 from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.guest import jobs as wire
 from verifiers.sandboxes.jobs import ANSWER_GRACE_S, AgentProcess, Collected, JobEnd
-from verifiers.sandboxes.python_session import AgentPythonSession, Interpreter
+from verifiers.sandboxes.python_session import GuestPythonSession, Interpreter
 from verifiers.sandboxes.results import ExecResult, SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import (
     DEFAULT_MAX_FILE_BYTES,
@@ -315,9 +315,9 @@ class AgentSandbox:
         process.channel = connection.open(request.encode(), process)
         return process
 
-    async def python(self) -> AgentPythonSession:
+    async def python(self) -> GuestPythonSession:
         """See Sandbox."""
-        return await AgentPythonSession(self._start_interpreter, self.spec.command_timeout_s).open()
+        return await GuestPythonSession(self._start_interpreter, self.spec.command_timeout_s).open()
 
     async def _start_interpreter(self) -> Interpreter:
         connection = await self._up()

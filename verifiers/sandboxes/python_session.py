@@ -110,7 +110,7 @@ class Interpreter(JobEnd):
             self._answer.exception()
 
 
-class AgentPythonSession:
+class GuestPythonSession:
     """See `PythonSession`. Cells wait for one another in the order of the calls."""
 
     def __init__(
@@ -122,7 +122,7 @@ class AgentPythonSession:
         self._turn = asyncio.Lock()
         self._is_closed = False
 
-    async def open(self) -> AgentPythonSession:
+    async def open(self) -> GuestPythonSession:
         """Start the interpreter."""
         self._interpreter = await self._start()
         return self
@@ -226,7 +226,7 @@ class AgentPythonSession:
             self._interpreter.kill()
             self._interpreter = None
 
-    async def __aenter__(self) -> AgentPythonSession:
+    async def __aenter__(self) -> GuestPythonSession:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -24,7 +24,7 @@ from verifiers.sandboxes import (
 from verifiers.sandboxes import proxy as proxy_module
 from verifiers.sandboxes.guest import processes
 from verifiers.sandboxes.local import LocalBackend, LocalConfig
-from verifiers.sandboxes.local.machine import LocalMachine, Place
+from verifiers.sandboxes.local.machine import Assignment, LocalMachine
 from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.local.zygote_process import Exit
 
@@ -96,7 +96,7 @@ class LateZygote:
 @pytest.mark.parametrize(("oom", "reason"), [(True, "oom"), (False, "program")])
 async def test_the_reason_is_chosen_after_the_report_of_the_zygote(oom: bool, reason: str):
     zygote: Any = LateZygote(Exit(-9, oom))
-    machine = LocalMachine(SandboxSpec(), Place("local", 1, 1, "python", False, zygote))
+    machine = LocalMachine(SandboxSpec(), Assignment("local", 1, 1, "python", False, zygote))
     machine._zygote, machine._is_up = zygote, True
     error = await machine.why_dead(SandboxDead("The sandbox hung up", "crashed"))
     assert isinstance(error, SandboxDead)

@@ -3,13 +3,13 @@
     from verifiers.sandboxes.contract import BEHAVIOURS, Bench
 
     for behaviour in BEHAVIOURS:
-        await behaviour.check(Bench(backend))     # raises ContractBroken with what was expected
+        await behaviour.check(Bench(backend))     # raises SandboxContractBroken with what was expected
 
 Each behaviour makes its own sandboxes, so they can run in any order and at once.
 """
 
 from verifiers.sandboxes.contract import commands, copies, interpreters, life, live_processes
-from verifiers.sandboxes.contract.bench import Behaviour, Bench, ContractBroken
+from verifiers.sandboxes.contract.bench import Behaviour, Bench, SandboxContractBroken
 
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(
     behaviour
@@ -17,4 +17,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = tuple(
     for behaviour in module.BEHAVIOURS
 )
 
-__all__ = ["BEHAVIOURS", "Behaviour", "Bench", "ContractBroken"]
+ContractBroken = SandboxContractBroken
+"""The earlier name, now that of the exception for environments and clients in `verifiers.testing`."""
+
+__all__ = ["BEHAVIOURS", "Behaviour", "Bench", "ContractBroken", "SandboxContractBroken"]

@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 """No behaviour may take longer, hanging sandboxes included."""
 
 
-class ContractBroken(AssertionError):
+class SandboxContractBroken(AssertionError):
     """A back end does not do what the contract says."""
 
 
@@ -34,7 +34,7 @@ class Behaviour(NamedTuple):
         return self.needs is None or self.needs in backend.capabilities
 
     async def check(self, bench: Bench) -> None:
-        """Raise ContractBroken (or what the sandbox raised) if the promise is not kept."""
+        """Raise SandboxContractBroken (or what the sandbox raised) if the promise is not kept."""
         async with asyncio.timeout(TIMEOUT_S):
             await self.run(bench)
 
@@ -76,13 +76,13 @@ class Bench:
 def expect(actual: object, wanted: object, what: str = "") -> None:
     """`actual` equals `wanted`."""
     if actual != wanted:
-        raise ContractBroken(f"{what or 'the result'}: expected {wanted!r}, got {actual!r}")
+        raise SandboxContractBroken(f"{what or 'the result'}: expected {wanted!r}, got {actual!r}")
 
 
 def expect_true(condition: object, what: str) -> None:
     """The condition holds."""
     if not condition:
-        raise ContractBroken(what)
+        raise SandboxContractBroken(what)
 
 
 async def expect_error(
@@ -93,7 +93,9 @@ async def expect_error(
         answer = await action
     except error_type as error:
         return error
-    raise ContractBroken(f"{what}: expected {error_type.__name__}, got the answer {answer!r}")
+    raise SandboxContractBroken(
+        f"{what}: expected {error_type.__name__}, got the answer {answer!r}"
+    )
 
 
 async def expect_ends(sandbox: Sandbox, command_line: str) -> None:
@@ -104,4 +106,4 @@ async def expect_ends(sandbox: Sandbox, command_line: str) -> None:
         left = (await sandbox.exec(f"ps ax | grep -c '{pattern}'")).text.strip()
         if left == "0":
             return
-    raise ContractBroken(f"{left} processes {command_line!r} are left")
+    raise SandboxContractBroken(f"{left} processes {command_line!r} are left")

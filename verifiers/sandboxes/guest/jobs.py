@@ -48,7 +48,7 @@ class JobRequest(NamedTuple):
         return json.dumps(self._asdict(), separators=(",", ":")).encode("utf-8", "surrogateescape")
 
 
-class Job:
+class GuestJob:
     """A job that has been started. The loop owns it and calls in."""
 
     def __init__(self, channel: int, request: JobRequest) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import frames, launch, processes
-from .jobs import Job, JobRequest
+from .jobs import GuestJob, JobRequest
 from .throttle import Throttle
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ FAULT_EXIT_CODE = 137
 """Of a job that a fault ended: as if the kernel had killed it."""
 
 
-class Settings(NamedTuple):
+class GuestSettings(NamedTuple):
     """What the agent has to know about the sandbox it is in."""
 
     workdir: str
@@ -71,26 +71,26 @@ class _HungUp(Exception):
     """The host has closed the stream."""
 
 
-class Agent:
+class Guest:
     """Serves one host connection until it ends."""
 
-    def __init__(self, stream: socket.socket | PipeStream, settings: Settings) -> None:
+    def __init__(self, stream: socket.socket | PipeStream, settings: GuestSettings) -> None:
         self._stream = stream
         self._output = (
             stream.fileno() if isinstance(stream, socket.socket) else stream.output_fileno()
         )
         self._settings = settings
-        self._jobs: dict[int, Job] = {}
-        self._by_pid: dict[int, Job] = {}
+        self._jobs: dict[int, GuestJob] = {}
+        self._by_pid: dict[int, GuestJob] = {}
         self._reader = frames.FrameReader(frames.HOST_KINDS)
         self._inbox = bytearray(READ_BYTES)
         self._outbox = bytearray()
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._is_choked = False
-        self._paused_pipes: dict[int, Job] = {}
-        self._paused_controls: list[Job] = []
-        self._owners: dict[int, Job] = {}
+        self._paused_pipes: dict[int, GuestJob] = {}
+        self._paused_controls: list[GuestJob] = []
+        self._owners: dict[int, GuestJob] = {}
         """Descriptor → the job whose step its handler is."""
         self._oom_kills_seen = 0
         self._has_children = False
@@ -128,7 +128,7 @@ class Agent:
     # --- who caused a failure
 
     def _guarded(
-        self, step: Callable[..., None], *arguments: object, job: Job | None = None
+        self, step: Callable[..., None], *arguments: object, job: GuestJob | None = None
     ) -> None:
         """Run a step. What it raises ends `job`, or all jobs when the step belongs to none in particular."""
         try:
@@ -144,7 +144,7 @@ class Agent:
             for each in blamed:
                 self._fail_job(each, reason)
 
-    def _fail_job(self, job: Job, reason: str) -> None:
+    def _fail_job(self, job: GuestJob, reason: str) -> None:
         """End a job by force, and report that it has failed."""
         if self._jobs.get(job.channel) is not job:
             return
@@ -167,7 +167,11 @@ class Agent:
     # --- epoll
 
     def _watch(
-        self, descriptor: int, events: int, handler: Callable[[int], None], job: Job | None = None
+        self,
+        descriptor: int,
+        events: int,
+        handler: Callable[[int], None],
+        job: GuestJob | None = None,
     ) -> None:
         self._epoll.register(descriptor, events)
         self._handlers[descriptor] = handler
@@ -180,7 +184,7 @@ class Agent:
         self._owners.pop(descriptor, None)
         self._paused_pipes.pop(descriptor, None)
 
-    def _forget_descriptors(self, job: Job) -> None:
+    def _forget_descriptors(self, job: GuestJob) -> None:
         for descriptor in (*job.pipes, job.stdin):
             if descriptor is not None:
                 self._unwatch(descriptor)
@@ -290,7 +294,7 @@ class Agent:
                 _signal_group(job.pid, payload[0])
 
     def _start(self, channel: int, payload: bytes) -> None:
-        job = Job(channel, JobRequest.parse(payload))
+        job = GuestJob(channel, JobRequest.parse(payload))
         self._oom_kills_seen = max(self._oom_kills_seen, self._settings.oom_kills())
         try:
             if len(self._jobs) >= MAX_JOBS:
@@ -315,13 +319,13 @@ class Agent:
         self._by_pid[job.pid] = job
         self._guarded(self._watch_job, job, job=job)
 
-    def _watch_job(self, job: Job) -> None:
+    def _watch_job(self, job: GuestJob) -> None:
         for descriptor in job.pipes:
             self._watch_pipe(descriptor, job)
         if job.control is not None:
             self._watch_control(job)
 
-    def _start_job(self, job: Job) -> None:
+    def _start_job(self, job: GuestJob) -> None:
         start = (self._settings.env, self._settings.workdir, self._prepare_fork)
         try:
             job.start(*start)
@@ -330,7 +334,9 @@ class Agent:
                 raise
             self._make_room(job, start)
 
-    def _make_room(self, job: Job, start: tuple[dict[str, str], str, Callable[[], None]]) -> None:
+    def _make_room(
+        self, job: GuestJob, start: tuple[dict[str, str], str, Callable[[], None]]
+    ) -> None:
         """End what earlier jobs left running, since it leaves no room for the next job; then start the next job."""
         deadline_s = time.monotonic() + LONGEST_CLEARANCE_S
         while True:
@@ -354,7 +360,7 @@ class Agent:
 
     # --- stdin and control of a job
 
-    def _feed_stdin(self, job: Job) -> None:
+    def _feed_stdin(self, job: GuestJob) -> None:
         if job.stdin is None:
             if job.stdin_pending:
                 job.stdin_pending.clear()
@@ -387,11 +393,11 @@ class Agent:
         elif not job.stdin_pending:
             self._unwatch(job.stdin)
 
-    def _send_count(self, kind: int, job: Job, count: int) -> None:
+    def _send_count(self, kind: int, job: GuestJob, count: int) -> None:
         self._outbox += frames.encode_count(kind, job.channel, count)
         self._flush()
 
-    def _feed_control(self, job: Job) -> None:
+    def _feed_control(self, job: GuestJob) -> None:
         if job.control is None:
             return
         try:
@@ -404,7 +410,7 @@ class Agent:
             job.control_pending.clear()
         self._watch_control(job)
 
-    def _watch_control(self, job: Job) -> None:
+    def _watch_control(self, job: GuestJob) -> None:
         """Wait for what the control stream can do now: a cell that writes for ever must not fill the outbox."""
         if job.control is None or job.is_control_over:
             return
@@ -420,7 +426,7 @@ class Agent:
         else:
             self._watch(descriptor, events, lambda ev: self._on_control(job, ev), job)
 
-    def _on_control(self, job: Job, events: int) -> None:
+    def _on_control(self, job: GuestJob, events: int) -> None:
         if job.control is None:
             return
         if events & select.EPOLLOUT:
@@ -448,7 +454,7 @@ class Agent:
 
     # --- output of a job
 
-    def _watch_pipe(self, descriptor: int, job: Job) -> None:
+    def _watch_pipe(self, descriptor: int, job: GuestJob) -> None:
         if self._is_choked or not job.may_send:
             self._paused_pipes[descriptor] = job
         else:
@@ -464,13 +470,13 @@ class Agent:
             for job in paused:
                 self._watch_control(job)
 
-    def _pump(self, job: Job, descriptor: int) -> None:
+    def _pump(self, job: GuestJob, descriptor: int) -> None:
         self._read_pipe(job, descriptor)
         if descriptor in job.pipes and (self._is_choked or not job.may_send):
             self._unwatch(descriptor)
             self._paused_pipes[descriptor] = job
 
-    def _read_pipe(self, job: Job, descriptor: int) -> int:
+    def _read_pipe(self, job: GuestJob, descriptor: int) -> int:
         """Pass on what one read gives; returns its length, 0 if there is nothing now."""
         which = job.pipes[descriptor]
         try:
@@ -490,7 +496,7 @@ class Agent:
             self._kill_tree(job)
         return len(data)
 
-    def _drain(self, job: Job) -> None:
+    def _drain(self, job: GuestJob) -> None:
         for descriptor in list(job.pipes):
             left_bytes = MAX_DRAIN_BYTES
             while left_bytes > 0 and (count := self._read_pipe(job, descriptor)):
@@ -521,7 +527,7 @@ class Agent:
                 code = os.waitstatus_to_exitcode(status)
                 self._guarded(self._finish, job, 128 - code if code < 0 else code, job=job)
 
-    def _finish(self, job: Job, exit_code: int) -> None:
+    def _finish(self, job: GuestJob, exit_code: int) -> None:
         self._drain(job)
         self._forget_descriptors(job)
         job.close()
@@ -538,7 +544,7 @@ class Agent:
         del self._jobs[job.channel]
         self._send(frames.EXIT, job.channel, job.report())
 
-    def _kill_tree(self, job: Job) -> None:
+    def _kill_tree(self, job: GuestJob) -> None:
         others = [other for other in self._jobs.values() if other is not job]
         processes.kill_all_but(
             {other.pid for other in others},
@@ -626,6 +632,6 @@ def _signal_group(pid: int, number: int) -> None:
         pass
 
 
-def serve(stream: socket.socket, settings: Settings) -> None:
+def serve(stream: socket.socket, settings: GuestSettings) -> None:
     """Run an agent to its end."""
-    Agent(stream, settings).run()
+    Guest(stream, settings).run()

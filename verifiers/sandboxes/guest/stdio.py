@@ -96,9 +96,9 @@ def main(settings: dict[str, Any]) -> None:
     # It may lead to a file of the host, and gVisor lets commands open descriptors of this process.
     os.dup2(null, 2)
     own_bytes = _used_memory_bytes() if settings["owns_kernel"] else 0
-    loop.Agent(
+    loop.Guest(
         stream,
-        loop.Settings(
+        loop.GuestSettings(
             workdir=workdir,
             env=env,
             is_init=is_init,

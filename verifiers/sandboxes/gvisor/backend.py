@@ -24,7 +24,7 @@ from verifiers.sandboxes.errors import (
 from verifiers.sandboxes.gvisor import bundle
 from verifiers.sandboxes.gvisor.config import GVisorConfig
 from verifiers.sandboxes.gvisor.container import RunscContainer
-from verifiers.sandboxes.gvisor.place import Place
+from verifiers.sandboxes.gvisor.place import RunscHost
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
@@ -48,7 +48,7 @@ class GVisorBackend:
         self._numbers = itertools.count(1)
         self._run = secrets.token_hex(4)
         self._opening = threading.Lock()
-        self._place: Place | None = None
+        self._host: RunscHost | None = None
         self._is_closed = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
@@ -61,7 +61,7 @@ class GVisorBackend:
             spec, workdir=spec.workdir, limit_memory=True, limit_processes=False, owns_kernel=True
         )
         machine = ContainerMachine(
-            RunscContainer(name, spec, self._open_place),
+            RunscContainer(name, spec, self._open_host),
             parcel,
             lambda: self._info(spec),
             self._starting,
@@ -102,14 +102,14 @@ class GVisorBackend:
                 f"packages={spec.packages!r} of this machine are not in an image; use one that has them."
             )
 
-    def _open_place(self) -> Place:
+    def _open_host(self) -> RunscHost:
         with self._opening:
-            if self._place is None:
-                self._place = Place(self.config)
-            return self._place
+            if self._host is None:
+                self._host = RunscHost(self.config)
+            return self._host
 
     def _info(self, spec: SandboxSpec) -> SandboxInfo:
-        groups = self._place.groups.describe() if self._place is not None else {}
+        groups = self._host.groups.describe() if self._host is not None else {}
         sizes = bundle.sizes_of(spec)
         notes = ["A kernel of its own in user space; system calls cost 2 to 20 times as much."]
         if "memory" not in groups:
@@ -139,9 +139,9 @@ class GVisorBackend:
         await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
         with contextlib.suppress(SandboxError):
             await asyncio.gather(*self._reaping)
-        place, self._place = self._place, None
-        if place is not None:
-            await asyncio.to_thread(place.close)
+        host, self._host = self._host, None
+        if host is not None:
+            await asyncio.to_thread(host.close)
 
     async def __aenter__(self) -> GVisorBackend:
         return self

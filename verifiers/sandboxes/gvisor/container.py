@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from verifiers.sandboxes.container_machine import ProcessOptions
 from verifiers.sandboxes.gvisor import bundle
-from verifiers.sandboxes.gvisor.place import Place
+from verifiers.sandboxes.gvisor.place import RunscHost
 from verifiers.sandboxes.local.zygote import cgroups
 from verifiers.sandboxes.owned_folders import OWNER_MARK
 from verifiers.sandboxes.spec import SandboxSpec
@@ -37,17 +37,17 @@ class Group(NamedTuple):
 class RunscContainer:
     """See `Container`."""
 
-    def __init__(self, name: str, spec: SandboxSpec, place: Callable[[], Place]) -> None:
+    def __init__(self, name: str, spec: SandboxSpec, open_host: Callable[[], RunscHost]) -> None:
         self._name = name
         self._spec = spec
-        self._open_place = place
-        self._place: Place | None = None
+        self._open_host = open_host
+        self._host: RunscHost | None = None
         self._group: Group | None = None
 
     def prepared_command(self) -> list[str]:
         """See Container."""
-        place = self._place = self._open_place()
-        root = place.root_for(self._spec)
+        host = self._host = self._open_host()
+        root = host.root_for(self._spec)
         os.mkdir(self._bundle)
         path = os.path.join(self._bundle, "config.json")
         with open(path, "w") as file:
@@ -55,16 +55,16 @@ class RunscContainer:
         # Whatever this process's umask says: runsc may be another user.
         os.chmod(self._bundle, 0o755)
         os.chmod(path, 0o644)
-        run = [*place.runsc, "run", f"--bundle={self._bundle}", self._name]
-        if not place.groups:
+        run = [*host.runsc, "run", f"--bundle={self._bundle}", self._name]
+        if not host.groups:
             return run
-        return self._inside_group(place.groups, run)
+        return self._inside_group(host.groups, run)
 
     def _inside_group(self, groups: cgroups.ControlGroups, command: list[str]) -> list[str]:
         spec = self._spec
         processes = STUBS + spec.max_processes * STUBS_PER_PROCESS
         memory_bytes = (spec.memory_mb + SENTRY_MEMORY_MB) << 20
-        groups.make(self._name, cgroups.Limits(memory_bytes, processes, spec.cpu_cores))
+        groups.make(self._name, cgroups.GroupLimits(memory_bytes, processes, spec.cpu_cores))
         self._group = Group(groups, groups.open_oom_counter(self._name))
         entrances = []
         for path, is_required in groups.entrances(self._name):
@@ -73,18 +73,18 @@ class RunscContainer:
 
     @property
     def _bundle(self) -> str:
-        assert self._place is not None
-        return os.path.join(self._place.folder, self._name)
+        assert self._host is not None
+        return os.path.join(self._host.folder, self._name)
 
     def remove_command(self) -> list[str]:
         """See Container."""
-        assert self._place is not None
-        return [*self._place.runsc, "delete", "--force", self._name]
+        assert self._host is not None
+        return [*self._host.runsc, "delete", "--force", self._name]
 
     def process_options(self) -> ProcessOptions:
         """See Container. Nothing of this program's environment, and the mark by which leftovers are found."""
-        assert self._place is not None
-        folder, user = self._place.folder, self._place.run_as
+        assert self._host is not None
+        folder, user = self._host.folder, self._host.run_as
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": folder, OWNER_MARK: folder}
         if user is None:
             return {"env": env}
@@ -96,10 +96,10 @@ class RunscContainer:
 
     def clean_up(self) -> None:
         """See Container."""
-        if self._place is None:
+        if self._host is None:
             return
         shutil.rmtree(self._bundle, ignore_errors=True)
         group, self._group = self._group, None
         if group is not None:
             os.close(group.oom_counter)
-            self._place.release_group(self._name)
+            self._host.release_group(self._name)

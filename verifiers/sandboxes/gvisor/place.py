@@ -27,7 +27,7 @@ _HOW_TO_INSTALL = (
 )
 
 
-class Place:
+class RunscHost:
     """Made in a thread, since all of it blocks; used by many threads."""
 
     def __init__(self, config: GVisorConfig) -> None:

@@ -22,7 +22,7 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
 )
 from verifiers.sandboxes.local import facts, refusal
-from verifiers.sandboxes.local.machine import LocalMachine, Place, RestrictedMachine
+from verifiers.sandboxes.local.machine import Assignment, LocalMachine, RestrictedMachine
 from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
@@ -126,7 +126,7 @@ class LocalBackend:
 
     def _machine(self, spec: SandboxSpec, number: int) -> LocalMachine | RestrictedMachine:
         kind = self._kind(spec)
-        place = Place(
+        assignment = Assignment(
             self.name,
             number,
             self.host_uid(number),
@@ -135,10 +135,10 @@ class LocalBackend:
             lambda: self.zygote_for(spec),
         )
         if self.config.level == "restricted":
-            return RestrictedMachine(spec, place, None)
+            return RestrictedMachine(spec, assignment, None)
         if spec.isolation_min == "container":
-            return LocalMachine(spec, place)
-        return RestrictedMachine(spec, place, LocalMachine(spec, place))
+            return LocalMachine(spec, assignment)
+        return RestrictedMachine(spec, assignment, LocalMachine(spec, assignment))
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
         """What sandboxes here would enforce. Raises IsolationUnavailable, cause and remedies included."""

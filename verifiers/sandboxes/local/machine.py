@@ -31,7 +31,7 @@ from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
 GONE_TIMEOUT_S = 10.0
 
 
-class Place(NamedTuple):
+class Assignment(NamedTuple):
     """Where a sandbox is made."""
 
     backend: str
@@ -45,10 +45,10 @@ class Place(NamedTuple):
 class LocalMachine:
     """One sandbox of a zygote: the `Machine` of its `AgentSandbox`."""
 
-    def __init__(self, spec: SandboxSpec, place: Place) -> None:
+    def __init__(self, spec: SandboxSpec, assignment: Assignment) -> None:
         self._spec = spec
-        self._place = place
-        self._number = place.number
+        self._assignment = assignment
+        self._number = assignment.number
         self._zygote: ZygoteProcess | None = None
         self._is_killed = False
         self._is_up = False
@@ -56,7 +56,7 @@ class LocalMachine:
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
         """See Machine."""
-        zygote = await self._place.zygote()
+        zygote = await self._assignment.zygote()
         async with zygote.starting:
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
@@ -102,7 +102,7 @@ class LocalMachine:
         spec = self._spec
         return {
             "box": self._number,
-            "host_uid": self._place.host_uid,
+            "host_uid": self._assignment.host_uid,
             "memory_bytes": spec.memory_mb << 20,
             "disk_bytes": facts.disk_mb(spec) << 20,
             "max_files": spec.max_files,
@@ -114,7 +114,7 @@ class LocalMachine:
         }
 
     def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
-        return facts.describe(self._place.backend, self._spec, zygote.facts)
+        return facts.describe(self._assignment.backend, self._spec, zygote.facts)
 
     def kill_now(self) -> None:
         """See Machine."""
@@ -185,10 +185,12 @@ def is_mapped(uid: int, id_map: str) -> bool:
 class RestrictedMachine:
     """The `Machine` of a sandbox at level "restricted", or at "container" if `first` succeeds."""
 
-    def __init__(self, spec: SandboxSpec, place: Place, first: LocalMachine | None) -> None:
+    def __init__(
+        self, spec: SandboxSpec, assignment: Assignment, first: LocalMachine | None
+    ) -> None:
         self._first = first
         self._spec = spec
-        self._place = place
+        self._assignment = assignment
         self._current: LocalMachine | PlainProcessMachine | None = first
         self._is_killed = False
 
@@ -217,26 +219,26 @@ class RestrictedMachine:
             raise IsolationUnavailable(
                 f"{why} The level 'restricted' cannot add the folders {', '.join(self._spec.folders)}."
             )
-        flags = ["-I", "-B"] if self._place.with_packages else ["-I", "-B", "-S"]
-        uid = self._place.host_uid if os.getuid() == 0 else None
+        flags = ["-I", "-B"] if self._assignment.with_packages else ["-I", "-B", "-S"]
+        uid = self._assignment.host_uid if os.getuid() == 0 else None
         if uid is not None and not is_mapped(uid, Path("/proc/self/uid_map").read_text()):
             raise IsolationUnavailable(
                 f"{why} At level 'restricted' each sandbox of root is a user of its own, and the user namespace of "
                 f"this program does not have user {uid}. Run it as an ordinary user, or map all users into it."
             )
-        if uid is not None and (closed := closed_to_others(self._place.python)) is not None:
+        if uid is not None and (closed := closed_to_others(self._assignment.python)) is not None:
             raise SandboxImageError(
-                f"The interpreter {self._place.python} cannot be used at level 'restricted', where each sandbox is a "
-                f"user of its own: {closed} is closed to other users. Name another one, such as "
+                f"The interpreter {self._assignment.python} cannot be used at level 'restricted', where each "
+                f"sandbox is a user of its own: {closed} is closed to other users. Name another one, such as "
                 "SandboxSpec(python='/usr/bin/python3')."
             )
         return PlainProcessMachine(
             self._spec,
-            python=[self._place.python, *flags],
+            python=[self._assignment.python, *flags],
             uid=uid,
             restrict=True,
             info=lambda workdir: facts.describe_restricted(
-                self._place.backend, self._spec, workdir, version, uid is not None
+                self._assignment.backend, self._spec, workdir, version, uid is not None
             ),
         )
 

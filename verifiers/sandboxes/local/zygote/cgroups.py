@@ -21,7 +21,7 @@ TCP_SHARE = 4
 """The part of the memory limit that buffers of TCP may take on top of it, in version 1."""
 
 
-class Limits(NamedTuple):
+class GroupLimits(NamedTuple):
     """What one sandbox may use; None = no limit."""
 
     memory_bytes: int
@@ -202,7 +202,7 @@ class ControlGroups:
         """Controller → version, for people."""
         return {name: f"cgroup v{version}" for name, (_, version) in self._folders.items()}
 
-    def make(self, box: str, limits: Limits) -> None:
+    def make(self, box: str, limits: GroupLimits) -> None:
         """A new group with limits. Raises OSError if memory or processes cannot be limited."""
         done = set()
         for controller, (folder, version) in self._folders.items():
@@ -219,7 +219,7 @@ class ControlGroups:
                     if file not in _MAY_BE_MISSING:  # a kernel that does not count it
                         raise
 
-    def confine(self, box: str, pid: int, limits: Limits) -> None:
+    def confine(self, box: str, pid: int, limits: GroupLimits) -> None:
         """Put a process into a new group with limits.
 
         Raises OSError if memory or pids cannot be limited; CPU limits give way silently (real-time processes
@@ -282,7 +282,7 @@ class ControlGroups:
         return True
 
 
-def _settings(controller: str, version: int, limits: Limits) -> list[tuple[str, str]]:
+def _settings(controller: str, version: int, limits: GroupLimits) -> list[tuple[str, str]]:
     if controller == "memory":
         amount = str(limits.memory_bytes)
         if version == 1:

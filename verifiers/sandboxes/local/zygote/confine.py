@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...guest.loop import Settings
+from ...guest.loop import GuestSettings
 from ...guest.sockets import SocketMemory
 from ...guest.throttle import Throttle
 from . import cgroups, linux, rootfs
@@ -80,7 +80,7 @@ def confine_container(
     oom_counter: int | None,
     has_cpu_group: bool,
     proxy_channel: socket.socket | None,
-) -> Settings:
+) -> GuestSettings:
     """Lock this process, the first of its namespaces, up for good; what the agent needs to know comes back."""
     inside = rootfs.USER_ID
     linux.prctl(linux.PR_SET_KEEPCAPS, 1)
@@ -127,15 +127,15 @@ def confine_container(
         **request.env,
     }
     throttle = None if has_cpu_group else Throttle(os.cpu_count() or 1)
-    settings = agent_settings(request, env, oom_counter, oom_score)
+    settings = guest_settings(request, env, oom_counter, oom_score)
     return settings._replace(
         throttle=throttle, socket_memory=None if sockets is None else sockets.used_bytes
     )
 
 
-def agent_settings(
+def guest_settings(
     request: BoxRequest, env: dict[str, str], oom_counter: int | None, oom_score: int | None
-) -> Settings:
+) -> GuestSettings:
     """The agent's view of a locked-up process."""
 
     def set_oom_score(score: int) -> None:
@@ -148,7 +148,7 @@ def agent_settings(
     def prepare_fork() -> None:
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
 
-    return Settings(
+    return GuestSettings(
         workdir=request.workdir,
         env=env,
         is_init=True,

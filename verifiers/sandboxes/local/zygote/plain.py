@@ -63,7 +63,7 @@ def main(descriptor: int) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         **settings.env,
     }
-    agent = loop.Settings(workdir=workdir, env=env, is_init=False)
+    agent = loop.GuestSettings(workdir=workdir, env=env, is_init=False)
     if settings.restrict:
         _restrict(settings)
         agent = agent._replace(

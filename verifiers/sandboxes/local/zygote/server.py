@@ -1,8 +1,9 @@
 """The zygote's loop: takes requests from the host program, makes children, reports their ends.
 
-Host → zygote, one JSON datagram each: first `Settings`, then `{"op": "create", …BoxRequest}` with the sandbox's stream
-(and, for a proxy, a channel for the listening socket) attached, `{"op": "kill", "box"}`. Zygote → host: `{"event":
-"ready"|"failed"}`, then `{"event": "exited", "box", "status", "oom"}`. It ends when the host hangs up or dies.
+Host → zygote, one JSON datagram each: first `ZygoteSettings`, then `{"op": "create", …BoxRequest}` with the sandbox's
+stream (and, for a proxy, a channel for the listening socket) attached, `{"op": "kill", "box"}`. Zygote → host:
+`{"event": "ready"|"failed"}`, then `{"event": "exited", "box", "exit_code", "oom"}`. The zygote ends when the host
+hangs up or dies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_DESCRIPTORS = 4096
 """This process never has so many open: a handful, and two for a sandbox while it is being made."""
 
 
-class Settings(NamedTuple):
+class ZygoteSettings(NamedTuple):
     """What all sandboxes of one zygote share."""
 
     preload: list[str]
@@ -47,7 +48,7 @@ class Settings(NamedTuple):
 class Zygote:
     """Makes sandboxes for one host program."""
 
-    def __init__(self, control: socket.socket, settings: Settings) -> None:
+    def __init__(self, control: socket.socket, settings: ZygoteSettings) -> None:
         self._control = control
         self._settings = settings
         self._uid, self._gid = os.getuid(), os.getgid()
@@ -225,7 +226,7 @@ class Zygote:
             if self._groups:
                 # One more than the commands may have: the agent itself.
                 processes = request.max_processes + 1
-                limits = cgroups.Limits(request.memory_bytes, processes, request.cpu_cores)
+                limits = cgroups.GroupLimits(request.memory_bytes, processes, request.cpu_cores)
                 self._groups.confine(str(request.box), pid, limits)
             os.write(go_in, b"1")
         except OSError as error:
@@ -338,7 +339,7 @@ def main(descriptor: int) -> None:
     first = control.recv(MAX_MESSAGE_BYTES)
     if not first:
         return  # the host has given up already
-    settings = Settings(**json.loads(first))
+    settings = ZygoteSettings(**json.loads(first))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host program's to handle
     zygote = Zygote(control, settings)
     try:
