@@ -64,10 +64,10 @@ def prepared_forks() -> dict[str, tuple[float, float]]:
     import start  # pyright: ignore[reportMissingImports]
 
     start.make_packages()
-    from sandboxes.guest import rehearsal  # pyright: ignore[reportMissingImports]
+    from sandboxes.guest import launch  # pyright: ignore[reportMissingImports]
     from sandboxes.local.zygote import linux, server  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-    rehearsal.rehearse()
+    launch.rehearse()
     given = os.memfd_create("stdin")
     os.write(given, b"100\n")
     code = compile(PROGRAM, "<program>", "exec")

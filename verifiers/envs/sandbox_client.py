@@ -27,7 +27,7 @@ from verifiers.sandboxes import (
     SandboxPool,
     SandboxSpec,
 )
-from verifiers.sandboxes.guest.output import joined
+from verifiers.sandboxes.guest.frames import joined
 from verifiers.sandboxes.open import BackendName
 from verifiers.sandboxes.per_loop import LoopBackends
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead
-from verifiers.sandboxes.guest import frames, output
+from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.results import ExecResult, StreamName
 
 ANSWER_GRACE_S = 20.0
@@ -110,7 +110,7 @@ class Collected(JobEnd):
             self._tails = (bytearray(), bytearray())
             dropped = (0, 0)
         texts = [
-            output.joined(bytes(self._heads[i]), bytes(self._tails[i]), dropped[i]) for i in (0, 1)
+            frames.joined(bytes(self._heads[i]), bytes(self._tails[i]), dropped[i]) for i in (0, 1)
         ]
         return ExecResult(
             exit_code=report.exit_code,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead, SandboxUnresponsive
-from verifiers.sandboxes.guest import cells, frames, output
+from verifiers.sandboxes.guest import frames, interpreter
 from verifiers.sandboxes.jobs import ANSWER_GRACE_S, JobEnd
 from verifiers.sandboxes.results import CellError, CellResult
 from verifiers.sandboxes.sandbox import DEFAULT_MAX_OUTPUT_BYTES, TIMEOUT_FROM_SPEC, Timeout
@@ -26,10 +26,10 @@ class Interpreter(JobEnd):
     def __init__(self, connection: AgentConnection) -> None:
         super().__init__()
         self.connection = connection
-        self._reader = frames.FrameReader(cells.KINDS)
+        self._reader = frames.FrameReader(interpreter.KINDS)
         self._cell_number = 0
         self._answer: asyncio.Future[dict[str, object]] | None = None
-        self._kept = (output.HeadTail(0), output.HeadTail(0))
+        self._kept = (frames.HeadTail(0), frames.HeadTail(0))
         self._heads = (bytearray(), bytearray())
         self.overflowed = False
         self._control_room_bytes = MAX_CONTROL_BYTES
@@ -37,7 +37,7 @@ class Interpreter(JobEnd):
     def begin(self, source: str, max_output_bytes: int) -> asyncio.Future[dict[str, object]]:
         """Send a cell; the future gives the interpreter's report, or fails when the interpreter ends."""
         self._cell_number += 1
-        self._kept = (output.HeadTail(max_output_bytes), output.HeadTail(max_output_bytes))
+        self._kept = (frames.HeadTail(max_output_bytes), frames.HeadTail(max_output_bytes))
         self._heads = (bytearray(), bytearray())
         self.overflowed = False
         self._control_room_bytes = MAX_CONTROL_BYTES
@@ -46,7 +46,7 @@ class Interpreter(JobEnd):
         size = frames.MAX_PAYLOAD_BYTES
         # A piece of full size says that another one follows, if only an empty one.
         nested = b"".join(
-            frames.encode(cells.CELL, self._cell_number, data[start : start + size])
+            frames.encode(interpreter.CELL, self._cell_number, data[start : start + size])
             for start in range(0, len(data) + 1, size)
         )
         for start in range(0, len(nested), size):
@@ -66,14 +66,14 @@ class Interpreter(JobEnd):
         """(stdout, stderr, dropped bytes) of the cell."""
         texts = []
         for head, kept in zip(self._heads, self._kept, strict=True):
-            texts.append(output.joined(bytes(head), kept.tail(), kept.dropped_bytes))
+            texts.append(frames.joined(bytes(head), kept.tail(), kept.dropped_bytes))
         return texts[0], texts[1], sum(kept.dropped_bytes for kept in self._kept)
 
     def on_output(self, kind: int, data: bytes) -> None:
         """See JobSink."""
         which = 0 if kind == frames.STDOUT else 1
         self._heads[which].extend(self._kept[which].feed(data))
-        if self._kept[which].seen_bytes > output.HARD_LIMIT_BYTES and not self.overflowed:
+        if self._kept[which].seen_bytes > frames.HARD_LIMIT_BYTES and not self.overflowed:
             self.overflowed = True
             self.kill()
 
@@ -86,7 +86,7 @@ class Interpreter(JobEnd):
             return
         try:
             for frame in self._reader.feed(data):
-                if frame.kind == cells.RESULT and frame.channel == self._cell_number:
+                if frame.kind == interpreter.RESULT and frame.channel == self._cell_number:
                     self._set_answer(json.loads(frame.payload))
         except (ValueError, RecursionError):
             self.kill()

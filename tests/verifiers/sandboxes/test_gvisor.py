@@ -22,9 +22,9 @@ from verifiers.sandboxes import (
     SandboxImageError,
     SandboxSpec,
 )
-from verifiers.sandboxes.gvisor import GVisorBackend, GVisorConfig, bundle, statx_shim
-from verifiers.sandboxes.gvisor.place import build_date
+from verifiers.sandboxes.gvisor import GVisorBackend, GVisorConfig, container, statx_workaround
 from verifiers.sandboxes.gvisor.root import Root, host_root, image_root
+from verifiers.sandboxes.gvisor.runsc import build_date
 from verifiers.sandboxes.owned_folders import OWNER_MARK, sweep_folders
 
 RUNSC = shutil.which("runsc")
@@ -40,7 +40,7 @@ HOST = """
         backend = GVisorBackend()
         sandbox = await backend.create(SandboxSpec())
         await sandbox.spawn("trap '' TERM; setsid sleep 1000 & sleep 1000")
-        print(backend._place.folder, flush=True)
+        print(backend._host.folder, flush=True)
         await asyncio.sleep(600)
 
     asyncio.run(main())
@@ -90,7 +90,7 @@ async def test_a_killed_program_leaves_nothing_that_the_next_start_does_not_remo
         assert (await sandbox.exec("echo up")).ok
         assert not os.path.exists(folder)
         assert groups_of(host.pid) == []
-        own = backend._place
+        own = backend._host
         assert own is not None
         own_folder = own.folder
     assert not os.path.exists(own_folder)
@@ -218,7 +218,7 @@ async def test_a_platform_that_is_not_there_is_an_error_with_gvisors_words():
 def test_the_bundle_gives_no_privileges_and_no_network(tmp_path: Path):
     root = Root(str(tmp_path), [{"destination": "/tmp/venv"}], "/bin", "python3")
     spec = SandboxSpec(memory_mb=512, disk_mb=256, max_processes=7, folders=("/app",))
-    made = bundle.config(spec, root)
+    made = container.bundle_config(spec, root)
     process = made["process"]
     assert process["user"] == {"uid": 1000, "gid": 1000}
     assert process["noNewPrivileges"] is True
@@ -230,7 +230,7 @@ def test_the_bundle_gives_no_privileges_and_no_network(tmp_path: Path):
     places = [mount["destination"] for mount in made["mounts"]]
     assert {"/box", "/tmp", "/dev/shm", "/app"} <= set(places)
     assert places[-1] == "/tmp/venv"  # after /tmp, which would hide it
-    sizes = bundle.sizes_of(spec)
+    sizes = container.sizes_of(spec)
     assert sizes.workdir == 256
     assert sizes.workdir + 3 * sizes.other <= 512 * 3 // 4
 
@@ -256,7 +256,7 @@ def test_the_view_of_the_host_is_an_allow_list_open_to_all(tmp_path: Path):
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the shim is machine code of x86-64")
 def test_the_shim_passes_statx_on_without_the_flag(tmp_path: Path):
     shim = tmp_path / "shim.so"
-    shim.write_bytes(statx_shim.shared_object())
+    shim.write_bytes(statx_workaround.shared_object())
     # What the kernel was asked is seen where it matters: gVisor of 2022 refuses the flag. Here: it answers as ever.
     ask = (
         "import ctypes, sys\n"

@@ -13,7 +13,7 @@ from verifiers.errors import SandboxError
 from verifiers.sandboxes.connection import AgentConnection, JobReport
 from verifiers.sandboxes.errors import SandboxDead
 from verifiers.sandboxes.guest import frames
-from verifiers.sandboxes.guest.output import HeadTail, joined
+from verifiers.sandboxes.guest.frames import HeadTail, joined
 from verifiers.sandboxes.jobs import AgentProcess, Collected
 from verifiers.sandboxes.python_session import Interpreter
 

@@ -21,7 +21,7 @@ from verifiers.sandboxes import (
     backend_by_name,
     open_sandbox,
 )
-from verifiers.sandboxes.local import LocalBackend, LocalConfig, refusal
+from verifiers.sandboxes.local import LocalBackend, LocalConfig, zygote_process
 from verifiers.sandboxes.local.zygote import cgroups, landlock
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -135,9 +135,9 @@ async def test_a_machine_without_user_namespaces_is_told_cause_and_remedy():
 
 
 def test_other_systems_are_told_what_to_use(monkeypatch: pytest.MonkeyPatch):
-    assert refusal.unsupported_reason() is None
+    assert zygote_process.unsupported_reason() is None
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "Docker" in (refusal.unsupported_reason() or "")
+    assert "Docker" in (zygote_process.unsupported_reason() or "")
 
 
 async def test_no_back_end_falls_through_to_an_unprotected_process(monkeypatch: pytest.MonkeyPatch):
@@ -148,7 +148,9 @@ async def test_no_back_end_falls_through_to_an_unprotected_process(monkeypatch: 
 
 
 def test_masked_proc_is_explained():
-    assert "systempaths=unconfined" in refusal.likely_cause("proc: mount proc on /proc: EPERM")
+    assert "systempaths=unconfined" in zygote_process.likely_cause(
+        "proc: mount proc on /proc: EPERM"
+    )
 
 
 # --- specifications that cannot be met

@@ -69,7 +69,7 @@ async def test_a_killed_agent_leaves_nothing_either():
         process = await sandbox.spawn("sleep 1000")
         await sandbox.exec("true")
         [agent] = [
-            p for p in marked(folder) if "start_plain" in Path(f"/proc/{p}/cmdline").read_text()
+            p for p in marked(folder) if "start.py" in Path(f"/proc/{p}/cmdline").read_text()
         ]
         os.kill(agent, signal.SIGKILL)
         with pytest.raises(SandboxDead):

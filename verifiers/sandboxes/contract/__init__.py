@@ -8,12 +8,12 @@
 Each behaviour makes its own sandboxes, so they can run in any order and at once.
 """
 
-from verifiers.sandboxes.contract import commands, copies, interpreters, life, live_processes
+from verifiers.sandboxes.contract import commands, copies, interpreters, life
 from verifiers.sandboxes.contract.bench import Behaviour, Bench, SandboxContractBroken
 
 BEHAVIOURS: tuple[Behaviour, ...] = tuple(
     behaviour
-    for module in (commands, live_processes, interpreters, copies, life)
+    for module in (commands, interpreters, copies, life)
     for behaviour in module.BEHAVIOURS
 )
 

@@ -50,7 +50,7 @@ async def an_exception_is_data_and_the_session_goes_on(bench: Bench) -> None:
         assert error is not None
         expect((error.type, error.message, result.stdout), ("KeyError", "'missing'", b"before\n"))
         expect_true("raise KeyError('missing')" in error.traceback, error.traceback)
-        expect_true("cells.py" not in error.traceback, f"our own frames: {error.traceback}")
+        expect_true("interpreter.py" not in error.traceback, f"our own frames: {error.traceback}")
         expect(result.ok, False, "ok")
         expect((await session.run("x")).value, "5")
 

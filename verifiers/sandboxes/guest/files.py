@@ -12,7 +12,7 @@ import stat
 import sys
 from typing import Any
 
-from . import archive, programs
+from . import archive, interpreter
 
 TOO_LARGE = errno.EFBIG
 
@@ -62,7 +62,7 @@ def _write(operation: dict[str, Any]) -> None:
     try:
         descriptor = _open_regular(path, flags)
     except OSError:
-        if not (os.environ.get(programs.SCORING_VARIABLE) and os.path.lexists(path)):
+        if not (os.environ.get(interpreter.SCORING_VARIABLE) and os.path.lexists(path)):
             raise
         # A fifo, a directory, a link in a circle, a file without rights: it makes room.
         os.rename(path, f"{path}.replaced-{os.getpid()}")

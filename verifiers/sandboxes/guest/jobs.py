@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any, NamedTuple
 
-from . import cells, files, frames, launch, output, processes, programs
+from . import files, frames, interpreter, launch, processes
 
 COMMAND, PROGRAM, SESSION, FILE = "command", "program", "session", "file"
 SHELL = "\0shell"
@@ -63,8 +63,8 @@ class GuestJob:
         self.pipes: dict[int, int] = {}
         """Read end → 0 for stdout, 1 for stderr."""
         self.kept = (
-            output.HeadTail(request.max_output_bytes),
-            output.HeadTail(request.max_output_bytes),
+            frames.HeadTail(request.max_output_bytes),
+            frames.HeadTail(request.max_output_bytes),
         )
         self.window_bytes = frames.STREAM_WINDOW_BYTES
         self.stdin: int | None = None
@@ -96,7 +96,7 @@ class GuestJob:
             self.window_bytes -= len(data)
             return data
         head = kept.feed(data)
-        if kept.seen_bytes > output.HARD_LIMIT_BYTES or (
+        if kept.seen_bytes > frames.HARD_LIMIT_BYTES or (
             self.request.kill_on_overflow and kept.seen_bytes > self.request.max_output_bytes
         ):
             self.overflowed = True
@@ -162,11 +162,11 @@ class GuestJob:
     def _function(self) -> Any:
         request = self.request
         if request.kind == PROGRAM:
-            return lambda: programs.run_program(
+            return lambda: interpreter.run_program(
                 request.code, request.argv, request.memory_bytes, request.cpu_time_s
             )
         if request.kind == SESSION:
-            return lambda: cells.serve(3)
+            return lambda: interpreter.serve_cells(3)
         if request.kind == FILE:
             return lambda: files.run(request.operation)
         raise launch.CannotStart(launch.CANNOT_START, f"unknown kind of job {request.kind!r}")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import frames, launch, processes
 from .jobs import GuestJob, JobRequest
-from .throttle import Throttle
 
 if TYPE_CHECKING:
     from .stdio import PipeStream
@@ -55,7 +54,7 @@ class GuestSettings(NamedTuple):
     """All memory that commands and files take now, where this machine can tell; else processes are added up."""
     socket_memory: Callable[[int], int] | None = None
     """Memory of all sockets, given the limit; where no cgroup counts it."""
-    throttle: Throttle | None = None
+    throttle: processes.Throttle | None = None
     """Shares the processor out, where no cgroup does."""
     oom_kills: Callable[[], int] = lambda: 0
     """How often the kernel has killed something here for want of memory."""

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from . import loop, seccomp
-from .throttle import Throttle
+from .processes import Throttle
 
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _WRITE_BYTES = 64 << 10

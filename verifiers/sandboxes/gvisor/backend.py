@@ -21,10 +21,9 @@ from verifiers.sandboxes.errors import (
     SandboxError,
     SandboxImageError,
 )
-from verifiers.sandboxes.gvisor import bundle
-from verifiers.sandboxes.gvisor.config import GVisorConfig
+from verifiers.sandboxes.gvisor import container
 from verifiers.sandboxes.gvisor.container import RunscContainer
-from verifiers.sandboxes.gvisor.place import RunscHost
+from verifiers.sandboxes.gvisor.runsc import GVisorConfig, RunscHost
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
@@ -110,7 +109,7 @@ class GVisorBackend:
 
     def _info(self, spec: SandboxSpec) -> SandboxInfo:
         groups = self._host.groups.describe() if self._host is not None else {}
-        sizes = bundle.sizes_of(spec)
+        sizes = container.sizes_of(spec)
         notes = ["A kernel of its own in user space; system calls cost 2 to 20 times as much."]
         if "memory" not in groups:
             notes.append(

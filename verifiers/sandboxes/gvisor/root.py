@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.sandboxes.errors import OTHER_BACKEND, SandboxImageError
-from verifiers.sandboxes.gvisor import statx_shim
+from verifiers.sandboxes.gvisor import statx_workaround
 from verifiers.sandboxes.local.zygote import rootfs
 
 VIEW_TIMEOUT_S = 30.0
-_PRINT_VIEW = Path(rootfs.__file__).with_name("print_view.py")
+_START = Path(rootfs.__file__).with_name("start.py")
 _MADE_BY_RUNSC = ("proc", "dev", "tmp", "sys")
 _READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
 _SHIM = "/etc/statx-shim.so"
@@ -86,7 +86,7 @@ def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
     """What an interpreter needs to see, by its own account."""
     try:
         done = subprocess.run(
-            [*interpreter, str(_PRINT_VIEW)],
+            [*interpreter, str(_START), "view"],
             capture_output=True,
             timeout=VIEW_TIMEOUT_S,
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
@@ -155,7 +155,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _add_shim(root: str) -> None:
-    _write(root + _SHIM, statx_shim.shared_object())
+    _write(root + _SHIM, statx_workaround.shared_object())
     os.chmod(root + _SHIM, 0o755)
     _write(root + "/etc/ld.so.preload", f"{_SHIM}\n".encode())
 

@@ -21,9 +21,8 @@ from verifiers.sandboxes.errors import (
     SandboxCreationError,
     SandboxImageError,
 )
-from verifiers.sandboxes.local import facts, refusal
-from verifiers.sandboxes.local.machine import Assignment, LocalMachine, RestrictedMachine
-from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess
+from verifiers.sandboxes.local.machine import Assignment, LocalMachine, RestrictedMachine, describe
+from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess, unsupported_reason
 from verifiers.sandboxes.results import SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
@@ -145,7 +144,7 @@ class LocalBackend:
         spec = spec or SandboxSpec()
         self._check(spec)
         zygote = await self.zygote_for(spec)
-        return facts.describe(self.name, spec, zygote.facts)
+        return describe(self.name, spec, zygote.facts)
 
     def _check(self, spec: SandboxSpec) -> None:
         if not is_at_least(self.config.level, spec.isolation_min):
@@ -153,7 +152,7 @@ class LocalBackend:
                 f"This local back end isolates at level {self.config.level!r}; isolation_min={spec.isolation_min!r} "
                 "needs another one, such as gVisor, a virtual machine or a remote back end."
             )
-        if (reason := refusal.unsupported_reason()) is not None:
+        if (reason := unsupported_reason()) is not None:
             raise IsolationUnavailable(reason)
         if spec.image != "host":
             raise SandboxImageError(

@@ -20,10 +20,10 @@ from verifiers.sandboxes.errors import (
     SandboxDead,
     SandboxImageError,
 )
-from verifiers.sandboxes.local import facts
 from verifiers.sandboxes.local.plain_process import PlainProcessMachine
 from verifiers.sandboxes.local.zygote import landlock
-from verifiers.sandboxes.local.zygote_process import ZygoteProcess
+from verifiers.sandboxes.local.zygote.cgroups import TCP_SHARE
+from verifiers.sandboxes.local.zygote_process import ZygoteFacts, ZygoteProcess
 from verifiers.sandboxes.proxy import FilteringProxy
 from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
@@ -104,7 +104,7 @@ class LocalMachine:
             "box": self._number,
             "host_uid": self._assignment.host_uid,
             "memory_bytes": spec.memory_mb << 20,
-            "disk_bytes": facts.disk_mb(spec) << 20,
+            "disk_bytes": disk_mb(spec) << 20,
             "max_files": spec.max_files,
             "max_processes": spec.max_processes,
             "cpu_cores": spec.cpu_cores,
@@ -114,7 +114,7 @@ class LocalMachine:
         }
 
     def _info(self, zygote: ZygoteProcess) -> SandboxInfo:
-        return facts.describe(self._assignment.backend, self._spec, zygote.facts)
+        return describe(self._assignment.backend, self._spec, zygote.facts)
 
     def kill_now(self) -> None:
         """See Machine."""
@@ -237,7 +237,7 @@ class RestrictedMachine:
             python=[self._assignment.python, *flags],
             uid=uid,
             restrict=True,
-            info=lambda workdir: facts.describe_restricted(
+            info=lambda workdir: describe_restricted(
                 self._assignment.backend, self._spec, workdir, version, uid is not None
             ),
         )
@@ -256,3 +256,80 @@ class RestrictedMachine:
     async def why_dead(self, error: Exception) -> Exception:
         """See Machine."""
         return error if self._current is None else await self._current.why_dead(error)
+
+
+MAX_OPEN_FILES = 1024
+"""Of one process inside."""
+
+
+def disk_mb(spec: SandboxSpec) -> int:
+    """Size of the file system. A full one must leave memory to work with, since it lies in memory itself."""
+    return min(spec.disk_mb, max(1, spec.memory_mb * 3 // 4))
+
+
+def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo:
+    """What a sandbox of a zygote really enforces."""
+    groups = facts.cgroups
+    notes = []
+    if groups:
+        memory = f"{spec.memory_mb} MiB together ({groups['memory']})"
+        if groups["memory"] == "cgroup v1":
+            memory += f", and {spec.memory_mb // TCP_SHARE} MiB for buffers of TCP"
+        processes = f"{spec.max_processes} ({groups['pids']}, RLIMIT_NPROC)"
+    else:
+        memory = f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog"
+        processes = f"{spec.max_processes} (RLIMIT_NPROC)"
+        notes.append(
+            "No control groups: the memory of processes and sockets is watched every 50 ms; memfd_create and System V "
+            "memory, semaphores and messages are refused."
+        )
+        notes.append(
+            "Not in the memory limit: buffers of pipes (64 MiB for all sandboxes of this user, then 8 KiB for each "
+            f"pipe), and epoll, inotify and event objects. {spec.max_processes} processes with "
+            f"{MAX_OPEN_FILES} descriptors each are the limit of their number."
+        )
+        notes += [f"Control groups: {problem}" for problem in facts.cgroup_problems]
+    if spec.cpu_cores is None:
+        cpu = (
+            f"fair share ({groups['cpu']})"
+            if "cpu" in groups
+            else "fair share (throttled when busy)"
+        )
+    elif "cpu" in groups:
+        cpu = f"{spec.cpu_cores:g} cores ({groups['cpu']})"
+    else:
+        cpu = "not enforced"
+        notes.append(
+            f"cpu_cores={spec.cpu_cores:g} is not enforced: there is no cpu control group."
+        )
+    if not facts.is_root:
+        notes.append("All sandboxes are the same user of this machine, apart by namespaces only.")
+    limits = {
+        "memory": memory,
+        "processes": processes,
+        "cpu": cpu,
+        "disk": f"{disk_mb(spec)} MiB, {spec.max_files} files (tmpfs)",
+    }
+    return SandboxInfo(backend, "container", spec.workdir, limits, tuple(notes))
+
+
+def describe_restricted(
+    backend: str, spec: SandboxSpec, workdir: str, landlock_version: int, has_own_user: bool
+) -> SandboxInfo:
+    """What a sandbox without namespaces really enforces."""
+    notes = [
+        "No namespaces: the processes of the machine are visible in /proc, and so are system files.",
+        "Files: only each one's size is limited, not their number or sum.",
+        "No sockets at all, only pairs.",
+    ]
+    if landlock_version < 6:
+        notes.append("Signals to processes of the same user are not confined (Linux before 6.12).")
+    if not has_own_user:
+        notes.append("Sandboxes are the same user of this machine as this program.")
+    limits = {
+        "memory": f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog",
+        "processes": f"{spec.max_processes} (RLIMIT_NPROC)",
+        "cpu": "not enforced",
+        "disk": f"{spec.disk_mb} MiB per file (RLIMIT_FSIZE)",
+    }
+    return SandboxInfo(backend, "restricted", workdir, limits, tuple(notes))

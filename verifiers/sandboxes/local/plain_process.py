@@ -25,7 +25,7 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 5.0
-_SCRIPT = Path(__file__).parent / "zygote" / "start_plain.py"
+_SCRIPT = Path(__file__).parent / "zygote" / "start.py"
 
 
 class PlainProcessMachine:
@@ -94,7 +94,7 @@ class PlainProcessMachine:
                 if self._uid is not None:
                     os.chown(path, self._uid, self._uid)
             self._process = subprocess.Popen(
-                [*self._python, str(_SCRIPT), str(descriptor)],
+                [*self._python, str(_SCRIPT), "plain", str(descriptor)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

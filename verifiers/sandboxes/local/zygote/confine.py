@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...guest.loop import GuestSettings
-from ...guest.sockets import SocketMemory
-from ...guest.throttle import Throttle
+from ...guest.processes import SocketMemory, Throttle
 from . import cgroups, linux, rootfs
 
 CONTAINER_NAMESPACES = (

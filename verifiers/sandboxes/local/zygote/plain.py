@@ -12,7 +12,7 @@ import sys
 from typing import NamedTuple
 
 # Imported before anything is restricted, used or not.
-from ...guest import archive, cells, files, loop, programs, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from ...guest import archive, files, interpreter, loop, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import confine, landlock, linux, rootfs
 
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/proc")

@@ -22,7 +22,7 @@ import traceback
 from typing import Any, NamedTuple
 
 # Imported before any fork, used or not.
-from ...guest import archive, cells, files, frames, launch, loop, programs, rehearsal, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from ...guest import archive, files, frames, interpreter, launch, loop, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import cgroups, confine, linux, rootfs
 
 MAX_MESSAGE_BYTES = 128 << 10
@@ -89,7 +89,7 @@ class Zygote:
             )
         self._uid, self._gid = uid, gid
         launch.prepare_forks()
-        rehearsal.rehearse()
+        launch.rehearse()
         self._try_once()
         gc.collect()
         linux.trim_memory()  # every fork pays for each page that there is

@@ -1,7 +1,11 @@
-"""Executed as a script by a fresh interpreter: `python -I -S start.py DESCRIPTOR`.
+"""The script that a fresh interpreter executes: `python -I start.py zygote|plain DESCRIPTOR` or `… start.py view`.
 
-It gives this folder and the agent's a package to live in without importing `verifiers`, whose own modules (and
-their dependencies) have no business in a process that must stay small and single-threaded.
+- `zygote`: the process that makes sandboxes by forking; DESCRIPTOR is its socket to the host.
+- `plain`: a guest without namespaces, with the JSON of `PlainSettings` on stdin; DESCRIPTOR is its stream.
+- `view`: print as JSON which files of this machine the interpreter needs. With `-S`: the standard library alone.
+
+The script makes packages for this folder and the guest's without importing `verifiers`, whose modules and dependencies
+must stay out of a process that has to be small and single-threaded.
 """
 
 from __future__ import annotations
@@ -25,27 +29,53 @@ def make_packages() -> None:
     _package("sandboxes.local", local)
 
 
-def refuse(descriptor: int) -> None:
-    """Tell the host program that this interpreter is too old, and end."""
+def refuse_old_python(mode: str) -> None:
+    """Report that this interpreter is too old, to the host or on stderr, and exit."""
     import json
     import socket
 
     version = ".".join(map(str, sys.version_info[:2]))
-    reason = f"the agent needs Python 3.9 or newer, {sys.executable} is {version}"
-    socket.socket(fileno=descriptor).send(
+    reason = f"the guest needs Python 3.9 or newer, {sys.executable} is {version}"
+    if mode != "zygote":
+        sys.exit(reason)
+    socket.socket(fileno=int(sys.argv[2])).send(
         json.dumps({"event": "failed", "reason": reason}).encode()
     )
     sys.exit(1)
 
 
-def main() -> None:
-    """Set the packages up and serve."""
-    if sys.version_info < (3, 9):  # noqa: UP036 - the host runs a newer one, this may be any
-        refuse(int(sys.argv[1]))
-    make_packages()
-    from sandboxes.local.zygote import server  # pyright: ignore[reportMissingImports]
+def print_view() -> None:
+    """Print what this interpreter needs to see of the machine."""
+    import json
 
-    server.main(int(sys.argv[1]))
+    from sandboxes.local.zygote import rootfs  # pyright: ignore[reportMissingImports]
+
+    prefixes = rootfs.interpreter_prefixes(())
+    view = {
+        "executable": sys.executable,
+        "prefixes": prefixes,
+        "hidden": rootfs.host_packages_to_hide(prefixes),
+        "program_folders": rootfs.program_folders(),
+    }
+    sys.stdout.write(json.dumps(view))
+
+
+def main() -> None:
+    """Make the packages and run what the first argument names."""
+    mode = sys.argv[1]
+    if sys.version_info < (3, 9):  # noqa: UP036 - the host runs a newer one, this may be any
+        refuse_old_python(mode)
+    make_packages()
+    if mode == "zygote":
+        from sandboxes.local.zygote import server  # pyright: ignore[reportMissingImports]
+
+        server.main(int(sys.argv[2]))
+    elif mode == "plain":
+        from sandboxes.local.zygote import plain  # pyright: ignore[reportMissingImports]
+
+        plain.main(int(sys.argv[2]))
+    else:
+        print_view()
 
 
 if __name__ == "__main__":

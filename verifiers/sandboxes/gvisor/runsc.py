@@ -10,14 +10,39 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxImageError
-from verifiers.sandboxes.gvisor import statx_shim
-from verifiers.sandboxes.gvisor.config import GVisorConfig
+from verifiers.sandboxes.gvisor import statx_workaround
 from verifiers.sandboxes.gvisor.root import Root, host_root, image_root
 from verifiers.sandboxes.local.zygote import cgroups
 from verifiers.sandboxes.owned_folders import make_folder, remove_folder
 from verifiers.sandboxes.spec import SandboxSpec
+
+
+class GVisorConfig(BaseModel):
+    """How the gVisor back end works on this machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    program: str | None = None
+    """The program; None: `runsc`, looked up in PATH."""
+    platform: Literal["ptrace", "systrap", "kvm"] | None = None
+    """How gVisor intercepts system calls; None: what this build of runsc prefers ("systrap" since 2023, "ptrace"
+    before). "ptrace" runs everywhere, "kvm" needs /dev/kvm and is fastest on bare metal."""
+    python: str = "python3"
+    """Interpreter in images other than "host"."""
+    use_cgroups: bool = True
+    """Limit memory, processes and CPU from outside too, by control groups, where they can be had."""
+    run_as: int | None = Field(default=None, ge=1)
+    """As root only: run gVisor as this user instead (`--rootless`). The interpreter must be readable for it."""
+    start_timeout_s: float = Field(default=60.0, gt=0)
+    """Until the agent answers."""
+    max_starting: int | None = Field(default=None, ge=1)
+    """Sandboxes that come up at once; None: twice the number of cores, since each start is mostly computing."""
+
 
 VERSION_TIMEOUT_S = 30.0
 _TIDY_ATTEMPTS, _TIDY_INTERVAL_S = 50, 0.02
@@ -73,7 +98,9 @@ class RunscHost:
 
     @property
     def _needs_shim(self) -> bool:
-        is_old = self.build_date is not None and self.build_date < statx_shim.FIRST_WITHOUT_FAULT
+        is_old = (
+            self.build_date is not None and self.build_date < statx_workaround.FIRST_WITHOUT_FAULT
+        )
         return is_old and os.uname().machine == "x86_64"
 
     def release_group(self, name: str) -> None:
