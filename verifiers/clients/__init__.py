@@ -1,9 +1,9 @@
 """Model clients: how environments and judges call a model. Read `client` first, then `http_client`.
 
 client               the `Client` protocol and its hooks
-http_client          a `Client` over the library's transport; each class below describes one API
-*_client             one module per API; `chat_completions` holds the pure functions of the most common one
-payloads             pure: request bodies, response bodies, sampling arguments
+http_client          a `Client` over the library's transport; the API is a `Dialect` of `verifiers.dialects`
+*_client             one class per API
+payloads             pure: request bodies, responses of any client, sampling arguments
 connect              providers, keys, proxies, `resolve_client`; a new API is registered in `CLIENT_CLASSES`
 endpoints            endpoints of one model: round robin, retries, adaptive concurrency
 failures             pure: the error for each refusal

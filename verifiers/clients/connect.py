@@ -51,6 +51,8 @@ PROVIDERS: dict[str, Provider] = {
 }
 """`vf-eval --provider NAME`."""
 
+# A new API needs: a module in `verifiers/dialects/`, its entry in `DIALECTS` there (the interception server then offers
+# it), its name in `ClientType` (`verifiers/configs.py`), and an entry here for a class whose only line is `dialect`.
 CLIENT_CLASSES: dict[str, tuple[str, str]] = {
     "openai_chat_completions": ("openai_chat_completions_client", "OpenAIChatCompletionsClient"),
     "openai_completions": ("openai_completions_client", "OpenAICompletionsClient"),

@@ -1,6 +1,6 @@
-"""`HttpClient`: a `Client` over the library's transport, described by a path and a few pure functions.
+"""`HttpClient`: a `Client` over the library's transport, for the API that a `Dialect` describes.
 
-While no hook of `Client` is overridden, a call is: pure functions → `Channel.post` → pure functions. The hooks
+While no hook of `Client` is overridden, a call is: dialect → `Channel.post` → dialect. The hooks
 express the same in the SDK's objects, for subclasses that use or replace them, and for SDK-like objects that must be
 called themselves.
 """
@@ -11,12 +11,17 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
 from verifiers.clients.client import Client
-from verifiers.clients.connect import channel_of_config, channel_of_sdk_object
+from verifiers.clients.connect import (
+    channel_of_config,
+    channel_of_sdk_object,
+    setup_openai_client,
+)
 from verifiers.clients.endpoints import Channel
 from verifiers.clients.payloads import (
     Sampling,
@@ -28,6 +33,7 @@ from verifiers.clients.payloads import (
 )
 from verifiers.clients.sdk import as_model_error, is_synchronous, split_arguments
 from verifiers.configs import ClientConfig
+from verifiers.dialects.dialect import Dialect
 from verifiers.errors import Error, InvalidModelResponseError
 
 if TYPE_CHECKING:
@@ -44,17 +50,10 @@ HOOKS = (
 
 
 class HttpClient(Client[Any, Any, Any, Any]):
-    """A client of one HTTP API. Subclasses define the path and the format of requests and responses."""
+    """A client of one HTTP API."""
 
-    path: ClassVar[str]
-    """Path below the base URL."""
-    length_key: ClassVar[str] = "max_tokens"
-    """The API's name for the maximum number of tokens in the completion."""
-    native_type: ClassVar[tuple[str, str]]
-    """Module and name of the SDK's response class, which `get_native_response` returns."""
-    key_header: ClassVar[str] = "Authorization"
-    api_headers: ClassVar[dict[str, str]] = {}
-    """Headers that the API requires with every request."""
+    dialect: ClassVar[Dialect]
+    """The API."""
 
     _is_adapted: ClassVar[bool] = False
     """Whether a class outside the library overrides a hook."""
@@ -76,9 +75,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
         else:
             self._client = client_or_config
         self._channel: Channel | None = (
-            channel_of_config(self._config, key_header=self.key_header, headers=self.api_headers)
+            channel_of_config(
+                self._config, key_header=self.dialect.key_header, headers=self.dialect.headers
+            )
             if self._config is not None and self._client is None
-            else channel_of_sdk_object(self._client, headers=self.api_headers)
+            else channel_of_sdk_object(self._client, headers=self.dialect.headers)
         )
 
     @property
@@ -88,15 +89,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
             self._client = self.setup_client(self._config)
         return self._client
 
-    # --- described by a subclass; all of it pure ---
+    def setup_client(self, config: ClientConfig) -> Any:
+        """Return an `AsyncOpenAI` for the configuration."""
+        return setup_openai_client(config)
 
-    def native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
-        """Return messages in the API's format, and keys to add to the body."""
-        raise NotImplementedError
-
-    def native_tool(self, tool: Any) -> Any:
-        """Return a tool definition in the API's format."""
-        raise NotImplementedError
+    # --- steps of a request that subclasses extend ---
 
     def request_body(
         self,
@@ -107,19 +104,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
         extra: dict[str, Any],
     ) -> dict[str, Any]:
         """Return the JSON body of a request."""
-        raise NotImplementedError
-
-    def check_payload(self, payload: Any) -> None:
-        """Raise if a response is unusable."""
-        raise NotImplementedError
+        return self.dialect.request_body(prompt, model, sampling.body, tools, extra)
 
     def response_of(self, payload: Any) -> Response:
         """Return a response in the library's format."""
-        raise NotImplementedError
-
-    def sdk_method(self, client: Any) -> Any:
-        """Return the method of an SDK-like object that calls this API."""
-        raise NotImplementedError
+        return self.dialect.response_of(payload)
 
     # --- a request ---
 
@@ -138,8 +127,8 @@ class HttpClient(Client[Any, Any, Any, Any]):
         if self._channel is None or self._is_adapted or not self.__dict__.keys().isdisjoint(HOOKS):
             return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
         try:
-            native_prompt, extra = self.native_prompt(prompt)
-            native_tools = [self.native_tool(tool) for tool in tools] if tools else None
+            native_prompt, extra = self.dialect.native_prompt(prompt)
+            native_tools = [self.dialect.native_tool(tool) for tool in tools] if tools else None
             state = kwargs.get("state")
             headers = self._build_state_headers(state)
             if given := kwargs.get("extra_headers"):
@@ -152,7 +141,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         except Exception as error:
             raise as_model_error(error, type(self).__name__) from error
         try:
-            self.check_payload(payload)
+            self.dialect.check_payload(payload)
             return self.response_of(payload)
         except Error as error:
             self._hide_keys(error)
@@ -181,9 +170,9 @@ class HttpClient(Client[Any, Any, Any, Any]):
 
         Not `async` itself, which saves a frame for every request in flight.
         """
-        sampling = split(sampling_args, length_key=self.length_key)
+        sampling = split(sampling_args, length_key=self.dialect.length_key)
         body = encoded(self.request_body(prompt, model, sampling, tools, extra))
-        return self._post(self.path, body, sampling, state, headers)
+        return self._post(self.dialect.path, body, sampling, state, headers)
 
     def _post(
         self,
@@ -222,7 +211,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         """Call an SDK-like object's own method with keyword arguments in the SDK's format."""
         sampling = split(
             {k: v for k, v in (sampling_args or {}).items() if k != "extra_body"},
-            length_key=self.length_key,
+            length_key=self.dialect.length_key,
         )
         arguments = {**prompt_arguments, **sampling.body}
         if extra_body := (sampling_args or {}).get("extra_body"):
@@ -231,7 +220,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
             arguments["extra_headers"] = {**(sampling.headers or {}), **(headers or {})}
         if sampling.timeout_s is not None:
             arguments["timeout"] = sampling.timeout_s
-        create = self.sdk_method(self._client)
+        create = attrgetter(self.dialect.sdk_method)(self._client)
         arguments = split_arguments(create, arguments)
         if is_synchronous(self._client):
             return await asyncio.to_thread(create, **arguments)  # the method blocks on the network
@@ -242,11 +231,11 @@ class HttpClient(Client[Any, Any, Any, Any]):
 
     async def to_native_prompt(self, messages: Messages) -> tuple[Any, dict[str, Any]]:
         """Return messages in the API's format, and keys to add to the body."""
-        return self.native_prompt(messages)
+        return self.dialect.native_prompt(messages)
 
     async def to_native_tool(self, tool: Tool) -> Any:
         """Return a tool definition in the API's format."""
-        return self.native_tool(tool)
+        return self.dialect.native_tool(tool)
 
     async def get_native_response(
         self,
@@ -260,16 +249,16 @@ class HttpClient(Client[Any, Any, Any, Any]):
         state = kwargs.pop("state", None)
         headers = kwargs.pop("extra_headers", None)
         if self._channel is None:
-            sampling = split(None, length_key=self.length_key)
+            sampling = split(None, length_key=self.dialect.length_key)
             return await self._call_sdk(
                 self.request_body(prompt, model, sampling, tools, kwargs), sampling_args, headers
             )
         payload = await self._ask(prompt, model, sampling_args, tools, kwargs, state, headers)
-        return native_of(with_plain_ids(payload), *self.native_type)
+        return native_of(with_plain_ids(payload), *self.dialect.sdk_type)
 
     async def raise_from_native_response(self, response: Any) -> None:
         """Raise InvalidModelResponseError or EmptyModelResponseError for an unusable response."""
-        self.check_payload(payload_of(response))
+        self.dialect.check_payload(payload_of(response))
 
     async def from_native_response(self, response: Any) -> Response:
         """Return the response in the library's format."""

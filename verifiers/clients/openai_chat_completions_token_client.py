@@ -143,7 +143,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
                 prompt_ids = await self.get_prompt_ids(state, prompt, tools)  # a subclass decides
             elif found is not None:
                 prompt_ids = await self._continued(*found, tools, state.get("model") or "")
-        sampling = split(sampling_args, length_key=self.length_key)
+        sampling = split(sampling_args, length_key=self.dialect.length_key)
         body = self.request_body(prompt, model, sampling, tools, extra)
         if prompt_ids is not None:
             known = KnownPrompt(packed_ids(prompt_ids))
@@ -155,7 +155,7 @@ class OpenAIChatCompletionsTokenClient(OpenAIChatCompletionsClient):
                 self._stop_using_token_routes(error)
         # The prompt may still begin with the same ids, although the server tokenises it again.
         decode = KnownPrompt(_sampled_ids(found[0])).decode if found is not None else orjson.loads
-        return await self._post(self.path, encoded(body), sampling, state, headers, decode)
+        return await self._post(self.dialect.path, encoded(body), sampling, state, headers, decode)
 
     async def _call_sdk(
         self,

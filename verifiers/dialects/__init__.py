@@ -1,1 +1,30 @@
-"""The model APIs as pure functions: no network, no keys."""
+"""The model APIs as pure functions, without network and keys. Each module holds one API in both directions.
+
+Read `dialect` first (the interface), then `chat_completions` (the most common API), then the others. Clients call
+models through a dialect, and `interception` answers programs through one.
+"""
+
+from __future__ import annotations
+
+from verifiers.dialects.anthropic_messages import AnthropicMessages
+from verifiers.dialects.chat_completions import ChatCompletions
+from verifiers.dialects.completions import Completions
+from verifiers.dialects.dialect import Dialect
+from verifiers.dialects.responses import Responses
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (ChatCompletions(), Completions(), Responses(), AnthropicMessages())
+}
+"""Name → API. Interception serves every entry. For a client of a new entry, see `CLIENT_CLASSES` in
+`verifiers/clients/connect.py`.
+"""
+
+
+def dialect_of_path(path: str) -> Dialect:
+    """Return the API of a request's path, such as `/v1/chat/completions`; chat completions for any other path."""
+    end = path.rstrip("/")
+    matches = [each for each in DIALECTS.values() if end.endswith(each.route)]
+    return max(
+        matches, key=lambda each: len(each.route), default=DIALECTS["openai_chat_completions"]
+    )

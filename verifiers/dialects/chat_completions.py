@@ -1,4 +1,6 @@
-"""The OpenAI chat completions API as pure functions: messages and tools to JSON, JSON to a `Response`.
+"""The OpenAI chat completions API (`POST /chat/completions`), which nearly every endpoint supports.
+
+Training adapters and environments use the functions; `ChatCompletions` is the API as a dialect.
 
 Token ids, log-probabilities and expert routing in a response, as vLLM and compatible servers send them (P prompt
 tokens, C completion tokens, T = P + C):
@@ -19,9 +21,22 @@ from math import prod
 from operator import itemgetter
 from typing import Any, Literal
 
+from verifiers.dialects.dialect import (
+    DONE,
+    Dialect,
+    RawMessage,
+    an_object,
+    chat_call,
+    content_to_text,
+    event,
+    finish_reason,
+    items,
+    response_from,
+)
 from verifiers.errors import EmptyModelResponseError, InvalidModelResponseError
+from verifiers.messages import from_raw_tool_call
 from verifiers.tokens.packed import PackedTokens, packed_ids
-from verifiers.types import Response, ResponseMessage, ToolCall, Usage
+from verifiers.types import Response, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details")
 """Fields that hold the model's reasoning, in order of preference (OpenRouter and vLLM; DeepSeek and SGLang)."""
@@ -34,7 +49,7 @@ _NOT_SENT = frozenset(
 )
 
 
-# ------------------------------------------------------------------------------------------------ requests
+# ---------------------------------------------------------------------------------------- our requests to a model
 
 
 def native_messages(messages: Any) -> list[Any]:
@@ -78,8 +93,7 @@ def _native_tool_call(call: Any) -> Mapping[str, Any]:
         call = call.model_dump(exclude_none=True)
     if call.get("function") is not None:
         return call
-    function = {"name": call["name"], "arguments": call["arguments"]}
-    return {"id": call["id"], "type": "function", "function": function}
+    return chat_call(call["id"], call["name"], call["arguments"])
 
 
 def native_tool(tool: Any) -> dict[str, Any]:
@@ -104,7 +118,7 @@ def has_audio(messages: Iterable[Any]) -> bool:
     return False
 
 
-# ----------------------------------------------------------------------------------------------- responses
+# ------------------------------------------------------------------------------------------ responses of the model
 
 
 def only_choice(payload: Any) -> dict[str, Any]:
@@ -118,8 +132,8 @@ def only_choice(payload: Any) -> dict[str, Any]:
         )
     choices = payload.get("choices")
     if choices is None:
-        said = f": {payload['error']!r:.200}" if payload.get("error") else ""
-        raise EmptyModelResponseError(f"The model's response has no choices{said}")
+        reason = f": {payload['error']!r:.200}" if payload.get("error") else ""
+        raise EmptyModelResponseError(f"The model's response has no choices{reason}")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         count = len(choices) if isinstance(choices, list) else repr(choices)
         raise InvalidModelResponseError(
@@ -148,33 +162,24 @@ def response_of(payload: dict[str, Any]) -> Response:
     """Return the response in the library's format, without checking whether it is empty."""
     choice = only_choice(payload)
     message = choice.get("message") or {}
-    finish_reason = choice.get("finish_reason")
-    if finish_reason not in FINISH_REASONS:
-        finish_reason = None
-    said: dict[str, Any] = {
+    reason = choice.get("finish_reason")
+    fields: dict[str, Any] = {
         "role": "assistant",
         "content": _content(message),
-        "finish_reason": finish_reason,
-        "is_truncated": finish_reason == "length",
+        "finish_reason": reason if reason in FINISH_REASONS else None,
+        "is_truncated": reason == "length",
     }
     reasoning = parse_reasoning(message)
     if reasoning is not None:
-        said["reasoning_content"] = reasoning
+        fields["reasoning_content"] = reasoning
     calls = message.get("tool_calls")
     if calls:
-        said["tool_calls"] = [parse_tool_call(call, index) for index, call in enumerate(calls)]
+        fields["tool_calls"] = [parse_tool_call(call, index) for index, call in enumerate(calls)]
     tokens = parse_tokens(payload, choice)
     if tokens is not None:
-        said["tokens"] = tokens
-    return Response.of(
-        {
-            "id": payload.get("id") or "",
-            "created": payload.get("created") or 0,
-            "model": payload.get("model") or "",
-            "usage": parse_usage(payload.get("usage")),
-            "message": ResponseMessage.of(said),
-        }
-    )
+        fields["tokens"] = tokens
+    usage = parse_usage(payload.get("usage"))
+    return response_from(payload, fields, usage, payload.get("created") or 0)
 
 
 def _content(message: Mapping[str, Any]) -> str | None:
@@ -182,15 +187,6 @@ def _content(message: Mapping[str, Any]) -> str | None:
     if isinstance(content, list):  # Mistral sends content in parts
         content = content_to_text(content)
     return content or message.get("refusal") or content
-
-
-def content_to_text(content: Any) -> str:
-    """Return the text of content that may be in parts, joined without a separator."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
 
 
 def parse_reasoning(message: Mapping[str, Any]) -> str | None:
@@ -312,3 +308,119 @@ def parse_routed_experts(value: Any) -> list[list[list[int]]]:
         raise InvalidModelResponseError(
             f"routed_experts is not base85 data of the shape it states: {type(error).__name__}: {error}"
         ) from error
+
+
+# ----------------------------------------------------------------------------------------- our responses to a program
+
+
+def tool_calls_of(response: Response) -> list[dict[str, Any]]:
+    """Return a response's calls in the API's format."""
+    calls = map(from_raw_tool_call, response.message.tool_calls or [])
+    return [chat_call(call.id, call.name, call.arguments) for call in calls]
+
+
+def usage_of(response: Response) -> dict[str, Any] | None:
+    """Return a response's token counts under the API's names."""
+    return None if response.usage is None else dict(response.usage)
+
+
+def chat_chunks(response: Response, wants_usage: bool = False) -> list[dict[str, Any]]:
+    """Return `chat.completion.chunk` objects: content, then the finish reason, then token counts if requested."""
+    head = {
+        "id": response.id,
+        "object": "chat.completion.chunk",
+        "created": response.created,
+        "model": response.model,
+    }
+    message = response.message
+    delta: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if message.reasoning_content:
+        delta["reasoning_content"] = message.reasoning_content
+    if calls := tool_calls_of(response):
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+    end = {"index": 0, "delta": {}, "finish_reason": finish_reason(response)}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**head, "choices": [end]},
+    ]
+    if wants_usage:
+        chunks.append({**head, "choices": [], "usage": usage_of(response)})
+    return chunks
+
+
+class ChatCompletions(Dialect):
+    """Chat completions: tool calls, reasoning, token ids and log-probabilities where the endpoint sends them."""
+
+    name = "openai_chat_completions"
+    path = "chat/completions"
+    length_key = "max_completion_tokens"
+    sdk_method = "chat.completions.create"
+    sdk_type = ("openai.types.chat", "ChatCompletion")
+
+    def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return messages in the API's format; with audio in them, `modalities` requests a text response."""
+        native = native_messages(messages)
+        return native, {"modalities": ["text"]} if has_audio(native) else {}
+
+    def native_tool(self, tool: Any) -> dict[str, Any]:
+        """Return a function definition."""
+        return native_tool(tool)
+
+    def request_body(
+        self,
+        prompt: Any,
+        model: str,
+        sampling: dict[str, Any],
+        tools: list[Any] | None,
+        extra: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Return the JSON body of a request."""
+        body = {"model": model, "messages": prompt, **extra}
+        if tools:
+            body["tools"] = tools
+        body.update(sampling)
+        return body
+
+    def check_payload(self, payload: Any) -> None:
+        """Raise for any number of choices but one, and for an empty choice."""
+        check_payload(payload)
+
+    def response_of(self, payload: Any) -> Response:
+        """Return a response in the library's format."""
+        return response_of(payload)
+
+    def chat_messages(self, body: Mapping[str, Any]) -> list[RawMessage]:
+        """Return copies of the messages."""
+        return [dict(an_object(raw, "a message")) for raw in items(body["messages"], "messages")]
+
+    def response_body(self, response: Response) -> dict[str, Any]:
+        """Return the body of `/v1/chat/completions`."""
+        source = response.message
+        content = source.content
+        if isinstance(content, list | tuple):  # agents expect text
+            content = "".join(_text_of(part) for part in content)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if calls := tool_calls_of(response):
+            message["tool_calls"] = calls
+        if source.reasoning_content:
+            message["reasoning_content"] = source.reasoning_content
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason(response)}
+        return {
+            "id": response.id,
+            "object": "chat.completion",
+            "created": response.created,
+            "model": response.model,
+            "choices": [choice],
+            "usage": usage_of(response),
+        }
+
+    def events(self, response: Response, wants_usage: bool = False) -> list[bytes]:
+        """Return the chunks, then the end."""
+        return [*map(event, chat_chunks(response, wants_usage)), DONE]
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    text = part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
+    return text if isinstance(text, str) else ""

@@ -1,4 +1,8 @@
-"""Response bodies in OpenAI's format with vLLM's token fields, whole or streamed as server-sent events."""
+"""Response bodies in OpenAI's format with vLLM's token fields, whole or streamed as server-sent events.
+
+`verifiers.dialects` does not serve here: a dialect writes one finished `Response`, and this server writes several
+choices token by token, with ids, log-probabilities and policy versions.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from verifiers.dialects.dialect import DONE, chat_call, framed
 from verifiers.endpoint.chat_template import parse_turn
 from verifiers.endpoint.driver import EngineDriver, EngineFailed, Progress
 from verifiers.endpoint.engine import FinishReason, GeneratedSequence
@@ -74,7 +79,7 @@ def _chat_choice(
 
 def tool_call(call: dict[str, str]) -> dict[str, Any]:
     """Return a parsed call in the format of a message."""
-    return {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": call}
+    return chat_call(f"call_{secrets.token_hex(8)}", call["name"], call["arguments"])
 
 
 def finish_reason(sequence: GeneratedSequence) -> str | None:
@@ -256,13 +261,13 @@ async def write_events(
             raise
         # The status line is sent already, so the error can only be an event.
         await response.write(_events([{"error": {"message": str(error), "code": 500}}]))
-    await response.write(_events(writer.closing()) + b"data: [DONE]\n\n")
+    await response.write(_events(writer.closing()) + DONE)
     await response.write_eof()
     return response
 
 
 def _events(chunks: Sequence[dict[str, Any]]) -> bytes:
-    return b"".join(b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks)
+    return b"".join(framed(orjson.dumps(chunk)) for chunk in chunks)
 
 
 class _ChoiceState:

@@ -1,8 +1,7 @@
 """Model calls of a program that runs in a sandbox, answered by a rollout.
 
-Read in this order: `requests` (the program's request, as OpenAI chat messages) · `answers` and `streams` (the
-response in the format of the program's API) · `server` (the HTTP server between them) · `doorway` and `inside` (the
-path from a sandbox without network to that server).
+Read in this order: `server` (the HTTP server) · `answers` (the response bodies; the APIs themselves are in
+`verifiers.dialects`) · `doorway` and `inside` (the path from a sandbox without network to that server).
 """
 
 from verifiers.interception.doorway import Doorway

@@ -25,15 +25,10 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from verifiers.dialects import DIALECTS, dialect_of_path
+from verifiers.dialects.dialect import Dialect, UnusableRequest, error_status, event
 from verifiers.errors import InfraError, RateLimitError
-from verifiers.interception import answers, streams
-from verifiers.interception.requests import (
-    PATHS,
-    ApiFormat,
-    UnusableRequest,
-    protocol_from_path,
-    read_request,
-)
+from verifiers.interception.answers import jsonable, serialize_intercept_response
 from verifiers.per_loop import PerLoop
 from verifiers.types import Response
 
@@ -102,8 +97,9 @@ class InterceptionServer:
         async with self._lock:
             if self._runner is None:
                 app = web.Application(client_max_size=MAX_BODY_BYTES)
-                for path in PATHS:
-                    app.router.add_post(f"/rollout/{{rollout_id}}{path}", self._handle_request)
+                for dialect in DIALECTS.values():
+                    path = f"/rollout/{{rollout_id}}/v1{dialect.route}"
+                    app.router.add_post(path, self._handle_request)
                 app.router.add_get("/rollout/{rollout_id}/v1/models", self._handle_models)
                 app.router.add_get("/health", self._handle_health)
                 runner = web.AppRunner(
@@ -191,34 +187,34 @@ class InterceptionServer:
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         rollout = self._rollout_of(request)
-        api_format = protocol_from_path(request.path)
+        dialect = dialect_of_path(request.path)
         length = request.content_length
         size_bytes = MAX_BODY_BYTES if length is None else length
         if rollout["waiting_bytes"] + size_bytes > MAX_WAITING_BYTES:
             crowd = RateLimitError("Too many requests are waiting for the model: retry later.")
-            return web.json_response(answers.error_body(crowd, api_format), status=429)
+            return web.json_response(dialect.error_body(crowd), status=429)
         rollout["waiting_bytes"] += size_bytes
         try:
-            return await self._take_request(request, rollout, api_format)
+            return await self._take_request(request, rollout, dialect)
         except UnusableRequest as error:
             logger.warning("An agent's request was refused: %s", error)
-            return web.json_response(answers.error_body(error, api_format), status=400)
+            return web.json_response(dialect.error_body(error), status=400)
         finally:
             rollout["waiting_bytes"] -= size_bytes
 
     async def _take_request(
-        self, request: web.Request, rollout: dict[str, Any], api_format: ApiFormat
+        self, request: web.Request, rollout: dict[str, Any], dialect: Dialect
     ) -> web.StreamResponse:
         try:
             body = json.loads(await request.read())
         except (ValueError, RecursionError) as error:
             raise UnusableRequest(f"Invalid JSON: {error}") from error
-        asked = read_request(body, api_format)
+        asked = dialect.read_request(body)
         request_id = f"req_{uuid4().hex[:8]}"
         intercept: Intercept = {
             "request_id": request_id,
             "rollout_id": request.match_info["rollout_id"],
-            "protocol": api_format,
+            "protocol": dialect.name,
             "messages": asked.messages,
             "tools": asked.tools,
             "model": body.get("model"),
@@ -254,7 +250,7 @@ class InterceptionServer:
                     await answer.prepare(request)
                 # Sent in one piece: an agent that disconnects after reading its result has then read everything.
                 was_told_all = chunks[-1] is None or isinstance(chunks[-1], BaseException)
-                data = [_event_bytes(chunk, intercept["protocol"]) for chunk in chunks]
+                data = [_event_bytes(chunk, _dialect_of(intercept)) for chunk in chunks]
                 await answer.write(b"".join(data))
             assert answer is not None
             await answer.write_eof()
@@ -293,25 +289,29 @@ def _refusal(kind: type[web.HTTPException], message: str) -> web.HTTPException:
     return kind(text=json.dumps(body), content_type="application/json")
 
 
+def _dialect_of(intercept: Intercept) -> Dialect:
+    return DIALECTS[intercept["protocol"]]
+
+
 async def _whole_answer(intercept: Intercept) -> web.Response:
     try:
         response = await intercept["response_future"]
     except Exception as error:  # noqa: BLE001 - any failure of the rollout is reported to the agent
         return _error_answer(error, intercept)
-    return web.json_response(answers.serialize_intercept_response(response, intercept["protocol"]))
+    return web.json_response(serialize_intercept_response(response, intercept["protocol"]))
 
 
 def _error_answer(error: BaseException, intercept: Intercept) -> web.Response:
-    body = answers.error_body(error, intercept["protocol"])
-    return web.json_response(body, status=answers.error_status(error))
+    body = _dialect_of(intercept).error_body(error)
+    return web.json_response(body, status=error_status(error))
 
 
-def _event_bytes(chunk: Any, api_format: Any) -> bytes:
+def _event_bytes(chunk: Any, dialect: Dialect) -> bytes:
     if chunk is None or isinstance(chunk, bytes):
         return chunk or b""
     if isinstance(chunk, BaseException):
-        return streams.error_event(chunk, api_format)
-    return streams.event(answers.jsonable(chunk))
+        return dialect.error_event(chunk)
+    return event(jsonable(chunk))
 
 
 # ------------------------------------------------------------------------------------------------- answering
@@ -340,7 +340,7 @@ async def synthesize_stream(
         return
     deliver_response(intercept, response)
     queue: asyncio.Queue[Any] = intercept["chunk_queue"]
-    for each in streams.events_of(response, intercept["protocol"], intercept["wants_usage"]):
+    for each in _dialect_of(intercept).events(response, intercept["wants_usage"]):
         queue.put_nowait(each)
     queue.put_nowait(None)
 

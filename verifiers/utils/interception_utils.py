@@ -7,6 +7,7 @@ from verifiers.clients.openai_responses_client import (
 )
 from verifiers.interception.answers import empty_response as empty_response
 from verifiers.interception.answers import jsonable as jsonable
+from verifiers.interception.answers import protocol_from_path as protocol_from_path
 from verifiers.interception.answers import (
     serialize_anthropic_message_response as serialize_anthropic_message_response,
 )
@@ -20,7 +21,6 @@ from verifiers.interception.answers import (
     serialize_openai_responses_response as serialize_openai_responses_response,
 )
 from verifiers.interception.answers import serialize_tool_defs as serialize_tool_defs
-from verifiers.interception.requests import protocol_from_path as protocol_from_path
 from verifiers.interception.server import KEEPALIVE_INTERVAL_SECONDS as KEEPALIVE_INTERVAL_SECONDS
 from verifiers.interception.server import InterceptionError as InterceptionError
 from verifiers.interception.server import InterceptionServer as InterceptionServer

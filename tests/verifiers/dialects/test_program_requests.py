@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.clients.anthropic_messages_client import AnthropicMessagesClient
-from verifiers.clients.openai_responses_client import OpenAIResponsesClient
-from verifiers.configs import ClientConfig
-from verifiers.interception.requests import UnusableRequest, protocol_from_path, read_request
+from verifiers.dialects import DIALECTS, dialect_of_path
+from verifiers.dialects.dialect import AgentRequest, UnusableRequest
 from verifiers.messages import normalize_messages
+
+
+def read_request(body: Any, api_format: str) -> AgentRequest:
+    return DIALECTS[api_format].read_request(body)
+
 
 ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
@@ -75,14 +78,12 @@ def test_one_conversation_reads_the_same_in_every_api(api_format: Any, body: dic
     assert not asked.is_streamed
 
 
-@pytest.mark.parametrize("client_class", [AnthropicMessagesClient, OpenAIResponsesClient])
-def test_what_our_own_clients_write_is_read_back(client_class: Any):
-    client = client_class(ClientConfig.model_validate({"api_base_url": "http://127.0.0.1:9"}))
-    native, extra = client.native_prompt(normalize_messages(CHAT))
-    is_anthropic = client_class is AnthropicMessagesClient
-    body = {("messages" if is_anthropic else "input"): native, **extra}
-    asked = read_request(body, "anthropic_messages" if is_anthropic else "openai_responses")
-    assert normalize_messages(asked.messages) == normalize_messages(CHAT)
+@pytest.mark.parametrize("name", ["anthropic_messages", "openai_responses"])
+def test_our_own_requests_are_read_back(name: str):
+    dialect = DIALECTS[name]
+    native, extra = dialect.native_prompt(normalize_messages(CHAT))
+    body = dialect.request_body(native, "m", {}, None, extra)
+    assert normalize_messages(dialect.read_request(body).messages) == normalize_messages(CHAT)
 
 
 def test_images_and_thoughts_are_kept():
@@ -197,4 +198,4 @@ def test_whatever_is_sent_is_understood_or_refused(body: Any, api_format: Any):
     ],
 )
 def test_the_path_says_which_api_is_spoken(path: str, api_format: str):
-    assert protocol_from_path(path) == api_format
+    assert dialect_of_path(path).name == api_format
