@@ -1,15 +1,17 @@
 """RL environments for language models: `import verifiers as vf`.
 
 Every public name is resolved on first use (PEP 562), so importing this package costs milliseconds and pulls in no
-heavy dependency. `_EXPORTS` says where each name lives; the `TYPE_CHECKING` block below mirrors it for type checkers
-and a contract test holds the two together.
+heavy dependency. The `TYPE_CHECKING` block below is the list of the names; see `verifiers.lazy_names`.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
+
+from verifiers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from verifiers.clients import AnthropicMessagesClient as AnthropicMessagesClient
@@ -156,67 +158,6 @@ __version__ = "1.0.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-_EXPORTS: dict[str, str] = {
-    name: module
-    for module, names in {
-        "verifiers.types": (
-            "AssistantMessage ClientConfig ClientType ContentPart CustomBaseModel DatasetBuilder Endpoint"
-            " EndpointClientConfig EndpointConfig Endpoints ErrorInfo EvalConfig EvalRunConfig FinishReason"
-            " GenerateMetadata GenerateOutputs GenericContentPart GroupRewardFunc ImageUrlContentPart ImageUrlSource"
-            " IndividualRewardFunc Info InputAudioContentPart InputAudioSource JsonPrimitive LogCallback Message"
-            " MessageContent MessageType Messages ProgressCallback Response ResponseMessage ResponseTokens RewardFunc"
-            " RolloutInput RolloutOutput RolloutScore RolloutScores RolloutTiming SamplingArgs Score StartCallback"
-            " State SystemMessage TextContentPart TextMessage TimeSpan TimeSpans TokenUsage Tool ToolCall ToolMessage"
-            " TrajectoryStep TrajectoryStepTokens Usage UserMessage VersionInfo"
-        ),
-        "verifiers.errors": (
-            "AuthenticationError AuthorError BadRequestError BrowserSandboxError ConfigError DatasetError"
-            " EmptyModelResponseError EndpointUnavailable EnvironmentCodeError EnvironmentNotFound Error InfraError"
-            " InvalidModelResponseError MCPServerError MissingKeyError ModelError OverlongPromptError RateLimitError"
-            " RewardError RolloutTimeout SandboxError ScoringTimeout ToolCallError ToolError ToolParseError ToolTimeout"
-            " TunnelError"
-        ),
-        "verifiers.decorators": "advantage cleanup metric reward setup stop teardown update",
-        "verifiers.parsers.parser": "Parser",
-        "verifiers.parsers.think_parser": "ThinkParser",
-        "verifiers.parsers.maybe_think_parser": "MaybeThinkParser",
-        "verifiers.parsers.xml_parser": "XMLParser",
-        "verifiers.parsers.answers": "extract_boxed_answer extract_hash_answer",
-        "verifiers.rubrics.rubric": "Rubric",
-        "verifiers.rubrics.rubric_group": "RubricGroup",
-        "verifiers.rubrics.judge_rubric": "JudgeRubric",
-        "verifiers.rubrics.math_rubric": "MathRubric",
-        "verifiers.rubrics.tool_rubric": "ToolRubric",
-        "verifiers.clients": (
-            "AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient"
-            " OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient"
-        ),
-        "verifiers.envs.environment": "Environment",
-        "verifiers.envs.singleturn_env": "SingleTurnEnv",
-        "verifiers.envs.multiturn_env": "MultiTurnEnv",
-        "verifiers.envs.tool_env": "ToolEnv",
-        "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
-        "verifiers.envs.env_group": "EnvGroup",
-        "verifiers.envs.mcp_env": "MCPEnv",
-        "verifiers.envs.sandbox_env": "SandboxEnv",
-        "verifiers.envs.python_env": "PythonEnv",
-        "verifiers.envs.code_env": "CodeEnv",
-        "verifiers.envs.cli_agent_env": "CliAgentEnv",
-        "verifiers.envs.harbor_env": "HarborEnv",
-        "verifiers.tools.mcp": "MCPTool MCPToolConfig",
-        "verifiers.envs.integrations.browser_env": "BrowserEnv",
-        "verifiers.envs.integrations.gym_env": "GymEnv",
-        "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",
-        "verifiers.envs.integrations.reasoninggym_env": "ReasoningGymEnv",
-        "verifiers.envs.integrations.textarena_env": "TextArenaEnv",
-        "verifiers.loading": "load_environment",
-        "verifiers.example_datasets": "load_example_dataset",
-        "verifiers.keys": "ensure_keys",
-        "verifiers.logs": "log_level print_prompt_completions_sample quiet_verifiers setup_logging",
-    }.items()
-    for name in names.split()
-}
-
 _GONE = {
     "GRPOTrainer": "`verifiers.training` (docs/migrating.md), or the trainer of your choice",
     "GRPOConfig": "the configuration of the trainer of your choice",
@@ -250,19 +191,14 @@ _SUBMODULES = frozenset(
     ]
 )
 
-__all__ = sorted(_EXPORTS)
+__all__, _load, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if (module := _EXPORTS.get(name)) is not None:
-        value = getattr(importlib.import_module(module), name)
-        globals()[name] = value
-        return value
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _GONE:
         import dis
-        import sys
 
         text = f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
         # `from verifiers import …` replaces an AttributeError by a text of its own; `hasattr` needs one.
@@ -270,14 +206,7 @@ def __getattr__(name: str) -> Any:
         is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
         raise (ImportError if is_import else AttributeError)(text)
     if name in _LATER:
-        hint = " The public package had it; this one does not offer it yet."
-    else:
-        import difflib
-
-        close = difflib.get_close_matches(name, __all__, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise AttributeError(f"module 'verifiers' has no attribute {name!r}.{hint}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        raise AttributeError(
+            f"module 'verifiers' has no attribute {name!r}. The public package had it; this one does not offer it yet."
+        )
+    return _load(name)

@@ -1,6 +1,7 @@
-"""`verifiers.__all__`, what can really be imported, and what type checkers are told: three times the same names."""
+"""Public names: the list that type checkers read, `__all__`, and what can be imported are the same names."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import verifiers as vf
+from verifiers.lazy_names import modules_of_names
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
@@ -31,9 +33,12 @@ HEAVY = {
 }
 
 
-def mirrored() -> dict[str, str]:
+LAZY_PACKAGES = ("verifiers", "verifiers.clients", "verifiers.endpoint", "verifiers.serve")
+
+
+def names_for_type_checkers(package: str) -> dict[str, str]:
     """Name → module in the TYPE_CHECKING block."""
-    tree = ast.parse((ROOT / "verifiers" / "__init__.py").read_text())
+    tree = ast.parse((ROOT / package.replace(".", "/") / "__init__.py").read_text())
     [block] = [
         node
         for node in tree.body
@@ -48,17 +53,18 @@ def mirrored() -> dict[str, str]:
     return found
 
 
-def test_the_type_checkers_mirror_says_what_the_table_says() -> None:
-    assert mirrored() == vf._EXPORTS
-
-
-def test_all_is_the_table() -> None:
-    assert vf.__all__ == sorted(vf._EXPORTS)
-
-
-@pytest.mark.parametrize("name", vf.__all__)
-def test_every_public_name_can_be_imported(name: str) -> None:
-    assert getattr(vf, name) is not None
+@pytest.mark.parametrize("package", LAZY_PACKAGES)
+def test_the_lazy_names_are_those_of_the_type_checkers(package: str) -> None:
+    names = names_for_type_checkers(package)
+    assert modules_of_names(package) == names
+    module = importlib.import_module(package)
+    assert module.__all__ == sorted(names)
+    assert set(names) <= set(dir(module))
+    assert all(getattr(module, name) is not None for name in names)
+    near = module.__all__[0][:-1] + "ß"
+    assert not hasattr(module, near)
+    with pytest.raises(AttributeError, match=f"Did you mean '{module.__all__[0]}'"):
+        getattr(module, near)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

@@ -19,6 +19,7 @@ import typer.main
 
 import verifiers
 from verifiers.envs.options import GenerateOptions
+from verifiers.lazy_names import modules_of_names
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = {
@@ -171,9 +172,10 @@ def api_page() -> str:
         "Every public name of `import verifiers as vf`, by the module it lives in. A class lists its own methods and "
         "properties; those of a base class with an entry of its own stand there.\n",
     ]
+    modules = modules_of_names("verifiers")
     by_module: dict[str, list[str]] = {}
     for name in verifiers.__all__:
-        by_module.setdefault(verifiers._EXPORTS.get(name, "verifiers"), []).append(name)
+        by_module.setdefault(modules[name], []).append(name)
     for module in sorted(by_module):
         entries = [
             entry for name in sorted(by_module[module]) if (entry := entry_of(name)) is not None

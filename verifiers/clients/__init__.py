@@ -13,50 +13,32 @@ sdk                  objects and errors of the OpenAI and Anthropic SDKs
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from verifiers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from verifiers.clients.anthropic_messages_client import AnthropicMessagesClient
-    from verifiers.clients.client import Client
-    from verifiers.clients.connect import close_all_clients, resolve_client
-    from verifiers.clients.nemorl_chat_completions_client import NeMoRLChatCompletionsClient
-    from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
-    from verifiers.clients.openai_chat_completions_token_client import (
-        OpenAIChatCompletionsTokenClient,
+    from verifiers.clients.anthropic_messages_client import (
+        AnthropicMessagesClient as AnthropicMessagesClient,
     )
-    from verifiers.clients.openai_completions_client import OpenAICompletionsClient
-    from verifiers.clients.openai_responses_client import OpenAIResponsesClient
-    from verifiers.configs import ClientConfig
+    from verifiers.clients.client import Client as Client
+    from verifiers.clients.connect import close_all_clients as close_all_clients
+    from verifiers.clients.connect import resolve_client as resolve_client
+    from verifiers.clients.nemorl_chat_completions_client import (
+        NeMoRLChatCompletionsClient as NeMoRLChatCompletionsClient,
+    )
+    from verifiers.clients.openai_chat_completions_client import (
+        OpenAIChatCompletionsClient as OpenAIChatCompletionsClient,
+    )
+    from verifiers.clients.openai_chat_completions_token_client import (
+        OpenAIChatCompletionsTokenClient as OpenAIChatCompletionsTokenClient,
+    )
+    from verifiers.clients.openai_completions_client import (
+        OpenAICompletionsClient as OpenAICompletionsClient,
+    )
+    from verifiers.clients.openai_responses_client import (
+        OpenAIResponsesClient as OpenAIResponsesClient,
+    )
+    from verifiers.configs import ClientConfig as ClientConfig
 
-_NAMES = {
-    "AnthropicMessagesClient": "verifiers.clients.anthropic_messages_client",
-    "Client": "verifiers.clients.client",
-    "ClientConfig": "verifiers.configs",
-    "NeMoRLChatCompletionsClient": "verifiers.clients.nemorl_chat_completions_client",
-    "OpenAIChatCompletionsClient": "verifiers.clients.openai_chat_completions_client",
-    "OpenAIChatCompletionsTokenClient": "verifiers.clients.openai_chat_completions_token_client",
-    "OpenAICompletionsClient": "verifiers.clients.openai_completions_client",
-    "OpenAIResponsesClient": "verifiers.clients.openai_responses_client",
-    "close_all_clients": "verifiers.clients.connect",
-    "resolve_client": "verifiers.clients.connect",
-}
-
-__all__ = [
-    "AnthropicMessagesClient",
-    "Client",
-    "ClientConfig",
-    "NeMoRLChatCompletionsClient",
-    "OpenAIChatCompletionsClient",
-    "OpenAIChatCompletionsTokenClient",
-    "OpenAICompletionsClient",
-    "OpenAIResponsesClient",
-    "close_all_clients",
-    "resolve_client",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'verifiers.clients' has no attribute {name!r}")
+__all__, __getattr__, __dir__ = lazy_names(__name__)

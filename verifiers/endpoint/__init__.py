@@ -15,8 +15,9 @@ Modules load on first use of a name, so that a process can choose the number of 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from verifiers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from verifiers.endpoint.embedded import EmbeddedEndpoint as EmbeddedEndpoint
@@ -35,45 +36,4 @@ if TYPE_CHECKING:
     from verifiers.endpoint.sampling import Sampling as Sampling
     from verifiers.endpoint.server import EndpointConfig as EndpointConfig
 
-_HOMES = {
-    "EmbeddedEndpoint": "embedded",
-    "EndpointConfig": "server",
-    "EndpointError": "errors",
-    "EndpointProcess": "process",
-    "EndpointStartError": "errors",
-    "Engine": "engine",
-    "FinishReason": "engine",
-    "Generation": "engine",
-    "PauseMode": "engine",
-    "RequestError": "errors",
-    "Sampling": "sampling",
-    "WeightsError": "errors",
-    "endpoint_process": "process",
-    "load_model": "model",
-    "start_endpoint_process": "process",
-}
-
-__all__ = [
-    "EmbeddedEndpoint",
-    "EndpointConfig",
-    "EndpointError",
-    "EndpointProcess",
-    "EndpointStartError",
-    "Engine",
-    "FinishReason",
-    "Generation",
-    "PauseMode",
-    "RequestError",
-    "Sampling",
-    "WeightsError",
-    "endpoint_process",
-    "load_model",
-    "start_endpoint_process",
-]
-
-
-def __getattr__(name: str) -> Any:  # Any: the type depends on the name
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__all__, __getattr__, __dir__ = lazy_names(__name__)

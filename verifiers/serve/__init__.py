@@ -14,79 +14,30 @@ server_process  a server as a child of this process, behind `Environment.start_s
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from verifiers.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from verifiers.serve.client import EnvClient, ZMQEnvClient
-    from verifiers.serve.server import EnvServer, ZMQEnvServer
-    from verifiers.serve.server_process import ServerProcess
-    from verifiers.serve.wire import (
-        BaseRequest,
-        BaseResponse,
-        EnvRouterStats,
-        EnvWorkerStats,
-        EventLoopLagStats,
-        HealthRequest,
-        HealthResponse,
-        PendingRequest,
-        RequestQuarantined,
-        RunGroupRequest,
-        RunGroupResponse,
-        RunRolloutRequest,
-        RunRolloutResponse,
-        ServerError,
-        ServerState,
-    )
+    from verifiers.serve.client import EnvClient as EnvClient
+    from verifiers.serve.client import ZMQEnvClient as ZMQEnvClient
+    from verifiers.serve.server import EnvServer as EnvServer
+    from verifiers.serve.server import ZMQEnvServer as ZMQEnvServer
+    from verifiers.serve.server_process import ServerProcess as ServerProcess
+    from verifiers.serve.wire import BaseRequest as BaseRequest
+    from verifiers.serve.wire import BaseResponse as BaseResponse
+    from verifiers.serve.wire import EnvRouterStats as EnvRouterStats
+    from verifiers.serve.wire import EnvWorkerStats as EnvWorkerStats
+    from verifiers.serve.wire import EventLoopLagStats as EventLoopLagStats
+    from verifiers.serve.wire import HealthRequest as HealthRequest
+    from verifiers.serve.wire import HealthResponse as HealthResponse
+    from verifiers.serve.wire import PendingRequest as PendingRequest
+    from verifiers.serve.wire import RequestQuarantined as RequestQuarantined
+    from verifiers.serve.wire import RunGroupRequest as RunGroupRequest
+    from verifiers.serve.wire import RunGroupResponse as RunGroupResponse
+    from verifiers.serve.wire import RunRolloutRequest as RunRolloutRequest
+    from verifiers.serve.wire import RunRolloutResponse as RunRolloutResponse
+    from verifiers.serve.wire import ServerError as ServerError
+    from verifiers.serve.wire import ServerState as ServerState
 
-_NAMES = {
-    "BaseRequest": "wire",
-    "BaseResponse": "wire",
-    "EnvClient": "client",
-    "EnvRouterStats": "wire",
-    "EnvServer": "server",
-    "EnvWorkerStats": "wire",
-    "EventLoopLagStats": "wire",
-    "HealthRequest": "wire",
-    "HealthResponse": "wire",
-    "PendingRequest": "wire",
-    "RequestQuarantined": "wire",
-    "RunGroupRequest": "wire",
-    "RunGroupResponse": "wire",
-    "RunRolloutRequest": "wire",
-    "RunRolloutResponse": "wire",
-    "ServerError": "wire",
-    "ServerProcess": "server_process",
-    "ServerState": "wire",
-    "ZMQEnvClient": "client",
-    "ZMQEnvServer": "server",
-}
-
-__all__ = [
-    "BaseRequest",
-    "BaseResponse",
-    "EnvClient",
-    "EnvRouterStats",
-    "EnvServer",
-    "EnvWorkerStats",
-    "EventLoopLagStats",
-    "HealthRequest",
-    "HealthResponse",
-    "PendingRequest",
-    "RequestQuarantined",
-    "RunGroupRequest",
-    "RunGroupResponse",
-    "RunRolloutRequest",
-    "RunRolloutResponse",
-    "ServerError",
-    "ServerProcess",
-    "ServerState",
-    "ZMQEnvClient",
-    "ZMQEnvServer",
-]
-
-
-def __getattr__(name: str) -> Any:  # Any: the type depends on the name
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"verifiers.serve.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'verifiers.serve' has no attribute {name!r}")
+__all__, __getattr__, __dir__ = lazy_names(__name__)
