@@ -106,6 +106,7 @@ class AgentSandbox:
         self._death: Exception | None = None
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._cleaning_up: asyncio.Task[None] | None = None
         self._ttl: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
         self._variables: dict[str, str] = {}
@@ -215,6 +216,18 @@ class AgentSandbox:
         self._end(_terminated(self.id))
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
+        await self.gone()
+
+    async def gone(self) -> None:
+        """Wait until nothing is left of a sandbox that has ended."""
+        if self._cleaning_up is None:
+            self._cleaning_up = asyncio.get_running_loop().create_task(
+                self._clean_up(), name=f"clean up sandbox {self.id}"
+            )
+        await asyncio.shield(self._cleaning_up)
+
+    async def _clean_up(self) -> None:
+        if self._starting is not None:
             await asyncio.wait([self._starting])
         await self._machine.gone()
 

@@ -17,8 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes import carried_guest
-from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.backend import GuestBackend
 from verifiers.sandboxes.container_machine import ContainerMachine, ProcessOptions
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
@@ -27,8 +26,7 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
 )
 from verifiers.sandboxes.owned_folders import make_folder, remove_folder
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
 MAX_STARTING = 8
@@ -65,34 +63,23 @@ class ContainerConfig(BaseModel):
     """Put before the image, such as `("--gpus", "all")`. They can undo the isolation."""
 
 
-class ContainerBackend:
+class ContainerBackend(GuestBackend):
     """See `SandboxBackend`. Isolation level "container", or what the runtime gives."""
 
-    capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits")
-    )
-
     def __init__(self, config: ContainerConfig | None = None) -> None:
+        super().__init__()
         self.config = config or ContainerConfig()
         self.name: str = self.config.engine
         self._starting = asyncio.Semaphore(MAX_STARTING)
-        self._sandboxes: set[AgentSandbox] = set()
-        self._reaping: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._admission = Admission()
         self._run = secrets.token_hex(4)
-        self._is_closed = False
 
     @property
     def isolation(self) -> IsolationLevel:
         """What its containers give."""
         return RUNTIME_ISOLATION.get(self.config.runtime or "", "container")
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
-        """See SandboxBackend."""
-        if self._is_closed:
-            raise SandboxCreationError("This back end has been closed.")
-        self._check(spec)
+    def _machine(self, spec: SandboxSpec) -> ContainerMachine:
         program = self.config.program or shutil.which(self.config.engine)
         if program is None:
             raise SandboxCreationError(
@@ -101,25 +88,18 @@ class ContainerBackend:
             )
         number = next(self._numbers)
         name = f"vf-{os.getpid()}-{self._run}-{number}"
-        machine = ContainerMachine(
+        return ContainerMachine(
             EngineContainer(program, name, spec, self.config),
             carried_guest.parcel(
                 spec, workdir=spec.workdir, limit_memory=False, limit_processes=False
             ),
-            lambda: _info(self.name, self.isolation, spec),
+            lambda: self._info(spec),
             self._starting,
             self.config.start_timeout_s,
         )
-        sandbox = AgentSandbox(
-            self.name,
-            spec,
-            machine,
-            _info(self.name, self.isolation, spec),
-            self._admission,
-            lambda sandbox: self._reap(sandbox, machine),
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox.begin(snapshot)
+
+    def _info(self, spec: SandboxSpec) -> SandboxInfo:
+        return _info(self.name, self.isolation, spec)
 
     def _check(self, spec: SandboxSpec) -> None:
         if not is_at_least(self.isolation, spec.isolation_min):
@@ -135,24 +115,6 @@ class ContainerBackend:
             raise SandboxCapabilityMissing(
                 f"{self.name} cannot limit the network to domains; use 'none' or 'full', or the local back end."
             )
-
-    def _reap(self, sandbox: AgentSandbox, machine: ContainerMachine) -> None:
-        self._sandboxes.discard(sandbox)
-        reaping = asyncio.get_running_loop().create_task(machine.gone(), name="reap a container")
-        self._reaping.add(reaping)
-        reaping.add_done_callback(self._reaping.discard)
-
-    async def aclose(self) -> None:
-        """See SandboxBackend."""
-        self._is_closed = True
-        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
-        await asyncio.gather(*self._reaping)
-
-    async def __aenter__(self) -> ContainerBackend:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.aclose())
 
 
 class EngineContainer:

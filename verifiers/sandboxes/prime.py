@@ -7,7 +7,6 @@ is a frame on a stream that is open already, and nothing is polled.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import secrets
 import threading
@@ -18,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox, Started
+from verifiers.sandboxes.agent_sandbox import Started
+from verifiers.sandboxes.backend import GuestBackend
 from verifiers.sandboxes.connection import AgentConnection
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
@@ -27,11 +27,8 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
     SandboxRateLimited,
 )
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
-
-logger = logging.getLogger(__name__)
 
 MAX_STARTING = 16
 READY_TIMEOUT_S = 60.0
@@ -65,27 +62,19 @@ class PrimeConfig(BaseModel):
     team_id: str | None = None
 
 
-class PrimeBackend:
+class PrimeBackend(GuestBackend):
     """See `SandboxBackend`."""
 
     name = "prime"
-    capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits")
-    )
 
     def __init__(self, config: PrimeConfig | None = None) -> None:
+        # The cores of this machine do not limit commands on another one.
+        super().__init__(admission=Admission(slots=256))
         self.config = config or PrimeConfig()
         self._client: Any = None  # the package has types, but may not be installed
         self._starting = asyncio.Semaphore(MAX_STARTING)
-        self._admission = Admission(slots=256)  # the remote machine's cores are not ours to count
-        self._sandboxes: set[AgentSandbox] = set()
-        self._reaping: set[asyncio.Task[None]] = set()
-        self._is_closed = False
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
-        """See SandboxBackend."""
-        if self._is_closed:
-            raise SandboxCreationError("This back end has been closed.")
+    def _check(self, spec: SandboxSpec) -> None:
         if not is_at_least(self.config.isolation, spec.isolation_min):
             raise IsolationUnavailable(
                 f"isolation_min={spec.isolation_min!r} is stronger than {self.config.isolation!r}, which this back end "
@@ -96,45 +85,19 @@ class PrimeBackend:
                 f"packages={spec.packages!r} of this machine cannot be seen by a remote sandbox; use an image "
                 "that has them."
             )
+
+    def _machine(self, spec: SandboxSpec) -> PrimeMachine:
         if self._client is None:
             self._client = _sdk().AsyncSandboxClient(api_key=self.config.api_key)
-        machine = PrimeMachine(spec, self.config, self._client, self._starting)
-        sandbox = AgentSandbox(
-            self.name,
-            spec,
-            machine,
-            _info(self.config, spec),
-            self._admission,
-            lambda sandbox: self._reap(sandbox, machine),
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox.begin(snapshot)
+        return PrimeMachine(spec, self.config, self._client, self._starting)
 
-    def _reap(self, sandbox: AgentSandbox, machine: PrimeMachine) -> None:
-        self._sandboxes.discard(sandbox)
-        reaping = asyncio.get_running_loop().create_task(machine.gone(), name="delete a sandbox")
-        self._reaping.add(reaping)
-        reaping.add_done_callback(self._on_reaped)
+    def _info(self, spec: SandboxSpec) -> SandboxInfo:
+        return _info(self.config, spec)
 
-    def _on_reaped(self, task: asyncio.Task[None]) -> None:
-        self._reaping.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("%s", error)
-
-    async def aclose(self) -> None:
-        """See SandboxBackend."""
-        self._is_closed = True
-        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
-        await asyncio.gather(*self._reaping, return_exceptions=True)
+    async def _close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
-
-    async def __aenter__(self) -> PrimeBackend:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.aclose())
 
 
 class PrimeMachine:

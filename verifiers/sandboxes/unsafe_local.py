@@ -6,56 +6,33 @@ name of the back end and by `isolation_min="none"`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 
-from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.backend import GuestBackend
 from verifiers.sandboxes.errors import (
     OTHER_BACKEND,
     IsolationUnavailable,
     SandboxCapabilityMissing,
-    SandboxCreationError,
     SandboxImageError,
 )
 from verifiers.sandboxes.local.plain_process import PlainProcessMachine
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
 
-class UnsafeLocalBackend:
+class UnsafeLocalBackend(GuestBackend):
     """See `SandboxBackend`. Isolation level "none"."""
 
     name = "unsafe-local"
-    capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits")
-    )
 
-    def __init__(self) -> None:
-        self._sandboxes: set[AgentSandbox] = set()
-        self._admission = Admission()
-        self._is_closed = False
-
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
-        """See SandboxBackend."""
-        if self._is_closed:
-            raise SandboxCreationError("This back end has been closed.")
-        self._check(spec)
-        machine = PlainProcessMachine(
+    def _machine(self, spec: SandboxSpec) -> PlainProcessMachine:
+        return PlainProcessMachine(
             spec, python=_interpreter(spec), uid=None, restrict=False, info=_info
         )
-        sandbox = AgentSandbox(
-            "unsafe",
-            spec,
-            machine,
-            _info(spec.workdir),
-            self._admission,
-            self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox.begin(snapshot)
+
+    def _info(self, spec: SandboxSpec) -> SandboxInfo:
+        return _info(spec.workdir)
 
     def _check(self, spec: SandboxSpec) -> None:
         if spec.isolation_min != "none":
@@ -76,17 +53,6 @@ class UnsafeLocalBackend:
             )
         if not isinstance(spec.network, str):
             raise SandboxCapabilityMissing("Without isolation the network cannot be filtered.")
-
-    async def aclose(self) -> None:
-        """See SandboxBackend."""
-        self._is_closed = True
-        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
-
-    async def __aenter__(self) -> UnsafeLocalBackend:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.aclose())
 
 
 def _interpreter(spec: SandboxSpec) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import secrets
@@ -11,71 +10,47 @@ import sys
 import threading
 
 from verifiers.sandboxes import carried_guest
-from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.backend import GuestBackend
 from verifiers.sandboxes.container_machine import ContainerMachine
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
-    SandboxCreationError,
-    SandboxError,
     SandboxImageError,
 )
 from verifiers.sandboxes.gvisor import container
 from verifiers.sandboxes.gvisor.container import RunscContainer
 from verifiers.sandboxes.gvisor.runsc import GVisorConfig, RunscHost
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 
-class GVisorBackend:
+class GVisorBackend(GuestBackend):
     """See `SandboxBackend`. Isolation level "gvisor": what runs inside never talks to the kernel of this machine."""
 
     name = "gvisor"
-    capabilities: frozenset[Capability] = frozenset(
-        ("snapshot", "fork_python", "per_command_limits")
-    )
 
     def __init__(self, config: GVisorConfig | None = None) -> None:
+        super().__init__()
         self.config = config or GVisorConfig()
         starting = self.config.max_starting or 2 * (os.cpu_count() or 1)
         self._starting = asyncio.Semaphore(starting)
-        self._admission = Admission()
-        self._sandboxes: set[AgentSandbox] = set()
-        self._reaping: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._run = secrets.token_hex(4)
         self._opening = threading.Lock()
         self._host: RunscHost | None = None
-        self._is_closed = False
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
-        """See SandboxBackend."""
-        if self._is_closed:
-            raise SandboxCreationError("This back end has been closed.")
-        self._check(spec)
+    def _machine(self, spec: SandboxSpec) -> ContainerMachine:
         name = f"vf-{os.getpid()}-{self._run}-{next(self._numbers)}"
         parcel = carried_guest.parcel(
             spec, workdir=spec.workdir, limit_memory=True, limit_processes=False, owns_kernel=True
         )
-        machine = ContainerMachine(
+        return ContainerMachine(
             RunscContainer(name, spec, self._open_host),
             parcel,
             lambda: self._info(spec),
             self._starting,
             self.config.start_timeout_s,
         )
-        sandbox = AgentSandbox(
-            self.name,
-            spec,
-            machine,
-            self._info(spec),
-            self._admission,
-            lambda sandbox: self._reap(sandbox, machine),
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox.begin(snapshot)
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
         """What sandboxes here enforce, found out by making one. Raises SandboxCreationError with the reason."""
@@ -126,24 +101,7 @@ class GVisorBackend:
         }
         return SandboxInfo(self.name, "gvisor", spec.workdir, limits, tuple(notes))
 
-    def _reap(self, sandbox: AgentSandbox, machine: ContainerMachine) -> None:
-        self._sandboxes.discard(sandbox)
-        reaping = asyncio.get_running_loop().create_task(machine.gone(), name="reap a container")
-        self._reaping.add(reaping)
-        reaping.add_done_callback(self._reaping.discard)
-
-    async def aclose(self) -> None:
-        """See SandboxBackend."""
-        self._is_closed = True
-        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
-        with contextlib.suppress(SandboxError):
-            await asyncio.gather(*self._reaping)
+    async def _close(self) -> None:
         host, self._host = self._host, None
         if host is not None:
             await asyncio.to_thread(host.close)
-
-    async def __aenter__(self) -> GVisorBackend:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.aclose())

@@ -13,17 +13,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox
+from verifiers.sandboxes.backend import GuestBackend
 from verifiers.sandboxes.errors import (
     OTHER_BACKEND,
     IsolationUnavailable,
-    SandboxCreationError,
     SandboxImageError,
 )
 from verifiers.sandboxes.local.machine import Assignment, LocalMachine, RestrictedMachine, describe
 from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess, unsupported_reason
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
+from verifiers.sandboxes.results import SandboxInfo
 from verifiers.sandboxes.sandbox import Capability
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
@@ -69,7 +67,7 @@ class LocalConfig(BaseModel):
     """Processes that make sandboxes, per kind of sandbox; None: one for every 8 cores."""
 
 
-class LocalBackend:
+class LocalBackend(GuestBackend):
     """See `SandboxBackend`. Isolation level "container": namespaces, a system call filter, no privileges, limits."""
 
     name = "local"
@@ -85,45 +83,25 @@ class LocalBackend:
     )
 
     def __init__(self, config: LocalConfig | None = None) -> None:
+        super().__init__()
         self.config = config or LocalConfig()
         self._zygotes: dict[ZygoteKind, list[ZygoteProcess]] = {}
         cores = os.cpu_count() or 1
         self._zygotes_of_a_kind = self.config.zygotes or max(1, cores // CORES_PER_ZYGOTE)
         self._starting: dict[ZygoteKind, asyncio.Task[ZygoteProcess]] = {}
-        self._reaping: set[asyncio.Task[None]] = set()
-        self._sandboxes: set[AgentSandbox] = set()
         self._numbers = itertools.count(1)
         self._turn = itertools.count()
         self._uid_offset = random.SystemRandom().randrange(_HOST_UIDS)
-        self._admission = Admission()
-        self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
-        """See SandboxBackend."""
-        if self._is_closed:
-            raise SandboxCreationError("This back end has been closed.")
+    def _machine(self, spec: SandboxSpec) -> LocalMachine | RestrictedMachine:
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError(
                 "A back end belongs to the event loop that used it first; make another one here."
             )
         self._loop = loop
-        self._check(spec)
         number = next(self._numbers)
-        info = SandboxInfo(self.name, self.config.level, spec.workdir)
-        sandbox = AgentSandbox(
-            self.name,
-            spec,
-            self._machine(spec, number),
-            info,
-            self._admission,
-            self._sandboxes.discard,
-        )
-        self._sandboxes.add(sandbox)
-        return sandbox.begin(snapshot)
-
-    def _machine(self, spec: SandboxSpec, number: int) -> LocalMachine | RestrictedMachine:
         kind = self._kind(spec)
         assignment = Assignment(
             self.name,
@@ -138,6 +116,9 @@ class LocalBackend:
         if spec.isolation_min == "container":
             return LocalMachine(spec, assignment)
         return RestrictedMachine(spec, assignment, LocalMachine(spec, assignment))
+
+    def _info(self, spec: SandboxSpec) -> SandboxInfo:
+        return SandboxInfo(self.name, self.config.level, spec.workdir)
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
         """What sandboxes here would enforce. Raises IsolationUnavailable, cause and remedies included."""
@@ -221,9 +202,7 @@ class LocalBackend:
         running = self._zygotes.get(zygote.kind, [])
         if zygote in running:
             running.remove(zygote)
-            reaping = asyncio.get_running_loop().create_task(zygote.aclose(), name="reap zygote")
-            self._reaping.add(reaping)
-            reaping.add_done_callback(self._reaping.discard)
+            self._clean_up_in_background(zygote.aclose(), name="clean up zygote")
 
     def host_uid(self, number: int) -> int:
         """The user id on this machine of a sandbox, a different one for each."""
@@ -231,22 +210,13 @@ class LocalBackend:
 
     # --- end
 
-    async def aclose(self) -> None:
-        """See SandboxBackend."""
-        self._is_closed = True
-        await asyncio.gather(*(sandbox.terminate() for sandbox in list(self._sandboxes)))
+    async def _close(self) -> None:
         for starting in list(self._starting.values()):
             starting.cancel()
             await asyncio.wait([starting])
         zygotes = [zygote for running in self._zygotes.values() for zygote in running]
         await asyncio.gather(*(zygote.aclose() for zygote in zygotes))
-        await asyncio.gather(*self._reaping)
-
-    async def __aenter__(self) -> LocalBackend:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.aclose())
+        await self._cleaned_up()
 
 
 @cache
