@@ -50,7 +50,7 @@ class Loaded(NamedTuple):
     """Seconds from before the import of its module until the environment was built."""
 
 
-class EnvironmentSource(NamedTuple):
+class EnvironmentFiles(NamedTuple):
     """What a path to an environment stands for."""
 
     env_id: str
@@ -129,7 +129,7 @@ def path_of(env: str) -> Path | None:
     return folder
 
 
-def source_at(path: str | Path) -> EnvironmentSource:
+def source_at(path: str | Path) -> EnvironmentFiles:
     """The environment at a path; EnvironmentNotFound when the path leads to none, with the nearest file."""
     path = Path(path).expanduser()
     if path.is_dir():
@@ -150,10 +150,10 @@ def source_at(path: str | Path) -> EnvironmentSource:
     name = re.sub(r"\W+", "_", path.stem).lower()
     is_taken = _is_taken(name, file)
     module = f"{name}_file" if is_taken else name
-    return EnvironmentSource(name.strip("_").replace("_", "-"), module, file, file, is_taken)
+    return EnvironmentFiles(name.strip("_").replace("_", "-"), module, file, file, is_taken)
 
 
-def _folder_source(folder: Path) -> EnvironmentSource:
+def _folder_source(folder: Path) -> EnvironmentFiles:
     file = environment_source(folder)
     name = folder_module_name(folder)
     env_id = name.replace("_", "-")
@@ -167,7 +167,7 @@ def _folder_source(folder: Path) -> EnvironmentSource:
         raise EnvironmentNotFound(
             f"{folder} holds no environment: expected {name}.py or {name}/__init__.py in it. {advice}"
         )
-    return EnvironmentSource(env_id, name, file, folder)
+    return EnvironmentFiles(env_id, name, file, folder)
 
 
 def _defines_environment(file: Path) -> bool:
@@ -405,7 +405,7 @@ def _suggested(pyproject: Mapping[str, Any]) -> dict[str, Any]:
     return {k: chosen[k] for k in ("num_examples", "rollouts_per_example") if k in chosen}
 
 
-def _import_file(source: EnvironmentSource) -> ModuleType:
+def _import_file(source: EnvironmentFiles) -> ModuleType:
     name, file = source.module, source.file
     is_package = file.name == "__init__.py"
     root = str(file.parent.parent if is_package else file.parent)

@@ -148,7 +148,7 @@ def decoded_client(vf, answers, clock):
 def wire_client(vf, answers, clock):
     """The token client itself; only the network is missing."""
     from verifiers.clients import resolve_client
-    from verifiers.clients.transport import Reply
+    from verifiers.clients.transport import HttpReply
 
     answered = [
         json.dumps(answers.payload(turn), separators=(",", ":")).encode()
@@ -164,9 +164,9 @@ def wire_client(vf, answers, clock):
             said = body.rfind(b"go on ")  # the last message says which turn is asked for
             turn = int(body[said + 6 : body.index(b'"', said)]) if said >= 0 else 0
             if url.path.endswith("/tokenize"):
-                return Reply(200, tokenized[turn if said >= 0 else -1], {})
+                return HttpReply(200, tokenized[turn if said >= 0 else -1], {})
             clock.append((turn, time.process_time()))
-            return Reply(200, answered[turn], {})
+            return HttpReply(200, answered[turn], {})
 
         async def aclose(self):
             return None

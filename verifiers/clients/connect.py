@@ -19,7 +19,7 @@ import orjson
 from pydantic import ValidationError
 from yarl import URL
 
-from verifiers.clients.endpoints import AdaptiveLimit, Channel, Endpoint
+from verifiers.clients.endpoints import AdaptiveLimit, Channel, EndpointAccess
 from verifiers.clients.sdk import endpoint_of, speaks_anthropic
 from verifiers.clients.transport import Transport, address
 from verifiers.configs import CLIENT_TYPES, ClientConfig, ClientType, EndpointClientConfig
@@ -211,7 +211,7 @@ def channel_of_config(
     """Return the endpoints of a configuration, ready for requests. Does not read keys."""
     shared = transport_of(config)
     endpoints = [
-        Endpoint(
+        EndpointAccess(
             one.api_base_url,
             key=_key_reader(one),
             key_var=f"the environment variable {one.api_key_var}",
@@ -257,7 +257,7 @@ def channel_of_sdk_object(
     found = endpoint_of(client)
     if found is None:
         return None
-    endpoint = Endpoint(
+    endpoint = EndpointAccess(
         found.base_url,
         key=lambda: found.key,
         key_var=f"the {type(client).__name__} object you passed",

@@ -1,8 +1,8 @@
 """Send a request body and return the response's JSON: choose the endpoint, retry, limit concurrency, classify refusals.
 
-    Channel          several endpoints that serve the same model: round robin among the healthy ones, retries
-    Endpoint         one base URL with its key, headers, health and (optionally) adaptive limit
-    AdaptiveLimit    number of requests in flight that an endpoint accepts
+    Channel           several endpoints that serve the same model: round robin among the healthy ones, retries
+    EndpointAccess    one base URL with its key, headers, health and (optionally) adaptive limit
+    AdaptiveLimit     number of requests in flight that an endpoint accepts
     retry_after_s, backoff_s …    when to repeat a request: pure functions
 
 Repetitions: a request that was never sent (`ConnectFailed`) or that the endpoint refused (408, 409, 429, 5xx) is
@@ -42,7 +42,7 @@ from verifiers.clients.failures import (
     shown,
 )
 from verifiers.clients.sdk import as_sdk_error
-from verifiers.clients.transport import AnswerLost, ConnectFailed, Reply, Transport, address
+from verifiers.clients.transport import AnswerLost, ConnectFailed, HttpReply, Transport, address
 from verifiers.errors import InvalidModelResponseError, ModelError
 
 FIRST_LIMIT = 20
@@ -222,7 +222,7 @@ _SECRET_HEADER_WORDS = ("authorization", "key", "token", "secret", "cookie", "pa
 """A header whose name contains one of these words holds a secret."""
 
 
-class Endpoint:
+class EndpointAccess:
     """One base URL with its key, headers, health and adaptive limit."""
 
     def __init__(
@@ -247,7 +247,7 @@ class Endpoint:
         self.base_url = URL(base_url.rstrip("/") + "/")
         self.key_var = key_var
         self.proxy = URL(proxy) if proxy else None
-        self.gate = Gate(adaptive) if adaptive is not None else None
+        self.gate = AdaptiveGate(adaptive) if adaptive is not None else None
         self._query = dict(query or {})
         self._key = key
         self._key_header = key_header
@@ -316,7 +316,7 @@ class Endpoint:
             self._cooling_until_s = float("-inf")
 
 
-class Gate:
+class AdaptiveGate:
     """Admits requests as an `AdaptiveLimit` allows, in order of arrival."""
 
     def __init__(self, limit: AdaptiveLimit) -> None:
@@ -357,7 +357,7 @@ class Channel:
 
     def __init__(
         self,
-        endpoints: list[Endpoint],
+        endpoints: list[EndpointAccess],
         transport: Transport,
         *,
         max_retries: int = 10,
@@ -369,7 +369,7 @@ class Channel:
         self.transport = transport
         self.max_retries = max_retries
         self._turns = itertools.count(first)
-        self._by_rollout: dict[str, Endpoint] = {}
+        self._by_rollout: dict[str, EndpointAccess] = {}
         self._sleep = sleep
         self._clock = clock
         self._requests = itertools.count()
@@ -451,13 +451,13 @@ class Channel:
 
     async def _post_through_gate(
         self,
-        endpoint: Endpoint,
-        gate: Gate,
+        endpoint: EndpointAccess,
+        gate: AdaptiveGate,
         path: str,
         body: bytes,
         headers: Mapping[str, str],
         timeout_s: float | None,
-    ) -> tuple[Reply, bool]:
+    ) -> tuple[HttpReply, bool]:
         """Send the request and return the reply, and whether its 429 is excused: a 429 caused by the adaptive limit
         is not a failed attempt.
         """
@@ -489,7 +489,7 @@ class Channel:
         now_s = self._clock()
         return len(self.endpoints) > 1 and not all(e.is_cooling(now_s) for e in self.endpoints)
 
-    def _pick(self, rollout_id: str | None) -> Endpoint:
+    def _pick(self, rollout_id: str | None) -> EndpointAccess:
         if len(self.endpoints) == 1:
             return self.endpoints[0]
         now_s = self._clock()
@@ -523,7 +523,7 @@ class Channel:
 
 
 def _read_reply(
-    reply: Reply, endpoint: Endpoint, path: str, decode: Callable[[bytes], Any]
+    reply: HttpReply, endpoint: EndpointAccess, path: str, decode: Callable[[bytes], Any]
 ) -> dict[str, Any] | Refusal:
     if not 200 <= reply.status < 300:
         return _refused(reply, endpoint)
@@ -552,7 +552,7 @@ def _read_reply(
     return payload
 
 
-def _refused(reply: Reply, endpoint: Endpoint) -> Refusal:
+def _refused(reply: HttpReply, endpoint: EndpointAccess) -> Refusal:
     refusal = refusal_of(reply.status, reply.body)
     text = refusal.text
     if 300 <= reply.status < 400 and (target := reply.headers.get("Location")):

@@ -24,7 +24,7 @@ from verifiers.clients.connect import (
 )
 from verifiers.clients.endpoints import Channel
 from verifiers.clients.payloads import (
-    Sampling,
+    RequestOptions,
     encoded,
     native_of,
     payload_of,
@@ -99,7 +99,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         self,
         prompt: Any,
         model: str,
-        sampling: Sampling,
+        sampling: RequestOptions,
         tools: list[Any] | None,
         extra: dict[str, Any],
     ) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class HttpClient(Client[Any, Any, Any, Any]):
         self,
         path: str,
         body: bytes,
-        sampling: Sampling | None,
+        sampling: RequestOptions | None,
         state: Any,
         headers: Any,
         decode: Callable[[bytes], Any] = orjson.loads,

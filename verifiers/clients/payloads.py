@@ -175,7 +175,7 @@ def with_plain_ids(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
-class Sampling(NamedTuple):
+class RequestOptions(NamedTuple):
     """Arguments of one request beside prompt, model and tools."""
 
     body: dict[str, Any]
@@ -184,7 +184,7 @@ class Sampling(NamedTuple):
     timeout_s: float | None
 
 
-def split(sampling_args: Mapping[str, Any] | None, *, length_key: str) -> Sampling:
+def split(sampling_args: Mapping[str, Any] | None, *, length_key: str) -> RequestOptions:
     """Drop None values, rename the length limit for the API, and separate arguments that are not part of the body.
 
     `length_key`: the API's name for the limit of the completion, which authors write as `max_tokens` or
@@ -215,4 +215,4 @@ def split(sampling_args: Mapping[str, Any] | None, *, length_key: str) -> Sampli
             body[key] = value
     if extra_body:
         body.update(extra_body)
-    return Sampling(body, headers, timeout_s)
+    return RequestOptions(body, headers, timeout_s)

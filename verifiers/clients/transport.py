@@ -49,7 +49,7 @@ class AnswerLost(EndpointUnavailable):
     """The request was sent, but no complete response arrived: the endpoint may have processed it."""
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """One complete HTTP response."""
 
     status: int
@@ -134,7 +134,7 @@ class Transport:
         *,
         proxy: URL | None = None,
         timeout_s: float | None = None,
-    ) -> Reply:
+    ) -> HttpReply:
         """Send one request and read its response, of any status. `timeout_s` replaces the transport's own limit.
 
         Raise ConnectFailed, AnswerLost, or InvalidModelResponseError for a response above `MOST_RESPONSE_BYTES`.
@@ -148,7 +148,7 @@ class Transport:
             async with session.post(
                 url, data=body, headers=headers, proxy=proxy, allow_redirects=False, timeout=timeout
             ) as response:
-                return Reply(response.status, await _read(response, url), response.headers)
+                return HttpReply(response.status, await _read(response, url), response.headers)
         except aiohttp.ConnectionTimeoutError as error:
             raise ConnectFailed(
                 f"No connection to {address(url)} within {self._timeout.sock_connect} s"
@@ -257,7 +257,7 @@ __all__ = [
     "SHOWN_CHARACTERS",
     "AnswerLost",
     "ConnectFailed",
-    "Reply",
+    "HttpReply",
     "Transport",
     "address",
     "connection_limit",

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from verifiers.dialects.dialect import DONE, chat_call, framed
 from verifiers.endpoint.chat_template import parse_turn
-from verifiers.endpoint.driver import EngineDriver, EngineFailed, Progress
+from verifiers.endpoint.driver import EngineDriver, EngineFailed, StreamProgress
 from verifiers.endpoint.engine import FinishReason, GeneratedSequence
 from verifiers.endpoint.requests import GenerationRequest
 from verifiers.endpoint.sampling import finite
@@ -304,7 +304,7 @@ class ChunkWriter:
             chunks[0]["prompt_token_ids"] = self._request.generations[0].prompt_ids
         return chunks
 
-    def chunks(self, progress: Sequence[Progress]) -> list[dict[str, Any]]:
+    def chunks(self, progress: Sequence[StreamProgress]) -> list[dict[str, Any]]:
         """Return the chunks for newly generated tokens."""
         chunks: list[dict[str, Any]] = []
         for added in progress:
@@ -329,7 +329,7 @@ class ChunkWriter:
         sequences = [state.sequence for state in self._states if state.sequence is not None]
         return [self._head | {"choices": [], "usage": usage(self._request, sequences)}]
 
-    def _deltas(self, state: _ChoiceState, added: Progress) -> list[dict[str, Any]]:
+    def _deltas(self, state: _ChoiceState, added: StreamProgress) -> list[dict[str, Any]]:
         if not self._request.parses_tools:
             return [{"content": added.text}] if added.text else []
         text = state.held + added.text
@@ -348,7 +348,9 @@ class ChunkWriter:
         deltas: list[dict[str, Any]] = [{"content": text}] if text else []
         return [*deltas, {"tool_calls": calls}] if calls else deltas
 
-    def _add_details(self, choice: dict[str, Any], state: _ChoiceState, added: Progress) -> None:
+    def _add_details(
+        self, choice: dict[str, Any], state: _ChoiceState, added: StreamProgress
+    ) -> None:
         begin, end = state.tokens_sent, added.tokens
         state.tokens_sent = end
         if self._request.logprobs:
@@ -358,7 +360,7 @@ class ChunkWriter:
             choice["token_ids"] = added.sequence.token_ids[begin:end]
             choice["token_versions"] = added.sequence.token_versions[begin:end]
 
-    def _last_chunk(self, added: Progress) -> dict[str, Any]:
+    def _last_chunk(self, added: StreamProgress) -> dict[str, Any]:
         chunk = self._chunk(added.place, {})
         reason = finish_reason(added.sequence)
         if self._states[added.place].has_calls and reason == "stop":

@@ -26,7 +26,7 @@ class EngineFailed(EndpointError, RuntimeError):
     """A step raised an exception; this engine generates nothing more."""
 
 
-class Progress(NamedTuple):
+class StreamProgress(NamedTuple):
     """The part of one streamed generation that is new since the previous report."""
 
     place: int
@@ -98,20 +98,20 @@ class EngineDriver:
 
     async def stream(
         self, generations: Sequence[Generation]
-    ) -> AsyncGenerator[list[Progress], None]:
+    ) -> AsyncGenerator[list[StreamProgress], None]:
         """Yield new tokens and text until all sequences have ended. Close the generator to cancel them.
 
         The generations must have `streams_text`. Steps that pass while the consumer is busy are reported together.
         """
         has_progress = asyncio.Event()
-        fresh: dict[int, Progress] = {}
+        fresh: dict[int, StreamProgress] = {}
         places: dict[int, int] = {}
 
         def note(sequence: GeneratedSequence, text: str = "", *, ended: bool = False) -> None:
             index = places[id(sequence.generation)]
             before = fresh.get(index)
             text = text if before is None else before.text + text
-            fresh[index] = Progress(index, sequence, text, len(sequence.token_ids), ended)
+            fresh[index] = StreamProgress(index, sequence, text, len(sequence.token_ids), ended)
             has_progress.set()
 
         def end(sequence: GeneratedSequence) -> None:

@@ -47,7 +47,7 @@ _EXPRESSION_PARAMETERS = ("expression", "expr", "input", "query", "formula")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class PracticeProblem:
     """A conversation up to the model's turn, and the expected turn."""
 
     messages: list[dict[str, Any]]
@@ -58,11 +58,13 @@ class Problem:
     tools: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
-def reverse_problem(rng: random.Random, *, length: int, system_prompt: bool = True) -> Problem:
+def reverse_problem(
+    rng: random.Random, *, length: int, system_prompt: bool = True
+) -> PracticeProblem:
     """Return a text of `length` lower-case letters and single inner spaces, to be reversed."""
     text = random_text(rng, length)
     answer = text[::-1]
-    return Problem(
+    return PracticeProblem(
         _messages(REVERSE_SYSTEM_PROMPT if system_prompt else None, text),
         f"<reversed_text>{answer}</reversed_text>",
         answer,
@@ -82,10 +84,10 @@ def random_text(rng: random.Random, length: int) -> str:
 
 def addition_problem(
     rng: random.Random, *, digits: tuple[int, int], system_prompt: bool = True
-) -> Problem:
+) -> PracticeProblem:
     """Return `What is A + B?` with A and B of the given numbers of digits, solved digit by digit."""
     left, right = (random_number(rng, count) for count in digits)
-    return Problem(
+    return PracticeProblem(
         _messages(ADDITION_SYSTEM_PROMPT if system_prompt else None, f"What is {left} + {right}?"),
         f"{addition_steps(left, right)} \\boxed{{{left + right}}}",
         str(left + right),
@@ -109,7 +111,7 @@ def addition_steps(left: int, right: int) -> str:
     return ", ".join(steps) + "."
 
 
-def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool) -> Problem:
+def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool) -> PracticeProblem:
     """Return a sum with a calculator tool: the call itself, or the turn after the tool's answer."""
     left, right = (random_number(rng, count) for count in digits)
     name = rng.choice(_TOOL_NAMES)
@@ -130,15 +132,15 @@ def tool_problem(rng: random.Random, *, digits: tuple[int, int], answered: bool)
     messages = _messages(system, f"What is {left} + {right}?")
     call = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
     if not answered:
-        return Problem(messages, call, call, [tool])
+        return PracticeProblem(messages, call, call, [tool])
     function = {"name": name, "arguments": arguments}
     call_message = {"id": "call_0", "type": "function", "function": function}
     messages.append({"role": "assistant", "content": None, "tool_calls": [call_message]})
     messages.append({"role": "tool", "tool_call_id": "call_0", "content": str(left + right)})
-    return Problem(messages, f"\\boxed{{{left + right}}}", str(left + right), [tool])
+    return PracticeProblem(messages, f"\\boxed{{{left + right}}}", str(left + right), [tool])
 
 
-def reverse_reward(problem: Problem, completion: str) -> float:
+def reverse_reward(problem: PracticeProblem, completion: str) -> float:
     """Return the length of the longest common subsequence of text and answer over the longer of the two lengths."""
     match = re.search(r"<reversed_text>(.*?)</reversed_text>", completion, re.DOTALL)
     written = match[1].strip() if match else ""
@@ -146,7 +148,7 @@ def reverse_reward(problem: Problem, completion: str) -> float:
     return _common_subsequence_length(written, problem.answer) / longest if longest else 0.0
 
 
-def addition_reward(problem: Problem, completion: str) -> float:
+def addition_reward(problem: PracticeProblem, completion: str) -> float:
     """Return 1.0 if the last boxed number is the sum, else 0.0."""
     boxed = re.findall(r"\\boxed\{([^{}]*)\}", completion)
     return float(bool(boxed) and boxed[-1].strip() == problem.answer)

@@ -26,7 +26,7 @@ from verifiers.endpoint.chat_template import render_chat
 from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.engine import Engine, Generation
 from verifiers.endpoint.model import load_model
-from verifiers.endpoint.practice import Problem
+from verifiers.endpoint.practice import PracticeProblem
 from verifiers.endpoint.sampling import Sampling
 from verifiers.endpoint.torch_llama import TorchLlama
 from verifiers.endpoint.weights import save_checkpoint
@@ -77,7 +77,7 @@ WARMUP_STEPS, DECAY_SHARE = 50, 0.4
 """The learning rate rises over the first steps and falls to 0 over the last share of all steps."""
 
 
-def draw(rng: random.Random, stage: Stage, progress: float) -> Problem:
+def draw(rng: random.Random, stage: Stage, progress: float) -> PracticeProblem:
     """Return one problem of the stage's mixture at `progress` (0 to 1) of the stage."""
     digits = random_digits(rng, weights=DIGIT_WEIGHTS)
     if rng.random() < stage.tool_share:
@@ -102,7 +102,7 @@ def random_digits(
     return first, second
 
 
-def batch_of(problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(problems: list[PracticeProblem]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return token ids `int64 [B, T]` and targets `[B, T]`; targets outside the completions are -100."""
     rows, targets = [], []
     for problem in problems:
@@ -149,19 +149,19 @@ def train(model: TorchLlama, *, seed: int, stages: tuple[Stage, ...] = STAGES) -
                 )
 
 
-def loss_of(model: TorchLlama, problems: list[Problem]) -> torch.Tensor:
+def loss_of(model: TorchLlama, problems: list[PracticeProblem]) -> torch.Tensor:
     """Return the cross-entropy per token of the completions."""
     ids, target_ids = batch_of(problems)
     kept = target_ids >= 0
     return functional.cross_entropy(model(ids)[kept], target_ids[kept])
 
 
-def tool_reward(problem: Problem, completion: str) -> float:
+def tool_reward(problem: PracticeProblem, completion: str) -> float:
     """Return 1.0 if the call, or the boxed answer after it, is exactly right."""
     return float(completion == problem.completion)
 
 
-Kind = tuple[Callable[[random.Random], Problem], Callable[[Problem, str], float]]
+Kind = tuple[Callable[[random.Random], PracticeProblem], Callable[[PracticeProblem, str], float]]
 
 MEASURED: dict[str, Kind] = {
     "reverse-text, 4 to 16 letters": (

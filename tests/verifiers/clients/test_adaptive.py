@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from verifiers.clients.endpoints import COOLDOWN_S, FIRST_LIMIT, LEAST_LIMIT, AdaptiveLimit, Gate
+from verifiers.clients.endpoints import (
+    COOLDOWN_S,
+    FIRST_LIMIT,
+    LEAST_LIMIT,
+    AdaptiveGate,
+    AdaptiveLimit,
+)
 
 
 def run_round(limit: AdaptiveLimit, now_s: float) -> None:
@@ -178,7 +184,7 @@ TestAnyHistory = AnyHistory.TestCase
 
 async def test_the_gate_never_lets_more_through_than_the_limit():
     limit = AdaptiveLimit(limit=3)
-    gate = Gate(limit)
+    gate = AdaptiveGate(limit)
     most = 0
 
     async def work():
@@ -196,7 +202,7 @@ async def test_the_gate_never_lets_more_through_than_the_limit():
 
 async def test_a_cancelled_request_in_the_queue_hands_its_turn_on():
     limit = AdaptiveLimit(limit=1)
-    gate = Gate(limit)
+    gate = AdaptiveGate(limit)
     await gate.enter()
     waiting = [asyncio.ensure_future(gate.enter()) for _ in range(3)]
     await asyncio.sleep(0)

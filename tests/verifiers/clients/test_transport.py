@@ -18,7 +18,7 @@ from loopback import Answer, loopback_endpoint
 from yarl import URL
 
 from verifiers.clients import transport as transport_module
-from verifiers.clients.endpoints import FIRST_LIMIT, LONGEST_RETRY_AFTER_S, Channel, Endpoint
+from verifiers.clients.endpoints import FIRST_LIMIT, LONGEST_RETRY_AFTER_S, Channel, EndpointAccess
 from verifiers.clients.transport import (
     SPARE_FILES,
     ConnectFailed,
@@ -52,7 +52,7 @@ def test_urls_are_shown_without_secrets():
     ],
 )
 def test_paths_are_joined_to_the_base(base, path, expected):
-    assert str(Endpoint(base).url(path)) == expected
+    assert str(EndpointAccess(base).url(path)) == expected
 
 
 def test_connections_leave_files_to_the_rest_of_the_process(monkeypatch):
@@ -234,7 +234,7 @@ async def test_an_error_inside_a_200_is_handled_as_what_it_is(endpoint, make_cli
 
 async def test_a_rollout_keeps_to_one_endpoint_until_it_fails():
     async with loopback_endpoint() as first, loopback_endpoint() as second:
-        endpoints = [Endpoint(first.url), Endpoint(second.url)]
+        endpoints = [EndpointAccess(first.url), EndpointAccess(second.url)]
         transport = Transport(timeout_s=5)
         channel = Channel(endpoints, transport, max_retries=3)
         first.script(ANSWER)
@@ -261,7 +261,10 @@ async def test_when_all_endpoints_are_down_all_are_tried():
     async with loopback_endpoint() as first, loopback_endpoint() as second:
         transport = Transport(timeout_s=5)
         channel = Channel(
-            [Endpoint(first.url), Endpoint(second.url)], transport, max_retries=5, sleep=sleep
+            [EndpointAccess(first.url), EndpointAccess(second.url)],
+            transport,
+            max_retries=5,
+            sleep=sleep,
         )
         down = Answer(503, {"error": {"message": "down"}})
         first.script(down)
@@ -280,7 +283,7 @@ async def test_a_request_that_keeps_failing_says_once_that_it_is_tried_again(cap
 
     async with loopback_endpoint() as endpoint:
         transport = Transport(timeout_s=5)
-        channel = Channel([Endpoint(endpoint.url)], transport, max_retries=5, sleep=sleep)
+        channel = Channel([EndpointAccess(endpoint.url)], transport, max_retries=5, sleep=sleep)
         endpoint.script(Answer(503, {"error": {"message": "down"}}))
         with pytest.raises(EndpointUnavailable):
             await channel.post("chat", b"{}")
@@ -292,7 +295,7 @@ async def test_a_request_that_keeps_failing_says_once_that_it_is_tried_again(cap
 
 async def test_remembered_rollouts_are_bounded(monkeypatch):
     monkeypatch.setattr("verifiers.clients.endpoints.MOST_REMEMBERED_ROLLOUTS", 10)
-    channel = Channel([Endpoint("http://a"), Endpoint("http://b")], Transport())
+    channel = Channel([EndpointAccess("http://a"), EndpointAccess("http://b")], Transport())
     for index in range(100):
         channel._pick(str(index))
     assert len(channel._by_rollout) == 10

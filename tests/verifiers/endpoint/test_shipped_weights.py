@@ -80,9 +80,9 @@ def test_it_calls_a_calculator_often_enough_to_show(shipped_model):
     ],
 )
 def test_reversals_are_scored_by_the_longest_common_subsequence(completion, expected):
-    assert practice.reverse_reward(practice.Problem([], "", "cba"), completion) == pytest.approx(
-        expected
-    )
+    assert practice.reverse_reward(
+        practice.PracticeProblem([], "", "cba"), completion
+    ) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_reversals_are_scored_by_the_longest_common_subsequence(completion, expe
     [("\\boxed{12}", 1.0), ("\\boxed{1} \\boxed{12}", 1.0), ("12", 0.0), ("\\boxed{12", 0.0)],
 )
 def test_sums_are_scored_by_the_last_box(completion, expected):
-    assert practice.addition_reward(practice.Problem([], "", "12"), completion) == expected
+    assert practice.addition_reward(practice.PracticeProblem([], "", "12"), completion) == expected
 
 
 @pytest.mark.parametrize(
