@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from verifiers.errors import ToolTimeout as ToolTimeout
     from verifiers.errors import TunnelError as TunnelError
     from verifiers.example_datasets import load_example_dataset as load_example_dataset
-    from verifiers.keys import ensure_keys as ensure_keys
+    from verifiers.loading import ensure_keys as ensure_keys
     from verifiers.loading import load_environment as load_environment
     from verifiers.logs import log_level as log_level
     from verifiers.logs import print_prompt_completions_sample as print_prompt_completions_sample

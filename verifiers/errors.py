@@ -30,14 +30,26 @@
         │   └── MissingAnswer      a row has no `answer`, and a reward function uses the answer
         └── EnvironmentNotFound    (also ValueError) no installed module has this environment id
 
+The second part of the module is what is saved of an error: names, messages, the author's line, the traceback. The
+reward of a rollout whose environment crashed, or whose infrastructure failed, is void: 0.0 in every statistic, masked
+for trainers. `voids_reward` is the only rule that decides so.
+
 How to add one: subclass ours *and* the builtin it is a case of, keep it picklable (all arguments in `args`),
 and put it under `InfraError` only when trying again can help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
 
 
 class Error(Exception):
@@ -204,3 +216,254 @@ def error_chain(error: BaseException | None) -> list[BaseException]:
         chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return chain
+
+
+# ---------------------------------------------------------------------------------------- what is saved of an error
+
+
+INFRASTRUCTURE: tuple[type[Error], ...] = (InfraError, RateLimitError, EndpointUnavailable)
+"""Failures of sandboxes, tunnels, servers and endpoints."""
+
+LATE_NAMES = frozenset(
+    (
+        "AgentError",
+        "IsolationUnavailable",
+        "SandboxCreationError",
+        "SandboxDead",
+        "SandboxImageError",
+        "SandboxNotReadyError",
+        "SandboxRateLimited",
+        "SandboxSetupError",
+        "SandboxUnresponsive",
+        "ServerError",
+    )
+)
+"""Names of infrastructure errors whose modules are loaded only where they are used."""
+
+MAX_TRACEBACK_CHARACTERS = 8_000
+MAX_CHAIN_CHARACTERS = 20_000
+"""Maximum length of the saved text; the middle of a longer text is left out."""
+
+KEY = "[key]"
+"""Stands where a key stood."""
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SECRET_TEXT = re.compile(
+    r"\bsk-[\w-]{16,}|\b(?:hf|gh[pousr]|glpat|xox[abp])[_-][\w-]{16,}|\bAKIA[A-Z0-9]{16}\b"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?<=Bearer )[\w.~+/-]{8,}"
+)
+_SHORTEST_SECRET = 8
+
+
+def voids_reward(error: object) -> bool:
+    """Whether a rollout that ended in this error has no reward of its own: its environment crashed or raised an
+    `AuthorError`, or infrastructure failed (the error or one of its causes).
+
+    Every other `vf.Error` is a result that reward functions may look at. A saved error is recognised by its mark, and
+    without a mark by the names of its types.
+    """
+    if isinstance(error, Error):
+        return isinstance(error, AuthorError) or is_infrastructure(error)
+    if isinstance(error, BaseException):
+        return True
+    if not isinstance(error, Mapping):
+        return False
+    if (mark := error.get("voids_reward")) is not None:
+        return bool(mark)
+    infrastructure = type_names(INFRASTRUCTURE) | LATE_NAMES
+    return error.get("error") in type_names((AuthorError,)) or any(
+        name in infrastructure for name in saved_types(error)
+    )
+
+
+def is_infrastructure(error: object) -> bool:
+    """Whether the error, or one of its causes, is a failure of infrastructure."""
+    return isinstance(error, BaseException) and any(
+        isinstance(link, INFRASTRUCTURE) for link in error_chain(error)
+    )
+
+
+def is_void(rollout: Mapping[str, Any]) -> bool:
+    """Whether the reward of a `State` or of an output is void, by its error or by an error of its scoring."""
+    error = rollout.get("error")
+    if error is not None and voids_reward(error):
+        return True
+    entries = rollout.get("reward_errors") or rollout.get("errors") or ()
+    return any(isinstance(entry, Mapping) and entry.get("voids_reward") for entry in entries)
+
+
+def saved_types(error: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the types of a saved error and of its causes."""
+    yield str(error.get("error"))
+    for link in str(error.get("error_chain_str") or "").split(" -> "):
+        yield link.partition(":")[0].strip()
+
+
+def type_names(kinds: Sequence[type]) -> set[str]:
+    """Names of the types and of all their subclasses that are loaded."""
+    names: set[str] = set()
+    left = list(kinds)
+    while left:
+        kind = left.pop()
+        names.add(kind.__name__)
+        left += kind.__subclasses__()
+    return names
+
+
+# ------------------------------------------------------------------------------------------------- what is saved
+
+
+def error_info(error: BaseException) -> dict[str, Any]:
+    """What is saved of an error: type name, `repr` chain, chain of type names, traceback.
+
+    `where` (file, line and function of the author's code) and `voids_reward` are there only where they apply. Texts are
+    bounded and hold no keys.
+    """
+    chain = error_chain(error)
+    info: dict[str, Any] = {
+        "error": type(error).__name__,
+        "error_chain_repr": _saved(
+            " -> ".join(_repr(link) for link in chain), MAX_CHAIN_CHARACTERS
+        ),
+        "error_chain_str": " -> ".join(type(link).__name__ for link in chain),
+    }
+    if (where := author_line(chain)) is not None:
+        info["where"] = where
+    info["traceback"] = traceback_text(error)
+    if voids_reward(error):
+        info["voids_reward"] = True
+    return info
+
+
+def scoring_error_info(error: Exception, func: Callable[..., Any], name: str) -> dict[str, Any]:
+    """What is saved of a reward function's error. Without a line of the author's in the traceback, `where` is the line
+    at which the function is defined.
+    """
+    info = error_info(error)
+    info.pop("voids_reward", None)  # a mistake in one function leaves the others their rewards
+    if is_infrastructure(error):
+        info["voids_reward"] = True
+    if "where" not in info and (where := definition_line(func)) is not None:
+        info["where"] = where
+    return {**info, "function": name, "message": _saved(text_of(error), MAX_CHAIN_CHARACTERS)}
+
+
+def without_traceback(output: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of an output whose errors have no `traceback`."""
+
+    def short(error: Any) -> Any:
+        if not isinstance(error, Mapping):
+            return error
+        return {name: value for name, value in error.items() if name != "traceback"}
+
+    copied = {**output, "error": short(output.get("error"))}
+    if output.get("errors"):
+        copied["errors"] = [short(entry) for entry in output["errors"]]
+    return copied
+
+
+def text_of(error: BaseException) -> str:
+    """`str(error)`; also for an exception whose `__str__` raises."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - an author's exception class may be broken
+        return f"[its text cannot be shown: {type(failure).__name__}]"
+
+
+def _repr(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001 - an author's exception class may be broken
+        return f"{type(error).__name__}({text_of(error)!r})"
+
+
+def traceback_text(error: BaseException) -> str:
+    """The traceback of an error and of its causes."""
+    try:
+        lines = list(traceback.TracebackException.from_exception(error, compact=True).format())
+    except Exception:  # noqa: BLE001 - an author's exception class may be broken
+        lines = []
+        for link in reversed(error_chain(error)):
+            lines += [*traceback.format_tb(link.__traceback__), f"{_repr(link)}\n"]
+    return _saved("".join(lines), MAX_TRACEBACK_CHARACTERS)
+
+
+def _saved(text: str, limit: int) -> str:
+    text = without_keys(text.encode("utf-8", "replace").decode())
+    if len(text) <= limit:
+        return text
+    kept = limit // 2
+    return f"{text[:kept]}\n[… {len(text) - 2 * kept} characters are left out …]\n{text[-kept:]}"
+
+
+def without_keys(text: str) -> str:
+    """The text without the values of environment variables that hold keys, and without what looks like a key."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name) and value in text:
+            text = text.replace(value, KEY)
+    return _SECRET_TEXT.sub(KEY, text)
+
+
+# -------------------------------------------------------------------------------------------- the author's line
+
+
+def author_line(chain: Sequence[BaseException]) -> str | None:
+    """`file:line in function` of the author's code that raised, in the outermost link that ran some; else None."""
+    for error in chain:
+        frames = [
+            (code, line)
+            for code, line in _frames(error.__traceback__)
+            if _package(code.co_filename) is not None
+        ]
+        if not frames:
+            continue
+        packages = [_package(code.co_filename) for code, _ in frames]
+        own = "" if "" in packages else packages[0]
+        code, line = [f for f, package in zip(frames, packages, strict=True) if package == own][-1]
+        return f"{_shown_path(code.co_filename)}:{line} in {code.co_name}"
+    return None
+
+
+def definition_line(func: Callable[..., Any]) -> str | None:
+    """`file:line in function` of the definition of a function; None when it is not Python code."""
+    inner = getattr(func, "func", func)  # functools.partial
+    inner = getattr(inner, "__wrapped__", getattr(inner, "__func__", inner))
+    code = getattr(inner, "__code__", None)
+    if not isinstance(code, CodeType) or _package(code.co_filename) is None:
+        return None
+    return f"{_shown_path(code.co_filename)}:{code.co_firstlineno} in {code.co_name}"
+
+
+def _frames(tb: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+    while tb is not None:
+        yield tb.tb_frame.f_code, tb.tb_lineno
+        tb = tb.tb_next
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    own = str(Path(__file__).parent)
+    return tuple(f"{folder}{os.sep}" for folder in (own, paths["stdlib"], paths["platstdlib"]))
+
+
+@cache
+def _package(filename: str) -> str | None:
+    """Where code belongs: "" for a file outside of all packages, the folder of an installed package, None for this
+    library and Python itself.
+    """
+    if filename.startswith("<frozen"):
+        return None
+    own = f"{Path(__file__).parent}{os.sep}"
+    if filename.startswith(own):
+        return None
+    for folder in ("site-packages", "dist-packages"):
+        head, found, rest = filename.partition(f"{os.sep}{folder}{os.sep}")
+        if found:
+            return f"{head}{found}{rest.partition(os.sep)[0]}"
+    return None if filename.startswith(_library_folders()) else ""
+
+
+def _shown_path(filename: str) -> str:
+    relative = os.path.relpath(filename) if os.path.isabs(filename) else filename
+    return filename if relative.startswith("..") else relative

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
 
 
+import os
+from collections.abc import Iterable
+
 logger = logging.getLogger(__name__)
 
 
@@ -622,3 +625,10 @@ def _place(error: BaseException, folder: Path | None) -> str:
     frames = [] if folder is None else traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder or "/")]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def ensure_keys(keys: Iterable[str]) -> None:
+    """Raise MissingKeyError naming every environment variable of `keys` that is not set."""
+    missing = [key for key in keys if not os.environ.get(key)]
+    if missing:
+        raise MissingKeyError(missing)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from verifiers.saved_errors import is_void
+from verifiers.errors import is_void
 
 if TYPE_CHECKING:
     from pandas import DataFrame

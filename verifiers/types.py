@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
 from verifiers.records import Record
+from verifiers.state import RolloutTiming as RolloutTiming
 from verifiers.state import State as State
-from verifiers.timing import RolloutTiming as RolloutTiming
-from verifiers.timing import StateUsageTracker as StateUsageTracker
-from verifiers.timing import TimeSpan as TimeSpan
-from verifiers.timing import TimeSpans as TimeSpans
+from verifiers.state import StateUsageTracker as StateUsageTracker
+from verifiers.state import TimeSpan as TimeSpan
+from verifiers.state import TimeSpans as TimeSpans
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -35,8 +35,7 @@ from verifiers.sandboxes import (
 )
 from verifiers.sandboxes.open import BackendName
 from verifiers.sandboxes.per_loop import LoopBackends
-from verifiers.state import State
-from verifiers.timing import TimeSpan
+from verifiers.state import State, TimeSpan
 from verifiers.types import Messages, Response
 
 CodeReward = Literal["fraction", "all"]

@@ -15,11 +15,11 @@ from verifiers.errors import (
     MissingAnswer,
     RewardArgumentError,
     error_chain,
+    saved_types,
 )
 from verifiers.rubrics.reward_call import RewardCall, argument_error
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import scores_plainly
-from verifiers.saved_errors import saved_types
 from verifiers.state import State
 
 ENDS_THE_RUN: tuple[type[Error], ...] = (AuthenticationError, ConfigError, MissingAnswer)

@@ -34,14 +34,13 @@ from verifiers.errors import (
     EnvironmentCodeError,
     Error,
     RewardArgumentError,
+    text_of,
 )
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
-from verifiers.saved_errors import text_of
-from verifiers.state import State
-from verifiers.timing import RolloutTiming, StateUsageTracker
+from verifiers.state import RolloutTiming, State, StateUsageTracker
 from verifiers.tools.functions import normalize_tool, to_oai_tool
 from verifiers.types import (
     GenerateOutputs,

@@ -24,6 +24,10 @@ from verifiers.errors import (
     ConfigError,
     DatasetError,
     RewardError,
+    is_void,
+    scoring_error_info,
+    text_of,
+    voids_reward,
 )
 from verifiers.rollouts.garbage import fewer_collections
 from verifiers.rollouts.limits import run_limits
@@ -32,7 +36,6 @@ from verifiers.rollouts.schedule import Limits, Schedule, first_failure
 from verifiers.rollouts.scope import close_scope
 from verifiers.rubrics.scoring import write_void
 from verifiers.runs.output import output_from_state
-from verifiers.saved_errors import is_void, scoring_error_info, text_of, voids_reward
 from verifiers.state import State
 from verifiers.tasks import Row, TaskSource, is_arrow, is_rows
 from verifiers.types import GenerateOutputs, RolloutOutput, SamplingArgs
@@ -98,7 +101,7 @@ async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
 async def score(env: Environment, states: list[State], *, alone: bool) -> None:
     """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
 
-    Reward functions do not see rollouts that crashed (`saved_errors.voids_reward`): their reward is void. What an
+    Reward functions do not see rollouts that crashed (`errors.voids_reward`): their reward is void. What an
     author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
     configuration ends the run: it would fail for every rollout.
     """

@@ -24,8 +24,7 @@ from verifiers.messages import content_text, normalize_messages
 from verifiers.rollouts.limits import current_limits
 from verifiers.rollouts.scope import shielded
 from verifiers.rubrics.tool_rubric import TurnMonitorRubric
-from verifiers.state import State
-from verifiers.timing import TimeSpan
+from verifiers.state import State, TimeSpan
 from verifiers.types import Messages, Response, SamplingArgs, TrajectoryStep, UserMessage
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verifiers.dialects.chat_completions import native_messages
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, is_void
 from verifiers.messages import from_raw_message
-from verifiers.saved_errors import is_void
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from verifiers.envs.options import GenerateOptions
+from verifiers.errors import error_info
 from verifiers.runs.description import RunDescription, endpoint_url, get_version_info, provenance
 from verifiers.runs.folders import is_run_folder, new_run_folder
 from verifiers.runs.output import StateColumns
@@ -21,7 +22,6 @@ from verifiers.runs.resume import (
 from verifiers.runs.run_tokens import RunTokens
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
-from verifiers.saved_errors import error_info
 from verifiers.state import State
 from verifiers.tasks import Row, input_key
 from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs

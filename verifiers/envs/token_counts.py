@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verifiers.state import State
-from verifiers.timing import StateUsageTracker
+from verifiers.state import State, StateUsageTracker
 from verifiers.types import TokenUsage
 
 

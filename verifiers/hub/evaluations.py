@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, is_void, without_traceback
 from verifiers.hub.client import HubClient, OnProgress, body_of, data_of, member
 from verifiers.hub.errors import HubError, HubNotFound
 from verifiers.hub.installation import details_of
@@ -33,7 +33,6 @@ from verifiers.runs.folders import RESULTS_FILE, is_run_folder
 from verifiers.runs.output import encode_line
 from verifiers.runs.store import DamagedLine, iterate_outputs, load_metadata
 from verifiers.runs.summary import RunningSummary
-from verifiers.saved_errors import is_void, without_traceback
 
 logger = logging.getLogger(__name__)
 

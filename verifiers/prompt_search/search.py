@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from verifiers.clients import resolve_client
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, is_void
 from verifiers.messages import content_text, normalize_messages
-from verifiers.saved_errors import is_void
 from verifiers.types import RolloutOutput, SamplingArgs, UserMessage
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import hooks_of
-from verifiers.errors import ConfigError, RewardError
+from verifiers.errors import ConfigError, RewardError, is_void, scoring_error_info, voids_reward
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
 from verifiers.rubrics.scoring import (
@@ -25,7 +25,6 @@ from verifiers.rubrics.scoring import (
     write_scores,
     write_void,
 )
-from verifiers.saved_errors import is_void, scoring_error_info, voids_reward
 from verifiers.state import State
 from verifiers.types import RewardFunc, Score
 

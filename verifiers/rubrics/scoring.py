@@ -10,10 +10,16 @@ from math import isfinite
 from types import CoroutineType
 from typing import Any, NamedTuple
 
-from verifiers.errors import AuthenticationError, RewardError, ScoringTimeout
+from verifiers.errors import (
+    AuthenticationError,
+    RewardError,
+    ScoringTimeout,
+    is_void,
+    scoring_error_info,
+    text_of,
+)
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.watchdog import WatchedSteps, watchdog
-from verifiers.saved_errors import is_void, scoring_error_info, text_of
 from verifiers.state import State
 from verifiers.types import Score
 

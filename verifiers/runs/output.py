@@ -24,11 +24,10 @@ from uuid import UUID
 
 import orjson
 
+from verifiers.errors import error_info
 from verifiers.messages import sanitize_tool_calls, serialize_message_for_output
 from verifiers.records import Record
-from verifiers.saved_errors import error_info
-from verifiers.state import LIVE_KEYS, State
-from verifiers.timing import RolloutTiming, TimeSpan, TimeSpans
+from verifiers.state import LIVE_KEYS, RolloutTiming, State, TimeSpan, TimeSpans
 from verifiers.types import RolloutOutput, TokenUsage
 
 logger = logging.getLogger(__name__)

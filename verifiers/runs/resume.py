@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from verifiers.configs import OnChanged
-from verifiers.errors import RETRYABLE, ConfigError
+from verifiers.errors import LATE_NAMES, RETRYABLE, ConfigError, saved_types, type_names
 from verifiers.runs.output import jsonable
 from verifiers.runs.store import load_metadata
-from verifiers.saved_errors import LATE_NAMES, saved_types, type_names
 from verifiers.tasks import input_key
 
 Row = Mapping[str, Any]

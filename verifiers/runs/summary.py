@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from verifiers.errors import is_void
 from verifiers.runs.prices import EvalCost, ModelPrice
 from verifiers.runs.statistics import (
     NAN,
@@ -29,7 +30,6 @@ from verifiers.runs.statistics import (
     spread_of,
     wilson_interval,
 )
-from verifiers.saved_errors import is_void
 from verifiers.types import TokenUsage
 
 MAX_EXAMPLES = 3

@@ -1,6 +1,6 @@
 """Names that only callers of v0 use: `GenerateOutputsBuilder`, running metrics, error chains, the text of a run.
 
-The library itself uses `RunDescription`, `summary.RunningSummary`, `errors.error_chain` and `saved_errors.error_info`.
+The library itself uses `RunDescription`, `summary.RunningSummary`, `errors.error_chain` and `errors.error_info`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict, runtime_checkable
 
-from verifiers.errors import Error, error_chain
+from verifiers.errors import Error, error_chain, error_info, is_void
 from verifiers.messages import content_text, messages_to_printable, printable_text
 from verifiers.runs.description import RunDescription, endpoint_url, get_version_info
 from verifiers.runs.output import jsonable
 from verifiers.runs.statistics import pass_all_k, pass_at_k, powers_of_two
 from verifiers.runs.summary import RunningSummary, summarize
-from verifiers.saved_errors import error_info, is_void
 from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs, Tool
 
 

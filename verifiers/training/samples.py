@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from verifiers.errors import Error
-from verifiers.saved_errors import is_void
+from verifiers.errors import Error, is_void
 from verifiers.tokens import Chain, StepTokens, stored_steps
 
 if TYPE_CHECKING:

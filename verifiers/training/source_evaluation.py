@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from verifiers.errors import is_void
 from verifiers.runs.output import decode_line, encode_line, jsonable, output_from_state
-from verifiers.saved_errors import is_void
 from verifiers.state import State
 from verifiers.training.dispatch_events import EvaluationEnd
 from verifiers.types import RolloutOutput, SamplingArgs

@@ -1,4 +1,4 @@
 """v0 import path: keys an environment needs."""
 
 from verifiers.errors import MissingKeyError as MissingKeyError
-from verifiers.keys import ensure_keys as ensure_keys
+from verifiers.loading import ensure_keys as ensure_keys

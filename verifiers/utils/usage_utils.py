@@ -1,8 +1,8 @@
-"""v0 import path; see `verifiers.timing` and `verifiers.runs.output`."""
+"""v0 import path; see `verifiers.state` and `verifiers.runs.output`."""
 
 from verifiers.runs.output import context_tokens as compute_context_token_metrics
 from verifiers.runs.output import extract_usage_tokens as extract_usage_tokens
-from verifiers.timing import StateUsageTracker as StateUsageTracker
+from verifiers.state import StateUsageTracker as StateUsageTracker
 
 response_usage_tokens = extract_usage_tokens
 

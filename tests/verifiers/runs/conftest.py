@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from verifiers.runs.output import output_from_state
-from verifiers.state import State
-from verifiers.timing import RolloutTiming, StateUsageTracker, TimeSpan, TimeSpans
+from verifiers.state import RolloutTiming, State, StateUsageTracker, TimeSpan, TimeSpans
 from verifiers.types import (
     AssistantMessage,
     Response,

@@ -10,8 +10,7 @@ from verifiers.runs.output import (
     output_from_state,
     outputs_from_states,
 )
-from verifiers.state import State
-from verifiers.timing import StateUsageTracker
+from verifiers.state import State, StateUsageTracker
 from verifiers.types import AssistantMessage, UserMessage
 
 # What the published 0.1.14 writes for a rollout with one tool call, in its order.

@@ -10,8 +10,8 @@ import verifiers as vf
 from verifiers.endpoint import EmbeddedEndpoint
 from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.errors import ConfigError, EndpointUnavailable
+from verifiers.state import RolloutTiming, TimeSpan
 from verifiers.testing import Reply, ScriptedClient
-from verifiers.timing import RolloutTiming, TimeSpan
 from verifiers.training import endpoint_watch
 from verifiers.training.inference_admin import InferenceAdmin, UpdateFailed
 from verifiers.training.policy import PolicyEndpoint
