@@ -10,7 +10,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,10 +22,12 @@ from typing import NamedTuple
 
 import httpx
 
+from verifiers.child_process import ChildProcess, get_free_port, guarded, log_tail
 from vf_cli import output
 from vf_cli.demo_venv import clean_venv
 
 START_TIMEOUT_S = 120.0
+HUB_STOP_S = 15.0
 USER = "alice"
 LEFT_OUT = ("__pycache__", "dist", "build", "outputs", ".prime")
 
@@ -102,18 +103,14 @@ def _hub(folder: Path) -> Iterator[Place]:
     # A proxy of the machine is not asked for addresses on the machine itself.
     for key in ("NO_PROXY", "no_proxy"):
         inherited[key] = ",".join(filter(None, ["127.0.0.1", "localhost", inherited.get(key)]))
-    port = _free_port()
+    port = get_free_port()
     url = f"http://127.0.0.1:{port}"
     output.show(f"\n$ vf-hub serve --data-dir hub --port {port}")
-    with (folder / "hub.log").open("w+") as log:
-        process = subprocess.Popen(
-            [
-                *(Path(sys.executable).with_name("vf-hub"), "serve"),
-                *("--data-dir", folder / "hub", "--port", str(port)),
-            ],
-            env=inherited,
-            stdout=log,
-            stderr=log,
+    with (folder / "hub.log").open("w") as log:
+        hub = Path(sys.executable).with_name("vf-hub")
+        serve = [hub, "serve", "--data-dir", folder / "hub", "--port", str(port)]
+        process = ChildProcess(
+            guarded(serve, HUB_STOP_S), env=inherited, stdout=log, stderr=log, own_group=True
         )
         try:
             token = _set_up(url, _setup_token(process, folder / "hub.log", url), folder)
@@ -121,21 +118,10 @@ def _hub(folder: Path) -> Iterator[Place]:
             told = {"PRIME_API_BASE_URL": url, "PRIME_API_KEY": token, "HF_HUB_OFFLINE": "1"}
             yield Place(folder, {**inherited, **told})
         finally:
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.close(HUB_STOP_S + 1)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _setup_token(process: subprocess.Popen[bytes], log: Path, url: str) -> str:
+def _setup_token(process: ChildProcess, log: Path, url: str) -> str:
     """Wait until the hub answers; the one-time token that it printed."""
     deadline = time.monotonic() + START_TIMEOUT_S
     with httpx.Client(trust_env=False) as http:
@@ -145,13 +131,13 @@ def _setup_token(process: subprocess.Popen[bytes], log: Path, url: str) -> str:
                     break
             except httpx.TransportError:
                 pass  # not yet listening
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise DemoFailed(f"The hub did not start:\n{log.read_text().strip()[-2000:]}")
+            if not process.is_running or time.monotonic() > deadline:
+                raise DemoFailed(f"The hub did not start:\n{log_tail(log)}")
             time.sleep(0.05)
     words = log.read_text().replace('"', " ").split()
     token = next((word for word in words if word.startswith("setup_")), None)
     if token is None:
-        raise DemoFailed(f"The hub printed no setup token:\n{log.read_text().strip()[-2000:]}")
+        raise DemoFailed(f"The hub printed no setup token:\n{log_tail(log)}")
     return token
 
 

@@ -233,7 +233,7 @@ def test_a_process_that_is_killed_ends_the_run_with_a_reason(victim, config, sta
 
     assert process.returncode == 1, err
     reasons = {
-        "trainer": f"error: The trainer process {pids['trainer']} ended with code -9.",
+        "trainer": f"error: The trainer process {pids['trainer']} was ended by SIGKILL.",
         "server": f"error: The inference server's process {pids['server']} ended by itself.",
     }
     assert reasons[victim] in err

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
+from verifiers.child_process import (
+    ChildProcess,
+    described_exit,
+    python_command,
+    settings_line,
+)
 from verifiers.endpoint.errors import EndpointStartError
 
 START_TIMEOUT_S = 60.0
@@ -35,7 +36,7 @@ BLAS_THREAD_VARIABLES = (
 class EndpointProcess:
     """A running endpoint process. Close it, or use it as a context manager."""
 
-    def __init__(self, process: subprocess.Popen[str], base_url: str, model: str) -> None:
+    def __init__(self, process: ChildProcess, base_url: str, model: str) -> None:
         self._process = process
         self.base_url = base_url
         """The `base_url` for OpenAI clients."""
@@ -55,19 +56,11 @@ class EndpointProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process is still running."""
-        return self._process.poll() is None
+        return self._process.is_running
 
     def close(self) -> None:
         """End the process and wait for it. Do nothing if it has ended."""
-        # Closing a pipe to a dead process raises for undelivered data; nothing depends on that data.
-        with suppress(BrokenPipeError):
-            _pipe(self._process.stdin).close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        _pipe(self._process.stdout).close()
+        self._process.close(STOP_TIMEOUT_S)
 
     def __enter__(self) -> EndpointProcess:
         return self
@@ -104,38 +97,37 @@ def start_endpoint_process(
         "api_key": api_key,
         "max_running": max_running,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "verifiers.endpoint"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    process = ChildProcess(
+        python_command("verifiers.endpoint.__main__"),
         env={**os.environ, **dict.fromkeys(BLAS_THREAD_VARIABLES, "1")},
     )
     try:
         answer = _introduce(process, settings, start_timeout_s)
         if "base_url" not in answer:
+            process.close(STOP_TIMEOUT_S)
             reason = answer.get("error") or "It printed nothing."
             raise EndpointStartError(
-                f"The endpoint process ended with code {process.wait()} before it served. {reason}"
+                f"The endpoint process {described_exit(process.exit_code)} before it served. {reason}"
             )
     except BaseException:
-        process.kill()
-        EndpointProcess(process, "", model_name).close()
+        process.close()
         raise
     return EndpointProcess(process, answer["base_url"], model_name)
 
 
 def _introduce(
-    process: subprocess.Popen[str], settings: dict[str, object], timeout_s: float
+    process: ChildProcess, settings: dict[str, object], timeout_s: float
 ) -> dict[str, str]:
     # Returns the child's announcement; an empty dict if the child ended without one.
     try:
-        # Sent through the pipe: on the command line, a key would be visible to every user of the machine.
-        _pipe(process.stdin).write(json.dumps(settings) + "\n")
-        _pipe(process.stdin).flush()
+        process.send(settings_line(settings))
     except BrokenPipeError:
         return {}
-    line = _first_line(process, timeout_s)
+    line = process.read_line(timeout_s)
+    if line is None:
+        raise EndpointStartError(
+            f"The endpoint process {process.pid} printed nothing within {timeout_s:g} s and was stopped."
+        )
     return json.loads(line) if line else {}
 
 
@@ -159,20 +151,3 @@ def endpoint_process(
         max_running=max_running,
     ) as endpoint:
         yield endpoint
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    if stream is None:
-        raise RuntimeError("The process was started without this pipe.")
-    return stream
-
-
-def _first_line(process: subprocess.Popen[str], timeout_s: float) -> str:
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        selector.register(_pipe(process.stdout), selectors.EVENT_READ)
-        if not selector.select(max(0.0, deadline - time.monotonic())):
-            raise EndpointStartError(
-                f"The endpoint process {process.pid} printed nothing within {timeout_s:g} s and was stopped."
-            )
-        return _pipe(process.stdout).readline()

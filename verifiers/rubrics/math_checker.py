@@ -1,17 +1,15 @@
 """Helper processes that compare mathematical answers, ended when a comparison takes too long.
 
-The process is this same module (`python -m verifiers.rubrics.math_checker`): it reads one JSON line for each
-comparison and answers with one. math-verify's own limit uses SIGALRM, which works only in a main thread and does not
-reach into C code; ending the process always works.
+The process runs `main` of this same module: it reads one JSON line for each comparison and answers with one.
+math-verify's own limit uses SIGALRM, which works only in a main thread and does not reach into C code; ending the
+process always works.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
-import select
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from verifiers.child_process import ChildProcess, python_command, reserve_stdout
 from verifiers.errors import InfraError
 
 _NO_LIMIT: Any = None  # math-verify's types do not say that None switches its own limit off
@@ -39,23 +38,17 @@ class _Helper:
     """One helper process, used by one thread at a time."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "verifiers.rubrics.math_checker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        self.process = ChildProcess(
+            python_command("verifiers.rubrics.math_checker"), stderr=subprocess.DEVNULL
         )
-        self._finalizer = weakref.finalize(self, _end, self.process)
+        self._finalizer = weakref.finalize(self, ChildProcess.close, self.process)
         if self._line(START_LIMIT_S) is None:
             self.close()
             raise InfraError("The process that compares mathematical answers did not start.")
 
     def ask(self, truth: str, response: str, limit_s: float) -> bool:
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps([truth, response]).encode() + b"\n")
-            self.process.stdin.flush()
+            self.process.send(json.dumps([truth, response]).encode() + b"\n")
         except OSError as error:
             raise InfraError(
                 f"The process that compares mathematical answers is gone: {error}"
@@ -74,18 +67,10 @@ class _Helper:
         return json.loads(line)
 
     def _line(self, limit_s: float) -> bytes | None:
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + limit_s
-        while (left := deadline - time.monotonic()) > 0:
-            ready, _, _ = select.select([self.process.stdout], [], [], left)
-            if ready:
-                line = self.process.stdout.readline()
-                if not line:
-                    raise InfraError(
-                        "The process that compares mathematical answers ended by itself."
-                    )
-                return line
-        return None
+        line = self.process.read_line(limit_s)
+        if line == b"":
+            raise InfraError("The process that compares mathematical answers ended by itself.")
+        return line
 
     def _cpu_s(self) -> float:
         """Processor time that the process has used so far; where that is not known, the time by the clock."""
@@ -97,15 +82,6 @@ class _Helper:
 
     def close(self) -> None:
         self._finalizer()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # what a question under way left unsent
-                stream.close()
 
 
 class MathChecker:
@@ -159,22 +135,18 @@ def _compare(truth: str, response: str) -> bool:
     return bool(verify(gold, said, timeout_seconds=_NO_LIMIT))
 
 
-def _serve() -> None:
+def main() -> None:
+    """Compare the answers of each line of stdin until the parent closes it."""
     from math_verify import parse
 
     parse("\\boxed{1}", parsing_timeout=_NO_LIMIT)
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing a library prints may get between the answers
-    out.write("ready\n")
+    out = reserve_stdout()
+    out.write(b"ready\n")
     out.flush()
     for line in sys.stdin:
         try:
             equal = _compare(*json.loads(line))
         except Exception:  # noqa: BLE001 - whatever a parser does with such text, the answer is: not equal
             equal = False
-        out.write(json.dumps(equal) + "\n")
+        out.write(json.dumps(equal).encode() + b"\n")
         out.flush()
-
-
-if __name__ == "__main__":
-    _serve()

@@ -4,7 +4,6 @@ dispatch     pure: which worker gets which request, what is done again after a d
 encoding     pure: values → msgpack and back
 wire         requests, responses and errors; the frames between the processes
 addresses    free ports, socket files
-python_process  a Python child that ends with its parent
 worker       one process that plays rollouts
 supervisor   starts workers, and starts them again
 server       `ZMQEnvServer`: clients on one side, workers on the other

@@ -1,30 +1,23 @@
-"""Where processes of one machine meet: free ports and socket files."""
+"""Where processes of one machine meet: socket files, or ports where there are none."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from verifiers.child_process import get_free_port
 from verifiers.clients.connect import is_loopback
 
 logger = logging.getLogger(__name__)
 
 LONGEST_SOCKET_FOLDER = 80
 """Bytes. Kernels take paths of 103 (macOS) or 107 (Linux), and names get up to 22; longer folders move to /tmp."""
-
-
-def get_free_port() -> int:
-    """A TCP port of this machine that was free a moment ago. Something else may take it: prefer `make_ipc_address`."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_ipc_address(session_id: str, name: str) -> str:

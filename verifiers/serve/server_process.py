@@ -11,24 +11,22 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verifiers.errors import ConfigError
-from verifiers.serve.addresses import address_in, new_socket_folder
-from verifiers.serve.client import ZMQEnvClient
-from verifiers.serve.python_process import (
+from verifiers.child_process import (
     GRACE_S,
-    command,
     described_exit,
     end_group,
     kill_group,
     read_settings,
-    settings_line,
-    when_orphaned,
+    start_python,
+    stop_process,
+    watch_parent,
 )
+from verifiers.errors import ConfigError
+from verifiers.serve.addresses import address_in, new_socket_folder
+from verifiers.serve.client import ZMQEnvClient
 from verifiers.serve.server import ZMQEnvServer
 from verifiers.serve.wire import ServerError
 
@@ -116,18 +114,10 @@ class ServerProcess:
             await asyncio.gather(ready, ended, return_exceptions=True)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *command("verifiers.serve.server_process", None),
-            stdin=subprocess.PIPE,
-            stdout=2,
-            start_new_session=sys.platform != "win32",  # Ctrl-C is for this process to act on
-        )
-        assert process.stdin is not None
         settings = dict(self._settings)
         if self._folder is not None:
             settings["socket_dir"] = str(self._folder)
-        process.stdin.write(settings_line(settings))
-        return process
+        return await start_python("verifiers.serve.server_process", settings)
 
     async def _keep(self) -> None:
         assert self._process is not None
@@ -157,25 +147,12 @@ class ServerProcess:
             self.client = None
         process, self._process = self._process, None
         try:
-            if process is not None:
-                await _ended(process)
+            if process is not None and not await stop_process(process, STOP_S):
+                logger.warning("The environment server %d did not end by itself.", process.pid)
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    try:
-        if process.stdin is not None:
-            process.stdin.close()
-        async with asyncio.timeout(STOP_S):
-            await process.wait()
-    except TimeoutError:
-        logger.warning("The environment server %d did not end by itself.", process.pid)
-    finally:
-        kill_group(process.pid)
-        await process.wait()
 
 
 async def start_server(
@@ -231,7 +208,7 @@ def main() -> None:
             shutil.rmtree(settings["socket_dir"], ignore_errors=True)
         stops[-1]()
 
-    when_orphaned(orphaned, grace_s=GRACE_S * 2)
+    watch_parent(orphaned, grace_s=GRACE_S * 2)
 
     async def serve() -> None:
         server = ZMQEnvServer(**settings)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -13,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verifiers.serve.python_process import (
+from verifiers.child_process import (
     GRACE_S,
-    command,
     described_exit,
     kill_group,
-    settings_line,
+    start_python,
+    stop_process,
 )
 from verifiers.serve.wire import EnvWorkerStats, ServerError
 
@@ -128,43 +126,25 @@ class Supervisor:
     async def _start(self, index: int, generation: int) -> WorkerProcess:
         name = f"worker-{index}-{generation}"
         with ExitStack() as files:
-            log: Any = 2  # the terminal, also where the server's own stdout means something
+            log = None
             if self._plan.log_dir is not None:
                 path = worker_log_file(self._plan.log_dir, index)
                 log = files.enter_context(path.open("ab"))
-            process = await asyncio.create_subprocess_exec(
-                *command("verifiers.serve.worker", self._plan.python),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=sys.platform != "win32",  # its children are ended with it
+            process = await start_python(
+                "verifiers.serve.worker",
+                {**self._plan.settings, "worker_id": index, "name": name},
+                python=self._plan.python,
+                log=log,
             )
         worker = self.workers[name] = WorkerProcess(index, name, process)
-        assert process.stdin is not None
-        process.stdin.write(
-            settings_line({**self._plan.settings, "worker_id": index, "name": name})
-        )
         return worker
 
     async def _end(self, worker: WorkerProcess) -> None:
         """Make sure the worker and what it had started are gone; let it clean up if it still runs."""
-        process = worker.process
         try:
-            if process.returncode is None:
-                if process.stdin is not None:
-                    process.stdin.close()
-                try:
-                    async with asyncio.timeout(GRACE_S):
-                        await process.wait()
-                except TimeoutError:
-                    pass
+            await stop_process(worker.process, GRACE_S)
         finally:
-            kill_group(process.pid)
             self.workers.pop(worker.name, None)
-            await process.wait()
-            # Python 3.11 otherwise warns about the pipe when the loop is closed first.
-            if process.stdin is not None:
-                process.stdin.close()
 
     async def _watch(self) -> None:
         """End workers that are silent or do not get ready; their keepers then start others."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from verifiers.child_process import end_group, read_settings, watch_parent
 from verifiers.clients import close_all_clients, resolve_client
 from verifiers.concurrency import EventLoopLagMonitor
 from verifiers.errors import ConfigError
@@ -28,7 +29,6 @@ from verifiers.logs import setup_logging
 from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.serve import wire
 from verifiers.serve.encoding import pack, pack_result
-from verifiers.serve.python_process import end_group, read_settings, when_orphaned
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -205,7 +205,7 @@ def main() -> None:
             shutil.rmtree(settings["socket_folder"], ignore_errors=True)
         stops[-1]()
 
-    when_orphaned(orphaned)
+    watch_parent(orphaned)
     setup_logging(settings["log_level"], json_logging=settings["json_logging"])
     address, name = settings["address"], settings["name"]
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 import verifiers as vf
-from verifiers.rubrics.math_checker import _end
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -92,21 +90,10 @@ async def test_helper_processes_end_with_the_rubric_even_those_at_work(
     await rubric.teardown()
     working.join(20.0)
     assert [type(error) for error in raised] == [vf.InfraError]
-    assert helper.process.poll() is not None
+    assert helper.process.exit_code is not None
 
 
 def test_a_rubric_that_is_only_made_starts_no_process() -> None:
     rubric = vf.MathRubric()
     assert rubric._checker._idle.empty()
     assert [func.__name__ for func in rubric.funcs] == ["correct_answer"]
-
-
-def test_a_process_that_died_over_a_question_is_put_away_whole() -> None:
-    process = subprocess.Popen(["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.wait()
-    process.stdin.write(b"the question")  # stays in the buffer, and cannot be sent any more
-    _end(process)
-    assert process.stdin.closed
-    assert process.stdout.closed

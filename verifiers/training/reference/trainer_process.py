@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from verifiers.child_process import described_exit, log_tail, python_command, stop_process
 from verifiers.errors import ConfigError, Error
 from verifiers.training.reference.frames import HEADER_BYTES, frame_of, length_of, message_of
 
 STOP_TIMEOUT_S = 5.0
-LAST_WORDS_BYTES = 2000
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -74,21 +73,13 @@ class TrainerProcess:
         words = last_words(self._log)
         said = f" It said: {words}" if words else ""
         return ProcessDied(
-            f"The trainer process {self.pid} ended with code {self._process.returncode}.{said} "
+            f"The trainer process {self.pid} {described_exit(self._process.returncode)}.{said} "
             f"Its log: {self._log}"
         )
 
     async def close(self) -> None:
         """End the process and wait for it; nothing if it has ended."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._process.wait()
-        except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+        await stop_process(self._process, STOP_TIMEOUT_S, own_group=False)
 
 
 @asynccontextmanager
@@ -102,8 +93,7 @@ async def trainer_process(log: Path, *, threads: int) -> AsyncIterator[TrainerPr
     variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) if threads else {}
     with open(log, "ab") as errors:  # noqa: ASYNC230 - a file of the run, opened once
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "verifiers.training.reference.worker"),
+            *python_command("verifiers.training.reference.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
@@ -119,7 +109,5 @@ async def trainer_process(log: Path, *, threads: int) -> AsyncIterator[TrainerPr
 
 def last_words(log: Path) -> str:
     """The last line of a log that says something."""
-    with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_WORDS_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
+    lines = log_tail(log).splitlines()
     return lines[-1].strip() if lines else ""

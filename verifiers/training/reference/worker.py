@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from verifiers.child_process import reserve_stdout
 from verifiers.endpoint.weights import write_safetensors
 from verifiers.errors import Error
 from verifiers.training.packing import PaddedBatch
@@ -120,8 +121,7 @@ def main() -> None:
     """Serve until the pipe ends."""
     # Ctrl-C reaches the whole group; the orchestrator decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    answers = reserve_stdout()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     worker = Worker()
@@ -129,7 +129,3 @@ def main() -> None:
         method, arguments = requests.get()
         answers.write(frame_of(answer_of(worker, method, arguments)))
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()
