@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verifiers.training.dispatch_events import Cancellation, CancelReason, Entry
+from verifiers.training.dispatch import Cancellation, CancelReason, Entry
 from verifiers.training.samples import TokenSample
 
 

@@ -238,3 +238,17 @@ def token_logprobs(logits: Any, input_ids: Any, temperatures: Any = None) -> Any
     chosen = predicting.gather(-1, input_ids[..., 1:, None]).squeeze(-1)
     logprobs = chosen - predicting.logsumexp(-1)
     return torch.cat([torch.zeros_like(logprobs[..., :1]), logprobs], -1)
+
+
+def micro_batches(samples: Sequence[TokenSample], max_tokens: int) -> list[PaddedBatch]:
+    """The samples as padded batches of at most `max_tokens`, padding included; a longer sample is alone.
+
+    The longest first, so that rows of one batch are about as long as each other.
+    """
+    order = sorted(samples, key=len, reverse=True)
+    batches: list[PaddedBatch] = []
+    while order:
+        count = max(1, max_tokens // len(order[0]))
+        batches.append(pad(order[:count]))
+        order = order[count:]
+    return batches

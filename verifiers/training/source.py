@@ -30,14 +30,15 @@ from verifiers.state import State
 from verifiers.training.advantages import estimator_of
 from verifiers.training.batch import Batch, batch_metrics
 from verifiers.training.difficulty import ExampleSampler
-from verifiers.training.dispatch import Dispatch
-from verifiers.training.dispatch_events import Cancellation, CancelReason, Entry, Start
-from verifiers.training.endpoint_watch import EndpointWatch, SourceStalled
+from verifiers.training.dispatch import Cancellation, CancelReason, Dispatch, Entry, Start
 from verifiers.training.inference_admin import Weights, update_all
-from verifiers.training.policy import PolicyEndpoint
+from verifiers.training.policy import EndpointWatch, PolicyEndpoint, SourceStalled
 from verifiers.training.rollout_results import (
+    Evaluation,
+    Evaluations,
     GroupOutcome,
     RolloutResult,
+    RunningEvaluation,
     decoded,
     encoded,
     hang_of,
@@ -47,11 +48,11 @@ from verifiers.training.rollout_results import (
     young_part,
 )
 from verifiers.training.source_config import SourceConfig
-from verifiers.training.source_evaluation import Evaluation, Evaluations, RunningEvaluation
 from verifiers.types import SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
+
 
 logger = logging.getLogger(__name__)
 

@@ -174,7 +174,7 @@ async def test_a_server_that_is_killed_comes_back_and_gets_what_it_had_lost(
     rollout = asyncio.create_task(
         client.run_rollout(row(1, note=str(notes), wait=str(gate)), config, "sums", {})
     )
-    await until(notes.exists)
+    await until(lambda: notes.exists() and notes.read_text())
     worker, killed = int(notes.read_text()), server.pid
 
     os.kill(killed, signal.SIGKILL)

@@ -15,8 +15,7 @@ from hypothesis.stateful import (
 )
 
 from verifiers.training.difficulty import ExampleSampler
-from verifiers.training.dispatch import Dispatch, DispatchLimits
-from verifiers.training.dispatch_events import CancelReason
+from verifiers.training.dispatch import CancelReason, Dispatch, DispatchLimits
 from verifiers.training.source_config import SourceConfig
 
 LIMITS = {

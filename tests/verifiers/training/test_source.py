@@ -12,7 +12,7 @@ from verifiers.errors import AuthenticationError, ConfigError, EndpointUnavailab
 from verifiers.testing import Reply, ScriptedClient
 from verifiers.training.batch import batch_metrics
 from verifiers.training.difficulty import DifficultyConfig
-from verifiers.training.dispatch_events import CancelReason
+from verifiers.training.dispatch import CancelReason
 from verifiers.training.samples import samples_of
 from verifiers.training.source import RolloutSource, SourceStalled
 from verifiers.training.source_config import SourceConfig

@@ -12,7 +12,7 @@ from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.errors import ConfigError, EndpointUnavailable
 from verifiers.state import RolloutTiming, TimeSpan
 from verifiers.testing import Reply, ScriptedClient
-from verifiers.training import endpoint_watch
+from verifiers.training import policy
 from verifiers.training.inference_admin import InferenceAdmin, UpdateFailed
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.rollout_results import hang_of
@@ -24,7 +24,7 @@ from verifiers.training.validation import validate
 
 @pytest.fixture
 def quick_watch(monkeypatch):
-    monkeypatch.setattr(endpoint_watch, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(policy, "HEALTH_INTERVAL_S", 0.01)
 
 
 @pytest.mark.parametrize("dialect", ["prime_rl", "vllm"])

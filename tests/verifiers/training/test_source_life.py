@@ -11,7 +11,7 @@ from sources import environment, right, source
 import verifiers as vf
 from verifiers.errors import EndpointUnavailable
 from verifiers.testing import ScriptedClient
-from verifiers.training.dispatch_events import CancelReason
+from verifiers.training.dispatch import CancelReason
 from verifiers.training.policy import PolicyEndpoint
 
 EVALUATION = [{"question": f"e{n}", "answer": "yes"} for n in range(3)]

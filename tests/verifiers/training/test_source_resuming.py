@@ -11,7 +11,7 @@ from sources import environment, right, source
 import verifiers as vf
 from verifiers.errors import ConfigError
 from verifiers.testing import Reply, ScriptedClient
-from verifiers.training.dispatch_events import CancelReason
+from verifiers.training.dispatch import CancelReason
 from verifiers.training.rollout_results import RolloutResult, decoded, encoded
 
 

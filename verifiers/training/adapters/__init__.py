@@ -1,18 +1,15 @@
 """Thin adapters: an environment inside somebody else's trainer. None of them is imported by the rest of the library.
 
-    trl             `rollout_func` of TRL's GRPOTrainer; `weight_push`: its weights to an endpoint
-    trl_async       rollout worker of TRL's AsyncGRPOTrainer; `weight_transfer`: its weights to endpoints
-    verl            an agent loop; `verl_rollout`: one rollout on its servers
+    trl             `rollout_func` of TRL's GRPOTrainer, rollout worker of AsyncGRPOTrainer, their weights to endpoints
+    verl            an agent loop on verl's own servers
     skyrl           a generator
     tinker          rollouts → tinker-cookbook's trajectory groups; a client around its sampling client
-    rllm            rollouts → rLLM's episodes, a workflow; `rllm_engine`: its engine as a client
+    rllm            rollouts → rLLM's episodes, a workflow, its engine as a client
     art             rollouts → ART's trajectories
     nemo_gym        rollouts → NeMo Gym's response items
     flat            rollouts → one token sequence each, for trainers that take nothing else
-    engine_client   a model client around "token ids in, token ids out"; `tool_call_text`: its tool calls
-    source_thread   a source that plays in a thread of its own
+    engine_client   a model client around "token ids in, token ids out"
     play            groups of rollouts, played and scored
-    prompt_rows     the row of a prompt, for trainers that hand back nothing else
 
 A trainer's package is imported when an adapter needs one of its classes, not before. See docs/adapters.md.
 """
@@ -21,8 +18,11 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Literal
 
 from verifiers.errors import ConfigError
+
+Split = Literal["train", "eval"]
 
 
 class TrainerMissing(ConfigError, ImportError):

@@ -5,6 +5,8 @@ What was sampled is never tokenised again: a later turn's prompt begins with exa
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +15,23 @@ from verifiers.clients.openai_chat_completions_token_client import continued_ids
 from verifiers.configs import ClientConfig
 from verifiers.dialects import chat_completions
 from verifiers.errors import InvalidModelResponseError
-from verifiers.training.adapters.tool_call_text import hermes_tool_calls
 from verifiers.types import Response
+
+TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+
+
+def hermes_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Text and tool calls of an answer in the format of Hermes and Qwen: JSON between `<tool_call>` tags."""
+    calls: list[dict[str, Any]] = []
+    for found in TOOL_CALL.findall(text):
+        try:
+            said = json.loads(found)
+            function = {"name": said["name"], "arguments": said.get("arguments") or {}}
+        except (ValueError, KeyError, TypeError):
+            return text, []  # not a call: the environment sees what was said
+        calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
+    return (TOOL_CALL.sub("", text).strip() if calls else text), calls
+
 
 STAND_IN = {"role": "assistant", "content": "x"}
 

@@ -15,7 +15,7 @@ from verifiers.training.samples import SampleError, failure_of, samples_of
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
-    from verifiers.training.adapters.prompt_rows import Split
+    from verifiers.training.adapters import Split
 
 
 def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[dict[str, Any]]:

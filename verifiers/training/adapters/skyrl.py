@@ -21,7 +21,7 @@ from verifiers.training.samples import OnDrift, SampleError
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
-    from verifiers.training.adapters.prompt_rows import Split
+    from verifiers.training.adapters import Split
 
 VLLM_ONLY = (
     "include_stop_str_in_output", "min_p", "min_tokens", "repetition_penalty", "skip_special_tokens", "top_k",

@@ -10,22 +10,96 @@ of the step before anything is sampled: `before` is called for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import json
+import queue
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verifiers.dialects.chat_completions import native_messages
 from verifiers.envs.generation import run_sync
-from verifiers.errors import ConfigError
+from verifiers.errors import ConfigError, InfraError
+from verifiers.training.adapters import Split, trainer_module
 from verifiers.training.adapters.flat import flat_groups
 from verifiers.training.adapters.play import play_groups
-from verifiers.training.adapters.prompt_rows import PromptRows, Split
+from verifiers.training.batch import Batch
+from verifiers.training.inference_admin import AdminConfig, InferenceAdmin, UpdateFailed, update_all
+from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.samples import OnDrift
+from verifiers.training.source import RolloutSource
+from verifiers.training.source_config import SourceConfig
 from verifiers.types import SamplingArgs
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from verifiers.envs.environment import Environment
+    from verifiers.training.dispatch import Entry
+    from verifiers.training.samples import TokenSample
+
+
+class WeightPush:
+    """Called with the trainer (`transformers.Trainer` or a kin of it); pushes once for every optimizer step.
+
+    `folder` is where checkpoints are written and removed again. The servers read them, so it must be on storage that
+    they share. All processes must call it: gathering sharded weights takes every one of them.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        folder: str | Path,
+        *,
+        config: AdminConfig | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self.urls = [urls] if isinstance(urls, str) else list(urls)
+        self.folder = Path(folder).absolute()
+        self.config = config
+        self._api_key = api_key
+        self.pushed_step: int | None = None
+        """The step whose weights the servers have; None before the first push."""
+
+    def __call__(self, trainer: Any) -> None:
+        """Push the weights unless the servers have them. Raises UpdateFailed when one did not take them."""
+        step = trainer.state.global_step
+        if step == self.pushed_step:
+            return
+        accelerator = trainer.accelerator
+        tensors = accelerator.get_state_dict(trainer.model)
+        if accelerator.is_main_process:
+            target = self.folder / f"step_{step}"
+            accelerator.unwrap_model(trainer.model).save_pretrained(target, state_dict=tensors)
+            run_sync(lambda: self.push(target, step))
+            shutil.rmtree(target)
+        accelerator.wait_for_everyone()
+        self.pushed_step = step
+
+    async def push(self, weights: Path, version: int) -> None:
+        """Have every server load a folder."""
+        async with AsyncExitStack() as stack:
+            admins = [
+                await stack.enter_async_context(
+                    InferenceAdmin(url, self.config, api_key=self._api_key)
+                )
+                for url in self.urls
+            ]
+            results = await update_all(admins, weights, version)
+        failed = {
+            url: str(result)
+            for url, result in zip(self.urls, results, strict=True)
+            if result is not None
+        }
+        if failed:
+            raise UpdateFailed(failed, [url for url in self.urls if url not in failed])
 
 
 def env_reward(env_reward: Sequence[float], **_: Any) -> list[float]:
@@ -95,3 +169,272 @@ class TRLRollouts:
             "env_mask": [one.mask for one in found],
             "env_reward": [one.reward for one in found],
         }
+
+
+class PromptRows:
+    """The rows of an environment by their prompts.
+
+    Rows with the same prompt, which differ in their answers only, carry their `example_id` in the first message.
+    """
+
+    def __init__(self, env: Environment, num_examples: int = -1) -> None:
+        self._env = env
+        self._num_examples = num_examples
+        self._splits: dict[Split, dict[str, dict[str, Any]]] = {}
+
+    def prompts(self, split: Split = "train") -> list[list[dict[str, Any]]]:
+        """What the trainer's dataset must hold, in the order of the rows."""
+        return [json.loads(key) for key in self._rows(split)]
+
+    def row_of(self, prompt: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The row of a prompt; raises ConfigError when there is none."""
+        key = _key(_plain(prompt))
+        # The evaluation rows are read only when a prompt is none of the others.
+        row = self._rows("train").get(key) or self._rows("eval").get(key)
+        if row is None:
+            raise ConfigError(
+                f"The trainer asks for a prompt that is none of the environment's: {prompt!r:.200}. Its dataset must "
+                "be the one the adapter made."
+            )
+        return row
+
+    def _rows(self, split: Split) -> dict[str, dict[str, Any]]:
+        if split not in self._splits:
+            rows = [dict(row) for row in self._env.source(split).inputs(self._num_examples)]
+            prompts = [_plain(row["prompt"]) for row in rows]
+            counts = Counter(map(_key, prompts))
+            for row, prompt in zip(rows, prompts, strict=True):
+                if counts[_key(prompt)] > 1:
+                    prompt[0] = {**prompt[0], "example_id": f"{split}-{row['example_id']}"}
+            self._splits[split] = {_key(p): row for p, row in zip(prompts, rows, strict=True)}
+        return self._splits[split]
+
+
+def _plain(prompt: Any) -> list[dict[str, Any]]:
+    """Messages without the None that Arrow puts where another row has a field."""
+    return [
+        {name: value for name, value in message.items() if value is not None}
+        for message in native_messages(prompt)
+    ]
+
+
+def _key(prompt: list[dict[str, Any]]) -> str:
+    return json.dumps(prompt, ensure_ascii=False, sort_keys=True)
+
+
+FULL_POLL_S = 0.05
+
+
+class WorkerFailed(InfraError):
+    """The rollout worker has stopped, or has given nothing for too long."""
+
+
+class AsyncGRPOWorker:
+    """TRL's `RolloutWorkerProtocol`.
+
+    `options` are those of `RolloutSource`. At most `max_buffered` samples wait for the trainer; beyond that the source
+    keeps its batches, where the bound on staleness still holds.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        endpoints: Sequence[PolicyEndpoint],
+        config: SourceConfig,
+        *,
+        max_buffered: int = 1024,
+        **options: Any,
+    ) -> None:
+        self.rollout_buffer: queue.Queue[Any] = queue.Queue()
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        self.version = 0
+        self.max_buffered = max_buffered
+        self._source = RolloutSource(env, endpoints, config, **options)
+        self._thread = SourceThread(self._source, self._deliver)
+        self._last_sample_time = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to play. Returns once the source is open; raises what kept it from opening."""
+        self._sample_type = trainer_module(
+            "trl.experimental.async_grpo.async_rollout_worker",
+            "RolloutSample",
+            install="pip install 'trl>=1.16' requests",
+        ).RolloutSample
+        self._thread.start(self.version)
+
+    def stop(self) -> None:
+        """Cancel what is played and wait until it has cleaned up."""
+        self._thread.stop()
+
+    def update_model_version(self, model_version: int) -> None:
+        """The servers have new weights. Returns when rollouts that became too old have been stopped."""
+        self.version = model_version
+        self._thread.set_version(model_version)
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raise WorkerFailed when nothing comes any more, or nothing has for `stale_after_s` seconds."""
+        if not self._thread.is_playing:
+            failure = self._thread.failure
+            raise WorkerFailed(f"The rollouts have stopped: {failure!r}") from failure
+        silent_s = time.monotonic() - self._last_sample_time
+        if silent_s > stale_after_s and self.rollout_buffer.empty():
+            raise WorkerFailed(
+                f"No sample for {silent_s:.0f} s; {self._source.in_flight} rollouts are in flight."
+            )
+
+    async def _deliver(self, batch: Batch) -> None:
+        self.metrics_queue.put(dict(batch.metrics))
+        for entry in batch.entries:
+            for sample in entry.outcome.samples:
+                self.rollout_buffer.put(self._sample_of(entry, sample))
+        self._last_sample_time = time.monotonic()
+        # The trainer's queue is a thread's, which cannot be awaited.
+        while self.rollout_buffer.qsize() >= self.max_buffered:  # noqa: ASYNC110
+            await asyncio.sleep(FULL_POLL_S)
+
+    def _sample_of(self, entry: Entry, sample: TokenSample) -> Any:
+        oldest = sample.oldest_version
+        return self._sample_type(
+            prompt=[],
+            completion=[],
+            input_ids=sample.token_ids.astype("int64"),
+            completion_mask=sample.mask.astype("int64"),
+            old_log_probs=sample.logprobs,
+            advantage=sample.advantage,
+            model_version=entry.version if oldest is None else oldest,
+            group_id=entry.group,
+            metrics={"reward": sample.reward},
+            enqueued_at=time.time(),
+        )
+
+
+class SourceThread:
+    """Plays from `start` to `stop`; every batch is given to `deliver`, and the next one is made when it returns."""
+
+    def __init__(self, source: RolloutSource, deliver: Callable[[Batch], Awaitable[None]]) -> None:
+        self.failure: BaseException | None = None
+        """What has stopped it, None when nothing or `stop` has."""
+        self._source = source
+        self._deliver = deliver
+        self._version = 0
+        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether there are more batches to come."""
+        return self.failure is None and self._thread.is_alive()
+
+    def start(self, version: int) -> None:
+        """Returns once the source is open, its endpoints at `version`; raises what kept it from opening."""
+        self._version = version
+        self._thread.start()
+        self._ready.result()
+
+    def stop(self) -> None:
+        """Cancel what is played and wait until it has cleaned up."""
+        if self._thread.is_alive():
+            self._ready.result().call_soon_threadsafe(self._stop_task)
+            self._thread.join()
+
+    def _stop_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def set_version(self, version: int) -> None:
+        """The servers have new weights. Returns when rollouts that became too old have been stopped."""
+        if self._ready.done() and self._thread.is_alive():
+            change = self._source.set_version(version)
+            asyncio.run_coroutine_threadsafe(change, self._ready.result()).result()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it has stopped, at most so long."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._play())
+        except asyncio.CancelledError:
+            pass  # stop()
+        except BaseException as error:  # noqa: BLE001 - the trainer's thread is told by `failure`
+            self.failure = error
+            if not self._ready.done():
+                self._ready.set_exception(error)
+
+    async def _play(self) -> None:
+        self._task = asyncio.current_task()
+        async with self._source as source:
+            await source.set_version(self._version)
+            self._ready.set_result(asyncio.get_running_loop())
+            while True:
+                await self._deliver(await source.next_batch())
+
+
+class FolderWeightTransfer:
+    """Writes the tensors it is sent as a Hugging Face folder and has every server load it.
+
+    The version it tells the servers is the one that TRL tells the `worker` right after. `model_folder`: a checkpoint of
+    the model, whose configuration and tokenizer are put beside the tensors.
+    """
+
+    def __init__(
+        self,
+        worker: AsyncGRPOWorker,
+        urls: str | Sequence[str],
+        folder: str | Path,
+        *,
+        model_folder: str | Path,
+        config: AdminConfig | None = None,
+    ) -> None:
+        self.worker = worker
+        self.urls = [urls] if isinstance(urls, str) else list(urls)
+        self.folder = Path(folder).absolute()
+        self.model_folder = Path(model_folder)
+        self.config = config
+
+    def init_weight_transfer(self) -> None:
+        """Check the folders and that every server answers; raises what is wrong with them."""
+        if not (self.model_folder / "config.json").is_file():
+            raise FileNotFoundError(f"{self.model_folder} is no checkpoint: it has no config.json.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._each(lambda admin: admin.wait_until_healthy(admin.config.request_timeout_s))
+
+    def pause(self) -> None:
+        """Freeze generation; requests in flight go on with the new weights."""
+        self._each(lambda admin: admin.pause())
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Save the tensors and load them everywhere."""
+        torch_files = trainer_module(
+            "safetensors.torch", "save_file", install="pip install safetensors"
+        )
+        version = self.worker.version + 1
+        target = self.folder / f"version_{version}"
+        target.mkdir()
+        try:
+            for path in self.model_folder.glob("*.json"):
+                if path.name != "model.safetensors.index.json":
+                    shutil.copy(path, target)
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in iterator}
+            torch_files.save_file(tensors, target / "model.safetensors", {"format": "pt"})
+            self._each(lambda admin: admin.load_weights(target, version))
+        finally:
+            shutil.rmtree(target)
+
+    def resume(self) -> None:
+        """Go on generating."""
+        self._each(lambda admin: admin.resume())
+
+    def destroy(self) -> None:
+        """Remove the folder of the weights."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _each(self, act: Callable[[InferenceAdmin], Awaitable[Any]]) -> None:
+        async def run() -> None:
+            async with AsyncExitStack() as stack:
+                for url in self.urls:
+                    admin = InferenceAdmin(url, self.config)
+                    await act(await stack.enter_async_context(admin))
+
+        run_sync(run)

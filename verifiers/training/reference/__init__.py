@@ -2,11 +2,10 @@
 
     config                     `TrainConfig`, read from TOML; `configs/` has examples
     orchestrator               the run: rollouts, batches to the trainer, weights to the server
-    trainer_process, frames    the orchestrator's side of the trainer's process, and what goes over the pipe
+    trainer_process            the orchestrator's side of the trainer's process, and what goes over the pipe
     worker                     the trainer's process
     learner, muon              model and optimizers, and the steps they take
     demonstrations             right replies played through an environment: what the warm start learns from
-    micro_batches              samples to padded batches
     run_folder                 checkpoints, metrics, and how they survive interruptions
     curve                      the reward curve as a PNG
 

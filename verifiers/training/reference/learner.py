@@ -25,9 +25,8 @@ from verifiers.endpoint.torch_llama import TorchLlama
 from verifiers.endpoint.weights import check_tensors, read_safetensors, save_checkpoint
 from verifiers.errors import ConfigError
 from verifiers.training.losses import LOSSES, cross_entropy
-from verifiers.training.packing import PaddedBatch, tensors_of, token_logprobs
+from verifiers.training.packing import PaddedBatch, micro_batches, tensors_of, token_logprobs
 from verifiers.training.reference.config import OptimizerSection, TrainConfig, WarmStartSection
-from verifiers.training.reference.micro_batches import micro_batches
 from verifiers.training.reference.muon import Muon
 from verifiers.training.samples import TokenSample
 

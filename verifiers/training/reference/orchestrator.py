@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from verifiers.endpoint.process import EndpointProcess, start_endpoint_process
 from verifiers.errors import ConfigError
 from verifiers.rollouts.schedule import first_failure
-from verifiers.training.packing import PaddedBatch
+from verifiers.training.packing import PaddedBatch, micro_batches
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.reference.config import TrainConfig
 from verifiers.training.reference.curve import write_curve
@@ -31,7 +31,6 @@ from verifiers.training.reference.demonstrations import (
     longest_reply,
     play_demonstrations,
 )
-from verifiers.training.reference.micro_batches import micro_batches
 from verifiers.training.reference.run_folder import Checkpoint, RunFolder
 from verifiers.training.reference.trainer_process import (
     ProcessDied,

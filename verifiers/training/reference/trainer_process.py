@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -12,7 +13,6 @@ from typing import Any
 
 from verifiers.child_process import described_exit, log_tail, python_command, stop_process
 from verifiers.errors import ConfigError, Error
-from verifiers.training.reference.frames import HEADER_BYTES, frame_of, length_of, message_of
 
 STOP_TIMEOUT_S = 5.0
 
@@ -111,3 +111,22 @@ def last_words(log: Path) -> str:
     """The last line of a log that says something."""
     lines = log_tail(log).splitlines()
     return lines[-1].strip() if lines else ""
+
+
+HEADER_BYTES = 8
+
+
+def frame_of(message: Any) -> bytes:
+    """A message as it goes over the pipe."""
+    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return len(content).to_bytes(HEADER_BYTES, "little") + content
+
+
+def length_of(header: bytes) -> int:
+    """How many bytes follow a header."""
+    return int.from_bytes(header, "little")
+
+
+def message_of(content: bytes) -> Any:
+    """What `frame_of` was given."""
+    return pickle.loads(content)

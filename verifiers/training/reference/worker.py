@@ -25,8 +25,13 @@ from verifiers.endpoint.weights import write_safetensors
 from verifiers.errors import Error
 from verifiers.training.packing import PaddedBatch
 from verifiers.training.reference.config import TrainConfig
-from verifiers.training.reference.frames import HEADER_BYTES, frame_of, length_of, message_of
 from verifiers.training.reference.learner import Learner
+from verifiers.training.reference.trainer_process import (
+    HEADER_BYTES,
+    frame_of,
+    length_of,
+    message_of,
+)
 from verifiers.training.samples import TokenSample
 
 

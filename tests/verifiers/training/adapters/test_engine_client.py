@@ -4,8 +4,7 @@ from games import TwoTurns, said_yes
 
 import verifiers as vf
 from verifiers.endpoint import tokenizer
-from verifiers.training.adapters.engine_client import EngineClient, Sampled
-from verifiers.training.adapters.tool_call_text import hermes_tool_calls
+from verifiers.training.adapters.engine_client import EngineClient, Sampled, hermes_tool_calls
 from verifiers.training.samples import samples_of
 from verifiers.training.validation import validate
 

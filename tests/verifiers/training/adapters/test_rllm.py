@@ -12,7 +12,7 @@ from games import alternating, play, tool_game, two_turns
 from verifiers.endpoint import Generation
 from verifiers.testing import ScriptedClient
 from verifiers.training.adapters import TrainerMissing, rllm
-from verifiers.training.adapters.rllm_engine import RolloutEngineClient
+from verifiers.training.adapters.rllm import RolloutEngineClient
 from verifiers.training.samples import SampleError, samples_of
 from verifiers.training.validation import validate
 

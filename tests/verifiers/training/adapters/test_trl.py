@@ -12,8 +12,7 @@ from verifiers.endpoint import endpoint_process
 from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.errors import ConfigError
 from verifiers.testing import Reply, ScriptedClient
-from verifiers.training.adapters.trl import TRLRollouts, env_reward
-from verifiers.training.adapters.weight_push import WeightPush
+from verifiers.training.adapters.trl import TRLRollouts, WeightPush, env_reward
 from verifiers.training.inference_admin import AdminConfig, UpdateFailed
 from verifiers.training.policy import PolicyClient
 from verifiers.training.samples import SampleError

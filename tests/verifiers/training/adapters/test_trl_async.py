@@ -15,8 +15,7 @@ from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.errors import AuthenticationError
 from verifiers.testing import ScriptedClient
 from verifiers.training.adapters import TrainerMissing
-from verifiers.training.adapters.trl_async import AsyncGRPOWorker, WorkerFailed
-from verifiers.training.adapters.weight_transfer import FolderWeightTransfer
+from verifiers.training.adapters.trl import AsyncGRPOWorker, FolderWeightTransfer, WorkerFailed
 from verifiers.training.policy import PolicyEndpoint
 from verifiers.training.source_config import SourceConfig
 

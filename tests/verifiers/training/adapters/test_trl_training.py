@@ -101,8 +101,8 @@ def test_the_doubles_of_trl_are_like_trl(with_trl, tmp_path):
     asked = """
 import dataclasses, inspect, json
 from trl.experimental.async_grpo import async_grpo_trainer as trainer
-from verifiers.training.adapters.trl_async import AsyncGRPOWorker
-from verifiers.training.adapters.weight_transfer import FolderWeightTransfer
+from verifiers.training.adapters.trl import AsyncGRPOWorker
+from verifiers.training.adapters.trl import FolderWeightTransfer
 
 def missing(protocol, kind):
     for name, method in vars(protocol).items():

@@ -16,8 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 import verifiers as vf
 from verifiers.endpoint import endpoint_process
 from verifiers.endpoint.model import SHIPPED_WEIGHTS
-from verifiers.training.adapters.trl import TRLRollouts, env_reward
-from verifiers.training.adapters.weight_push import WeightPush
+from verifiers.training.adapters.trl import TRLRollouts, WeightPush, env_reward
 from verifiers.training.policy import PolicyClient
 
 

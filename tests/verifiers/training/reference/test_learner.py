@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch", reason="the reference trainer needs torch")
 from verifiers.endpoint.model import Segment, load_model  # noqa: E402
 from verifiers.errors import ConfigError  # noqa: E402
 from verifiers.training.losses import LOSSES  # noqa: E402
-from verifiers.training.packing import pad  # noqa: E402
+from verifiers.training.packing import micro_batches, pad  # noqa: E402
 from verifiers.training.reference.learner import Learner  # noqa: E402
-from verifiers.training.reference.micro_batches import micro_batches  # noqa: E402
 
 MUON = {"kind": "muon", "learning_rate": 0.01, "warmup_steps": 3}
 WARM = {"steps": 3, "noisy_steps": 3, "batch_size": 4, "noise": 0.5, "optimizer": MUON}
