@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,10 @@ MOST_EXTENSIONS = 20
 """How often a comparison that has not had its share of processor time yet is waited for again."""
 
 
+ORPHAN_S = 10.0
+"""Processor time beyond the limit, in seconds, after which a helper ends itself, because its parent has not."""
+
+
 class CheckTimeout(Exception):
     """A comparison took longer than the limit."""
 
@@ -48,7 +53,7 @@ class _Helper:
 
     def ask(self, truth: str, response: str, limit_s: float) -> bool:
         try:
-            self.process.send(json.dumps([truth, response]).encode() + b"\n")
+            self.process.send(json.dumps([truth, response, limit_s + ORPHAN_S]).encode() + b"\n")
         except OSError as error:
             raise InfraError(
                 f"The process that compares mathematical answers is gone: {error}"
@@ -144,9 +149,13 @@ def main() -> None:
     out.write(b"ready\n")
     out.flush()
     for line in sys.stdin:
+        truth, response, processor_s = json.loads(line)
+        # A thread that watches the parent would wait for C code that never releases the GIL. SIGPROF ends the process.
+        signal.setitimer(signal.ITIMER_PROF, processor_s)
         try:
-            equal = _compare(*json.loads(line))
+            equal = _compare(truth, response)
         except Exception:  # noqa: BLE001 - whatever a parser does with such text, the answer is: not equal
             equal = False
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         out.write(json.dumps(equal).encode() + b"\n")
         out.flush()

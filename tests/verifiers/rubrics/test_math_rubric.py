@@ -1,7 +1,9 @@
 """Mathematical equality in helper processes, with a time limit that ends what does not end by itself."""
 
 import asyncio
+import json
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 import verifiers as vf
+from verifiers.child_process import ChildProcess, python_command
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -97,3 +100,14 @@ def test_a_rubric_that_is_only_made_starts_no_process() -> None:
     rubric = vf.MathRubric()
     assert rubric._checker._idle.empty()
     assert [func.__name__ for func in rubric.funcs] == ["correct_answer"]
+
+
+def test_an_endless_comparison_ends_by_itself_without_a_parent() -> None:
+    helper = ChildProcess(python_command("verifiers.rubrics.math_checker"))
+    assert helper.read_line(60.0) == b"ready\n"
+    for truth, response in (("4", "2+2"), ("4", ENDLESS)):
+        helper.send(json.dumps([truth, response, 1.0]).encode() + b"\n")
+    assert helper.read_line(60.0) == b"true\n"
+    assert helper.read_line(60.0) == b""
+    helper.close(60.0)
+    assert helper.exit_code == -signal.SIGPROF
