@@ -1,6 +1,6 @@
 """The learning curve of docs/train-a-model.md: `vf-train --demo` for several seeds, one after another.
 
-    python tests/benchmarks/learning.py [CONFIG] [--seeds 0 1 2 3 4] [--out FOLDER] [--plot FILE.png]
+    python tests/benchmarks/learning.py [CONFIG] [--seeds 0 1 2 3 4] [--out FOLDER] [--plot FILE.svg]
 
 Ends with code 1 when a seed's last five steps have a mean reward under 0.85, or less than 0.25 above its first five.
 A run that is in FOLDER already and complete is not repeated.

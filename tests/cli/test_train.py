@@ -148,7 +148,7 @@ def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(con
     folder = Path("run")
     checkpoints = folder / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step_000002", "step_000003"]
-    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curve.svg").read_text().startswith("<svg")
     assert summary["model"] == str(checkpoints / "step_000003" / "model")
     before = json.loads((checkpoints / "step_000003" / "source.json").read_text())["dispatch"]
 

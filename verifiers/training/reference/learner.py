@@ -27,7 +27,6 @@ from verifiers.errors import ConfigError
 from verifiers.training.losses import LOSSES, cross_entropy
 from verifiers.training.packing import PaddedBatch, micro_batches, tensors_of, token_logprobs
 from verifiers.training.reference.config import OptimizerSection, TrainConfig, WarmStartSection
-from verifiers.training.reference.muon import Muon
 from verifiers.training.samples import TokenSample
 
 LOSS_WINDOW = 10
@@ -213,9 +212,9 @@ class Learner:
         optimizers: list[torch.optim.Optimizer] = []
         if matrices:
             optimizers.append(
-                Muon(
+                torch.optim.Muon(
                     matrices,
-                    section.muon_learning_rate,
+                    lr=section.muon_learning_rate,
                     momentum=section.momentum,
                     weight_decay=section.weight_decay,
                 )
@@ -233,7 +232,7 @@ class Learner:
     def _set_rates(self, section: OptimizerSection, factor: float) -> None:
         rise = (self.step_count + 1) / section.warmup_steps if section.warmup_steps else 1.0
         for optimizer in self.optimizers:
-            is_muon = isinstance(optimizer, Muon)
+            is_muon = isinstance(optimizer, torch.optim.Muon)
             full = section.muon_learning_rate if is_muon else section.learning_rate
             for group in optimizer.param_groups:
                 group["lr"] = full * min(1.0, rise, factor)
@@ -290,12 +289,23 @@ class Learner:
         self.model.load_state_dict(state["model"])
         self.optimizers = self._optimizers(section)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            optimizer.load_state_dict(_current_state(optimizer, saved))
         version, internal, gauss = state["rng"]
         self._rng.setstate((version, tuple(internal), gauss))
         torch.set_rng_state(state["torch_rng"].cpu())
         if self.device.type == "cuda" and "cuda_rng" in state:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+
+
+def _current_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved state in the format of `torch.optim.Muon`; checkpoints of version 1.0 have another one for it."""
+    if not isinstance(optimizer, torch.optim.Muon) or "nesterov" in saved["param_groups"][0]:
+        return dict(saved)
+    [current], [group] = optimizer.param_groups, saved["param_groups"]
+    return {
+        "state": {n: {"momentum_buffer": one["momentum"]} for n, one in saved["state"].items()},
+        "param_groups": [{**current, **group}],
+    }
 
 
 def device_of(name: str) -> torch.device:

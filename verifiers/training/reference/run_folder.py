@@ -3,7 +3,7 @@
 config.json                     the configuration, complete
 metrics.jsonl                   a line for every step
 evaluations.json                mean reward on the evaluation rows, before and after reinforcement
-curve.png                       mean reward by step
+curve.svg                       mean reward by step
 checkpoints/warm_start_000120   one folder a checkpoint, complete or not there
 checkpoints/step_000010/        trainer.pt   weights, optimizers, random numbers
                                 source.json  examples drawn, groups under way
@@ -56,7 +56,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics_file = path / "metrics.jsonl"
-        self.curve_file = path / "curve.png"
+        self.curve_file = path / "curve.svg"
         self.evaluations_file = path / "evaluations.json"
         self.trainer_log = path / "trainer.log"
 
