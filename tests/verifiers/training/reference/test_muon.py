@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the reference trainer needs torch")
@@ -40,7 +42,7 @@ def test_a_checkpoint_of_version_1_0_continues_with_its_momentum(config_with, ma
     first.begin_reinforcement()
     batch = micro_batches(make_samples(6), 64)
     first.step(batch)
-    state = first.state_dict()
+    state = deepcopy(first.state_dict())
     muon = state["optimizers"][0]
     [group] = muon["param_groups"]
     state["optimizers"][0] = {
