@@ -1,9 +1,7 @@
 """One environment in processes of its own, over ZeroMQ.
 
 dispatch     pure: which worker gets which request, what is done again after a death, who is to blame
-encoding     pure: values → msgpack and back
-wire         requests, responses and errors; the frames between the processes
-addresses    free ports, socket files
+wire         requests, responses and errors; the frames between the processes, their msgpack and their addresses
 worker       one process that plays rollouts
 supervisor   starts workers, and starts them again
 server       `ZMQEnvServer`: clients on one side, workers on the other

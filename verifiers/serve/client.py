@@ -22,7 +22,6 @@ from verifiers.clients import resolve_client
 from verifiers.configs import ClientConfig
 from verifiers.errors import ConfigError
 from verifiers.serve import wire
-from verifiers.serve.encoding import unpack
 from verifiers.serve.server import DEFAULT_ADDRESS
 from verifiers.serve.wire import (
     BaseRequest,
@@ -40,6 +39,7 @@ from verifiers.serve.wire import (
     ServerState,
     encode_request,
     error_of,
+    unpack,
 )
 from verifiers.types import RolloutOutput, SamplingArgs
 

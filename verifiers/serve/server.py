@@ -21,11 +21,19 @@ from verifiers.errors import ConfigError
 from verifiers.logs import setup_logging
 from verifiers.rollouts.schedule import first_failure
 from verifiers.serve import wire
-from verifiers.serve.addresses import address_in, socket_folder, warn_if_open
 from verifiers.serve.dispatch import Dispatch, Key
-from verifiers.serve.encoding import pack, unpack
 from verifiers.serve.supervisor import Supervisor, WorkerPlan, WorkersFailed, worker_log_file
-from verifiers.serve.wire import EnvRouterStats, EnvWorkerStats, RequestQuarantined, ServerError
+from verifiers.serve.wire import (
+    EnvRouterStats,
+    EnvWorkerStats,
+    RequestQuarantined,
+    ServerError,
+    address_in,
+    pack,
+    socket_folder,
+    unpack,
+    warn_if_open,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -25,10 +25,9 @@ from verifiers.child_process import (
     watch_parent,
 )
 from verifiers.errors import ConfigError
-from verifiers.serve.addresses import address_in, new_socket_folder
 from verifiers.serve.client import ZMQEnvClient
 from verifiers.serve.server import ZMQEnvServer
-from verifiers.serve.wire import ServerError
+from verifiers.serve.wire import ServerError, address_in, new_socket_folder
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment

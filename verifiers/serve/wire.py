@@ -9,23 +9,45 @@ Frames, after the identity that ZeroMQ adds:
 
 ids are 16 random bytes. The server passes requests and responses on without reading them. A request that the server
 does not know (it was started anew, or a frame was lost) is sent again by its client.
+
+Values become msgpack: `pack` is for requests and refuses what it cannot carry; `pack_result` is for answers and saves
+such a value as its `repr`, because one odd value must not cost the rollout. Records and mappings arrive as dicts,
+tuples as lists, sets as sorted lists, dates and paths as text; numpy arrays stay arrays, and bytes stay bytes.
+
+The processes meet at socket files, or at ports where there are none: `address_in`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, StrEnum
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, PlainValidator
 
 import verifiers.errors as errors
+from verifiers.child_process import get_free_port
+from verifiers.clients.connect import is_loopback
 from verifiers.concurrency import EventLoopLagStats
 from verifiers.configs import ClientConfig
-from verifiers.errors import EnvironmentCodeError, Error, InfraError
-from verifiers.serve.encoding import pack, unpack
+from verifiers.errors import ConfigError, EnvironmentCodeError, Error, InfraError
+from verifiers.runs.output import jsonable, safe_repr
 from verifiers.types import RolloutOutput
+
+logger = logging.getLogger(__name__)
 
 PROTOCOL = 1
 """Raised with every change of the frames: a worker of another version of the library is refused."""
@@ -233,3 +255,200 @@ def error_of(response: BaseResponse) -> Error:
     if isinstance(kind, type) and issubclass(kind, Error):
         return kind(text)
     return ServerError(text)
+
+
+try:
+    import msgpack
+except ImportError as error:
+    raise ConfigError(
+        "Environments in processes of their own need pyzmq and msgpack: pip install 'pyzmq>=26' 'msgpack>=1.0'."
+    ) from error
+
+ARRAY = 1
+"""msgpack extension: dtype, shape, and the raw bytes in C order."""
+INTEGER = 2
+"""msgpack extension: an integer beyond 64 bits, as decimal digits."""
+
+
+def _packed(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+    packed = msgpack.packb(
+        value, default=default, use_bin_type=True, unicode_errors="surrogatepass"
+    )
+    assert packed is not None  # the stub allows for subclasses that give nothing
+    return packed
+
+
+def pack(value: Any) -> bytes:
+    """The bytes of a request. Raises ConfigError for a value that cannot be sent, naming its type."""
+    try:
+        return _packed(value, msgpack_encoder)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"A request to an environment server cannot be sent: {error}") from error
+
+
+def pack_result(value: Any) -> bytes:
+    """The bytes of an answer. Never fails on a value: see the module."""
+    try:
+        return _packed(value, _lenient)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _packed(jsonable(value))  # it contains itself, or is nested deep
+
+
+def unpack(payload: bytes | memoryview) -> Any:
+    """The value again. Raises ValueError for bytes that are no msgpack."""
+    options = {"ext_hook": _extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
+    try:
+        return msgpack.unpackb(payload, **options)
+    except TypeError:  # a dict has a tuple for a key, which came back as a list
+        return _with_lists(msgpack.unpackb(payload, use_list=False, **options))
+
+
+def msgpack_encoder(obj: Any) -> Any:
+    """The `default` of msgpack: a form it knows for values it does not. Raises TypeError when there is none."""
+    np = sys.modules.get("numpy")  # half a second to import, and without it there are no arrays
+    if np is not None and isinstance(obj, np.generic):
+        return obj.item()
+    if np is not None and isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
+        header = _packed([obj.dtype.str, list(obj.shape)])
+        return msgpack.ExtType(ARRAY, header + obj.tobytes())
+    if isinstance(obj, int):
+        return msgpack.ExtType(INTEGER, str(int(obj)).encode())
+    if isinstance(obj, Enum):
+        return obj.value
+    if isinstance(obj, datetime | date | time):
+        return obj.isoformat()
+    if isinstance(obj, PurePath | UUID):
+        return str(obj)
+    if isinstance(obj, timedelta):
+        return obj.total_seconds()
+    if isinstance(obj, Decimal):
+        return float(obj)
+    if isinstance(obj, set | frozenset):
+        return _listed(obj)
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return {field.name: getattr(obj, field.name) for field in dataclasses.fields(obj)}
+    if isinstance(obj, Mapping):
+        return dict(obj)
+    if isinstance(obj, Sequence) and not isinstance(obj, str | bytes):
+        return list(obj)
+    if not isinstance(obj, type):
+        for name in ("model_dump", "tolist"):
+            if callable(convert := getattr(obj, name, None)):
+                return convert()
+    raise TypeError(f"Object of type {type(obj)} is not msgpack serializable: {safe_repr(obj)}")
+
+
+def decode_tensor_payload(obj: Any, *, to_torch: bool = True) -> Any:
+    """torch tensor (`to_torch=False`: numpy array) of a tensor that came from an environment server; None for None.
+
+    `obj` is an array, a tensor, a nested list, or the published package's dict `{"__torch_tensor__": True, "dtype",
+    "shape", "data"}`. The result can be written to. Raises ValueError when `data` and `shape` do not fit together.
+    """
+    if obj is None:
+        return None
+    import numpy as np
+
+    if hasattr(obj, "detach"):  # a torch tensor
+        return obj if to_torch else obj.detach().cpu().numpy()
+    if isinstance(obj, Mapping):
+        flat = np.frombuffer(obj["data"], np.dtype(obj["dtype"]))
+        values = flat.reshape(tuple(obj["shape"])).copy()
+    else:
+        values = np.array(obj)
+    if not to_torch:
+        return values
+    import importlib  # torch is the trainer's, and type checkers must pass without it
+
+    return importlib.import_module("torch").from_numpy(values)
+
+
+def _lenient(obj: Any) -> Any:
+    if isinstance(obj, BaseException):
+        return repr(obj)
+    try:
+        return msgpack_encoder(obj)
+    except TypeError:
+        logger.warning(
+            "A value of type %s cannot leave the environment's process; its repr was sent. Store plain values, or "
+            "leave its key out of state_columns.",
+            type(obj).__name__,
+        )
+        return safe_repr(obj)
+
+
+def _listed(values: set[Any] | frozenset[Any]) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError:
+        return list(values)
+
+
+def _extension(code: int, data: bytes) -> Any:
+    if code == INTEGER:
+        return int(data)
+    if code == ARRAY:
+        import numpy as np
+
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(data[:1024])
+        dtype, shape = unpacker.unpack()
+        # A copy: arrays over the message itself could not be written to.
+        return np.frombuffer(data, np.dtype(dtype), offset=unpacker.tell()).reshape(shape).copy()
+    return msgpack.ExtType(code, data)
+
+
+def _with_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    if isinstance(value, tuple) and not isinstance(value, msgpack.ExtType):
+        return [_with_lists(item) for item in value]
+    return value
+
+
+LONGEST_SOCKET_FOLDER = 80
+"""Bytes. Kernels take paths of 103 (macOS) or 107 (Linux), and names get up to 22; longer folders move to /tmp."""
+
+
+def make_ipc_address(session_id: str, name: str) -> str:
+    """The address of a socket file for one process of a session."""
+    return f"ipc:///tmp/vf-{session_id}-{name}"
+
+
+def new_socket_folder() -> Path:
+    """A new folder only this user can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="vf-"))
+    if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="vf-", dir="/tmp"))
+    return folder
+
+
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """`new_socket_folder`, removed with everything in it."""
+    folder = new_socket_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def address_in(folder: Path, name: str) -> str:
+    """An address for a socket in a folder; a port of this machine where there are no socket files."""
+    if sys.platform == "win32":
+        return f"tcp://127.0.0.1:{get_free_port()}"
+    return f"ipc://{folder / name}"
+
+
+def warn_if_open(address: str) -> None:
+    """There are no passwords: who reaches the socket can run rollouts with this machine's keys."""
+    if not address.startswith("tcp://"):
+        return
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    if not is_loopback(host):
+        logger.warning(
+            "The environment server listens at %s, beyond this machine, and asks for no password. Whoever reaches it "
+            "can run rollouts with its keys. Process %d.",
+            address,
+            os.getpid(),
+        )

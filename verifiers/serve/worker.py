@@ -28,7 +28,7 @@ from verifiers.loading import load
 from verifiers.logs import setup_logging
 from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.serve import wire
-from verifiers.serve.encoding import pack, pack_result
+from verifiers.serve.wire import pack, pack_result
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.serve.addresses import LONGEST_SOCKET_FOLDER, address_in, new_socket_folder
+from verifiers.serve.wire import LONGEST_SOCKET_FOLDER, address_in, new_socket_folder
 
 
 @pytest.mark.parametrize("depth", [1, 40, 60, 90])

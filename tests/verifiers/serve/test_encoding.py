@@ -14,7 +14,6 @@ from hypothesis import given
 
 import verifiers as vf
 from verifiers.errors import ConfigError
-from verifiers.serve.encoding import pack, pack_result, unpack
 from verifiers.serve.wire import BaseResponse as Answer
 from verifiers.serve.wire import (
     HealthRequest,
@@ -24,6 +23,9 @@ from verifiers.serve.wire import (
     encode_request,
     error_of,
     failure,
+    pack,
+    pack_result,
+    unpack,
 )
 from verifiers.utils.serve_utils import (
     decode_tensor_payload,
