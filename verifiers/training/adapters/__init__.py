@@ -1,17 +1,18 @@
-"""Thin adapters: an environment inside somebody else's trainer. None of them is imported by the rest of the library.
+"""Adapters that run an environment inside another trainer. The rest of the library does not import them.
 
-    trl             `rollout_func` of TRL's GRPOTrainer, rollout worker of AsyncGRPOTrainer, their weights to endpoints
-    verl            an agent loop on verl's own servers
-    skyrl           a generator
-    tinker          rollouts → tinker-cookbook's trajectory groups; a client around its sampling client
-    rllm            rollouts → rLLM's episodes, a workflow, its engine as a client
-    art             rollouts → ART's trajectories
-    nemo_gym        rollouts → NeMo Gym's response items
-    flat            rollouts → one token sequence each, for trainers that take nothing else
-    engine_client   a model client around "token ids in, token ids out"
-    play            groups of rollouts, played and scored
+    trl             `rollout_func` of TRL's GRPOTrainer, rollout worker of AsyncGRPOTrainer, transfer of their weights
+    verl            agent loop that samples with verl's servers
+    skyrl           generator
+    tinker          rollouts → trajectory groups of tinker-cookbook; model client for its sampling client
+    rllm            rollouts → episodes of rLLM, a workflow, model client for its rollout engine
+    art             rollouts → trajectories of ART
+    nemo_gym        rollouts → response items of NeMo Gym
+    flat            rollouts → one token sequence each, for trainers that accept nothing else
+    engine_client   model client for an engine that maps token ids to token ids
+    play            plays and scores groups of rollouts
 
-A trainer's package is imported when an adapter needs one of its classes, not before. See docs/adapters.md.
+Read `play` and `flat` first, then the file of your trainer. An adapter imports the trainer's package on first use. See
+docs/adapters.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Split = Literal["train", "eval"]
 
 
 class TrainerMissing(ConfigError, ImportError):
-    """The trainer's package is not installed, or is another version than the adapter was written for."""
+    """The trainer's package is not installed, or its version does not fit the adapter."""
 
 
 def _what_is_missing(name: str, error: ImportError, install: str) -> str:
@@ -42,13 +43,16 @@ def _what_is_missing(name: str, error: ImportError, install: str) -> str:
             f"was written for: `{install}`."
         )
     return (
-        f"{trainer} is installed, but {trainer} imports the module {module!r}, which is not installed. This command "
-        f"installs what {trainer} needs: `{install}`."
+        f"{trainer} is installed, but {trainer} imports the module {module!r}, which is not installed. Install what "
+        f"{trainer} needs: `{install}`."
     )
 
 
 def trainer_module(name: str, *names: str, install: str) -> ModuleType:
-    """The trainer's module `name`, which must have `names`; `install`: the command that installs it."""
+    """Return the trainer's module `name`.
+
+    Raise TrainerMissing, with the command `install`, if it lacks one of `names`.
+    """
     try:
         module = importlib.import_module(name)
     except ImportError as error:
@@ -56,6 +60,7 @@ def trainer_module(name: str, *names: str, install: str) -> ModuleType:
     missing = [wanted for wanted in names if not hasattr(module, wanted)]
     if missing:
         raise TrainerMissing(
-            f"{name} has no {', '.join(missing)}: this version is not known. Install another: `{install}`."
+            f"{name} has no {', '.join(missing)}: this adapter does not support the installed version. "
+            f"Install another: `{install}`."
         )
     return module

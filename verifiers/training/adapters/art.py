@@ -1,9 +1,9 @@
-"""Rollouts as ART's trajectories: the conversation, with an OpenAI `Choice` where the policy spoke.
+"""Rollouts as ART's trajectories: the conversation, with an OpenAI `Choice` for each response of the policy.
 
     group = trajectory_group(outputs)          # rollouts of one example
     await model.train([group])
 
-ART reads token ids and log-probabilities from the choices, in the form of vLLM's `return_tokens_as_token_ids`.
+ART reads token ids and log-probabilities from the choices, in the format of vLLM's `return_tokens_as_token_ids`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ INSTALL = "pip install openpipe-art"
 
 
 def trajectory_of(output: Mapping[str, Any], *, on_drift: OnDrift = "error") -> Any:
-    """The `Trajectory` of a rollout. Its tools go along, as ART's chat template needs them.
+    """Return the `Trajectory` of a rollout, with its tools: ART's chat template needs them.
 
-    ART takes one conversation a rollout: a rollout whose turns do not continue each other raises SampleError, unless
-    `on_drift="last"` keeps only the last turn's conversation. Raises SampleError for a failed rollout, too.
+    ART accepts one conversation per rollout. If the turns do not continue each other, raise SampleError, or with
+    `on_drift="last"` keep the conversation of the last turn only. Raise SampleError for a failed rollout.
     """
     art = trainer_module("art", "Trajectory", install=INSTALL)
     samples = samples_of(output, on_drift=on_drift)
@@ -39,7 +39,7 @@ def trajectory_of(output: Mapping[str, Any], *, on_drift: OnDrift = "error") -> 
 
 
 def trajectory_group(outputs: Sequence[Mapping[str, Any]], *, on_drift: OnDrift = "error") -> Any:
-    """The `TrajectoryGroup` of one example's rollouts; failed ones are among its exceptions."""
+    """Return the `TrajectoryGroup` of one example's rollouts. Failed rollouts become its exceptions."""
     art = trainer_module("art", "TrajectoryGroup", install=INSTALL)
     failures = [failure_of(output) for output in outputs]
     return art.TrajectoryGroup(
@@ -53,12 +53,12 @@ def trajectory_group(outputs: Sequence[Mapping[str, Any]], *, on_drift: OnDrift 
 
 
 def _conversation(steps: Sequence[Mapping[str, Any]], trained: set[int]) -> list[Any]:
-    """The last turn's messages, its answers and those of earlier turns as choices."""
+    """Return the messages of the last turn, with a choice for each response of a trained step."""
     last = steps[-1]
     messages: list[Any] = [dict(m) for m in native_messages([*last["prompt"], *last["completion"]])]
     for number in trained:
         step = steps[number]
-        place = len(step["prompt"])  # the answer follows its prompt
+        place = len(step["prompt"])  # the response follows the prompt
         messages[place] = _choice(step)
     return messages
 

@@ -1,6 +1,6 @@
-"""A model client around an engine that takes token ids and gives token ids, as trainers have one in their process.
+"""A model client for an engine that receives and returns token ids, such as the one inside a trainer's process.
 
-What was sampled is never tokenised again: a later turn's prompt begins with exactly the ids of the turns before it.
+Sampled tokens are never tokenised again: the prompt of a later turn begins with the ids of the turns before it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 def hermes_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Text and tool calls of an answer in the format of Hermes and Qwen: JSON between `<tool_call>` tags."""
+    """Return the text and the tool calls of a response in the format of Hermes and Qwen: JSON between `<tool_call>`
+    tags."""
     calls: list[dict[str, Any]] = []
     for found in TOOL_CALL.findall(text):
         try:
             said = json.loads(found)
             function = {"name": said["name"], "arguments": said.get("arguments") or {}}
         except (ValueError, KeyError, TypeError):
-            return text, []  # not a call: the environment sees what was said
+            return text, []  # not a valid call: the environment receives the text unchanged
         calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
     return (TOOL_CALL.sub("", text).strip() if calls else text), calls
 
@@ -37,19 +38,19 @@ STAND_IN = {"role": "assistant", "content": "x"}
 
 
 class Sampled(NamedTuple):
-    """What an engine sampled."""
+    """The tokens that an engine sampled."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
-    """After temperature, one a token."""
+    """After temperature, one per token."""
 
 
 Generate = Callable[[list[int], dict[str, Any], str], Awaitable[Sampled]]
-"""`(prompt_ids, sampling_args, rollout_id)`; the id is the same for all turns of a rollout (sticky sessions)."""
+"""`(prompt_ids, sampling_args, rollout_id)`. All turns of a rollout have the same id, for sticky sessions."""
 
 
 class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
-    """`tokenizer`: a Hugging Face one with a chat template. `parse`: text → (content, tool calls)."""
+    """`tokenizer`: a Hugging Face tokenizer with a chat template. `parse`: text → (content, tool calls)."""
 
     def __init__(
         self,
@@ -64,14 +65,14 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
         self._parse = parse
 
     def setup_client(self, config: ClientConfig) -> None:
-        """Nothing to set up: the engine is given."""
+        """Do nothing: the engine exists already."""
 
     async def to_native_tool(self, tool: Any) -> dict[str, Any]:
-        """A function definition, as chat templates take it."""
+        """Return a function definition in the format of chat templates."""
         return chat_completions.native_tool(tool)
 
     async def to_native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Messages as chat templates take them."""
+        """Return messages in the format of chat templates."""
         return chat_completions.native_messages(messages), {}
 
     async def get_native_response(
@@ -82,7 +83,7 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
         tools: list[dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Sample, and tell it in the shape of a chat completion."""
+        """Sample, and return the result in the format of a chat completion."""
         state = kwargs.get("state") or {}
         ids = self._prompt_ids(prompt, tools, state.get("trajectory") or [])
         given = {name: value for name, value in sampling_args.items() if value is not None}
@@ -90,7 +91,7 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
         token_ids = [int(token) for token in sampled.token_ids]
         if not token_ids or len(sampled.logprobs) != len(token_ids):
             raise InvalidModelResponseError(
-                f"The engine gave {len(token_ids)} tokens and {len(sampled.logprobs)} log-probabilities."
+                f"The engine returned {len(token_ids)} tokens and {len(sampled.logprobs)} log-probabilities."
             )
         ended = token_ids[-1] == self._tokenizer.eos_token_id
         text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -106,15 +107,15 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
         return {"model": model, "prompt_token_ids": ids, "choices": [choice], "usage": usage}
 
     async def raise_from_native_response(self, response: dict[str, Any]) -> None:
-        """Raise when the model said nothing."""
+        """Raise if the model returned neither text nor tool calls."""
         chat_completions.check_payload(response)
 
     async def from_native_response(self, response: dict[str, Any]) -> Response:
-        """The answer in the library's shape, with its tokens."""
+        """Return the response in the library's format, with its tokens."""
         return chat_completions.response_of(response)
 
     async def close(self) -> None:
-        """The engine belongs to the trainer."""
+        """Do nothing: the engine belongs to the trainer."""
 
     def _prompt_ids(
         self, prompt: list[Any], tools: list[Any] | None, trajectory: Sequence[Mapping[str, Any]]
@@ -123,7 +124,7 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
         if found is not None:
             step, added = found
             answer = chat_completions.native_messages(step["completion"])[-1]
-            # Before tool results a template wants to see the calls that they answer.
+            # Templates refuse tool results without the calls that they answer.
             before = answer if added[0]["role"] == "tool" else STAND_IN
             tokens = step["tokens"]
             ids = continued_ids(

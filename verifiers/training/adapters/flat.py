@@ -1,4 +1,4 @@
-"""Rollouts as one token sequence each, for trainers that want exactly as many sequences as they asked for."""
+"""Rollouts as one token sequence each, for trainers that need one sequence for each prompt."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from verifiers.training.samples import OnDrift, SampleError, failure_of, samples
 
 
 class FlatSequence(NamedTuple):
-    """One rollout. `completion_ids`, `mask` and `logprobs` are aligned and hold all that follows the prompt."""
+    """One rollout. `completion_ids`, `mask` and `logprobs` are aligned and hold everything after the prompt."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     mask: list[int]
-    """1 where the policy sampled the token and it is trained on."""
+    """1 for tokens that the policy sampled and that are trained on."""
     logprobs: list[float]
     """At the time of sampling; 0.0 where `mask` is 0."""
     reward: float
     failure: str | None = None
-    """Why nothing of it is trained on; None for a healthy rollout."""
+    """The reason why no token is trained on; None for a healthy rollout."""
     is_truncated: bool = False
 
     def cut(self, prompt_length: int, completion_length: int) -> FlatSequence:
-        """At most so many tokens. A prompt that does not fit loses its beginning, and nothing is trained on."""
+        """Return the sequence cut to these lengths. A prompt that does not fit loses its beginning and all training."""
         failure = self.failure
         mask = self.mask[:completion_length]
         if len(self.prompt_ids) > prompt_length:
@@ -42,12 +42,12 @@ class FlatSequence(NamedTuple):
 def flat_group(
     outputs: Sequence[Mapping[str, Any]], *, on_drift: OnDrift = "error"
 ) -> list[FlatSequence]:
-    """One sequence for every rollout of one example, in order.
+    """Return one sequence for every rollout of one example, in order.
 
-    A rollout that failed or sampled nothing gets a stand-in of one token that is not trained on, and the mean reward
-    of the others: it moves no baseline. A rollout whose turns do not continue each other token by token does not fit
-    one sequence: SampleError, unless `on_drift="last"` keeps the last turn's context of it. Raises SampleError also
-    when the endpoint gave no token ids or log-probabilities.
+    A rollout that failed or sampled nothing becomes a single masked token with the mean reward of the others, which
+    leaves the baseline unchanged. Raise SampleError if the turns of a rollout do not continue each other token by
+    token; with `on_drift="last"` keep the context of its last turn instead. Raise SampleError if the endpoint returned
+    no token ids or no log-probabilities.
     """
     found = [_healthy(output, on_drift) for output in outputs]
     rewards = [one.reward for one in found if one is not None]
@@ -64,7 +64,7 @@ def flat_group(
 def flat_groups(
     groups: Sequence[Sequence[Mapping[str, Any]]], *, on_drift: OnDrift = "error"
 ) -> list[FlatSequence]:
-    """`flat_group` of every group, one after the other. Raises SampleError when no rollout at all is of use."""
+    """Return `flat_group` of every group, in order. Raise SampleError if no rollout can be trained on."""
     found = [one for group in groups for one in flat_group(group, on_drift=on_drift)]
     if found and all(one.failure is not None for one in found):
         raise SampleError(
@@ -75,7 +75,9 @@ def flat_groups(
 
 def _healthy(output: Mapping[str, Any], on_drift: OnDrift) -> FlatSequence | None:
     if on_drift == "fork":
-        raise SampleError("A fork is more than one sequence; on_drift is 'error' or 'last' here.")
+        raise SampleError(
+            "A fork is more than one sequence; use on_drift='error' or on_drift='last' here."
+        )
     samples = samples_of(output, on_drift=on_drift)
     if not samples:
         return None

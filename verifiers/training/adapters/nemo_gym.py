@@ -1,7 +1,7 @@
-"""Rollouts as NeMo Gym's response items, with the token ids that NeMo RL trains on, and rows for its JSONL files.
+"""Rollouts as NeMo Gym's response items with the token ids that NeMo RL trains on, and rows for its JSONL files.
 
-NeMo Gym's `verifiers_agent` works with the library as it is; this is for agents and datasets of your own. Nothing of
-NeMo Gym is imported: items and rows are JSON values, as its servers exchange them.
+NeMo Gym's `verifiers_agent` works with the library unchanged. This module is for your own agents and datasets. It does
+not import NeMo Gym: items and rows are JSON values in the format that its servers exchange.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[dict[str, Any]]:
-    """Rows for the JSONL file of a dataset, one for each example."""
+    """Return rows for the JSONL file of a dataset, one for each example."""
     return [
         {
             "task_idx": index,
@@ -37,11 +37,11 @@ def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[
 
 
 def response_items(output: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The `output` of the response: messages, tool calls and tool results after the prompt, in order.
+    """Return the `output` of the response: messages, tool calls and tool results after the prompt, in order.
 
-    The last item of every answer has `prompt_token_ids`, `generation_token_ids` and `generation_log_probs`. NeMo RL
-    takes one sequence a rollout, so turns that do not continue each other token by token raise SampleError, and so
-    does a rollout that failed or sampled nothing.
+    The last item of every response has `prompt_token_ids`, `generation_token_ids` and `generation_log_probs`. Raise
+    SampleError for a rollout that failed or sampled nothing, and for turns that do not continue each other token by
+    token: NeMo RL accepts one sequence per rollout.
     """
     if not samples_of(output, on_drift="error"):
         raise SampleError(f"The rollout is not trained on: {failure_of(output) or 'no tokens'}.")

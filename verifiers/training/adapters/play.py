@@ -1,4 +1,4 @@
-"""Groups of rollouts for trainers that ask for a batch and wait for it."""
+"""Groups of rollouts, for trainers that request a batch and wait for it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ async def play_groups(
     max_concurrent: int = -1,
     max_retries: int = 2,
 ) -> list[list[State]]:
-    """Every row of every group, played and scored, in order; a group is the rollouts of one example.
+    """Play and score every row of every group, one group per example. Return the states in the same order.
 
-    `max_concurrent`: rollouts played at once, no limit below 1. A rollout that fails is a state with an `error`; wrong
-    credentials and configurations raise, and stop the others.
+    `max_concurrent`: maximum number of rollouts at once; unlimited below 1. A failed rollout is a state with an
+    `error`. AuthenticationError and ConfigError are raised and cancel the other rollouts.
     """
     limit = asyncio.Semaphore(max_concurrent) if max_concurrent > 0 else nullcontext()
     sampling = {**env.sampling_args, **(sampling_args or {})}

@@ -1,8 +1,8 @@
-"""Rollouts as rLLM's episodes, and a workflow that plays them on its rollout engine.
+"""Rollouts as rLLM's episodes, and a workflow that plays them on rLLM's rollout engine.
 
     AgentTrainer(workflow_class=VerifiersWorkflow, workflow_args={"env": env}, train_dataset=rows, ...)
 
-`rows`: those of `env.get_dataset()`.
+`rows`: the rows of `env.get_dataset()`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]):
-    """rLLM's `RolloutEngine`, which takes messages and gives a `ModelOutput`."""
+    """Model client for rLLM's `RolloutEngine`, which receives messages and returns a `ModelOutput`."""
 
     def __init__(self, engine: Any, *, said: list[Any] | None = None) -> None:
-        """`said`: a list that every `ModelOutput` is added to."""
+        """`said`: a list that receives every `ModelOutput`."""
         super().__init__(engine)
         self._said = said
 
     def setup_client(self, config: ClientConfig) -> Any:
-        """Nothing to set up: the engine is given."""
+        """Do nothing: the engine exists already."""
 
     async def to_native_tool(self, tool: Any) -> dict[str, Any]:
-        """A function definition."""
+        """Return a function definition."""
         return chat_completions.native_tool(tool)
 
     async def to_native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Messages as dicts."""
+        """Return messages as dicts."""
         return [dict(m) for m in chat_completions.native_messages(messages)], {}
 
     async def get_native_response(
@@ -51,7 +51,7 @@ class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]
         tools: list[dict[str, Any]] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """`get_model_response`, told in the shape of a chat completion."""
+        """Return the result of `get_model_response` in the format of a chat completion."""
         state = kwargs.get("state") or {}
         given = {
             k: v for k, v in sampling_args.items() if v is not None and k not in ("n", "extra_body")
@@ -81,19 +81,19 @@ class RolloutEngineClient(Client[Any, list[Any], dict[str, Any], dict[str, Any]]
         return {"model": model, "prompt_token_ids": output.prompt_ids, "choices": [choice]}
 
     async def raise_from_native_response(self, response: dict[str, Any]) -> None:
-        """Raise when the model said nothing."""
+        """Raise if the model returned neither text nor tool calls."""
         chat_completions.check_payload(response)
 
     async def from_native_response(self, response: dict[str, Any]) -> Response:
-        """The answer in the library's shape, with its tokens."""
+        """Return the response in the library's format, with its tokens."""
         return chat_completions.response_of(response)
 
     async def close(self) -> None:
-        """The engine belongs to rLLM."""
+        """Do nothing: the engine belongs to rLLM."""
 
 
 def _tool_call(call: Any) -> Mapping[str, Any]:
-    """rLLM's `ToolCall(name, arguments)`, an OpenAI object or a dict, as JSON."""
+    """Return a tool call as JSON: rLLM's `ToolCall(name, arguments)`, an OpenAI object or a dict."""
     if not isinstance(call, Mapping) and hasattr(call, "model_dump"):
         return call.model_dump(exclude_none=True)
     if isinstance(call, Mapping) and "function" in call:
@@ -110,11 +110,11 @@ INSTALL = "pip install git+https://github.com/rllm-org/rllm"
 def episode_of(
     output: Mapping[str, Any], uid: str, task: Any = None, said: Sequence[Any] = ()
 ) -> Any:
-    """The `Episode` of a rollout: one trajectory with a step a turn.
+    """Return the `Episode` of a rollout: one trajectory with one step per turn.
 
-    `said`: the `ModelOutput`s that rLLM's engine gave (`RolloutEngineClient(engine, said=…)`). A turn gets its own,
-    which may hold more than tokens: the version of the weights, routing. Raises SampleError for a rollout that failed,
-    which rLLM counts as an error and does not train on.
+    `said`: the `ModelOutput`s of rLLM's engine (`RolloutEngineClient(engine, said=…)`). Each turn keeps its own, which
+    can hold more than tokens, such as the version of the weights. Raise SampleError for a failed rollout: rLLM counts
+    it as an error and does not train on it.
     """
     agent = trainer_module("rllm.agents.agent", "Episode", "Step", "Trajectory", install=INSTALL)
     if not samples_of(output):
@@ -130,7 +130,7 @@ def episode_of(
                     [*step["prompt"], *step["completion"]]
                 )
             ],
-            # rLLM's backends train on the ids of the model's output; without one they tokenise the messages anew.
+            # rLLM's back ends train on the ids of the model output; without one they tokenise the messages again.
             model_output=_model_output(step, said),
             reward=float(step.get("reward") or 0.0),
         )
@@ -179,7 +179,7 @@ def _workflow_class() -> type:
             self._sampling_args = dict(sampling_args or {})
 
         async def run(self, task: dict[str, Any], uid: str, **kwargs: Any) -> Any:
-            """Called by rLLM with a row of the dataset."""
+            """Play a row of the dataset. rLLM calls this method."""
             self.reset(task, uid)
             said: list[Any] = []
             client = RolloutEngineClient(self.rollout_engine, said=said)

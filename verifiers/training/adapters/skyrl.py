@@ -1,12 +1,12 @@
-"""An environment as a SkyRL generator. It has the shape of `GeneratorInterface`; SkyRL itself is not imported.
+"""An environment as a SkyRL generator with the methods of `GeneratorInterface`. SkyRL is not imported.
 
     class Experiment(BasePPOExp):
         def get_generator(self, cfg, tokenizer, inference_engine_client):
             return SkyRLGenerator(env, ClientConfig(api_base_url=f"http://{host}:{port}/v1",
                                   client_type="openai_chat_completions_token"), cfg.trainer.policy.model.path)
 
-SkyRL's HTTP endpoint must be on (`enable_http_endpoint`). Recipes that call `env.generate` and
-`env.process_env_results_vllm` themselves work as well.
+Switch SkyRL's HTTP endpoint on (`enable_http_endpoint`). Recipes that call `env.generate` and
+`env.process_env_results_vllm` themselves also work.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 VLLM_ONLY = (
     "include_stop_str_in_output", "min_p", "min_tokens", "repetition_penalty", "skip_special_tokens", "top_k",
 )  # fmt: skip
-"""Sampling parameters that go into the body of a request beside OpenAI's."""
+"""Sampling parameters of vLLM, which go into the body of a request beside OpenAI's."""
 
 
 def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[dict[str, Any]]:
-    """Rows for SkyRL's parquet files; whatever is not `prompt` and `env_class` comes back as `env_extras`."""
+    """Return rows for SkyRL's parquet files. SkyRL returns all columns but `prompt` and `env_class` as `env_extras`."""
     return [
         {
             "prompt": [dict(message) for message in row["prompt"]],
             "env_class": "verifiers",
-            "data_source": env.env_id,  # by which SkyRL's evaluation groups its results
+            "data_source": env.env_id,  # SkyRL groups the results of evaluations by this column
             "verifiers": {"row": json.dumps(dict(row))},
         }
         for row in env.source(split).inputs(n)
@@ -43,7 +43,7 @@ def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[
 
 
 class SkyRLGenerator:
-    """`generate(input_batch)` as SkyRL calls it."""
+    """A generator that SkyRL calls with `generate(input_batch)`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SkyRLGenerator:
         max_concurrent: int = -1,
         on_drift: OnDrift = "error",
     ) -> None:
-        """Lengths in tokens; longer responses are cut, rollouts with longer prompts are not trained on."""
+        """Lengths in tokens. Longer responses are cut; rollouts with longer prompts are not trained on."""
         self.env = env
         self.client = client
         self.model = model
@@ -65,7 +65,7 @@ class SkyRLGenerator:
         self.on_drift: OnDrift = on_drift
 
     async def generate(self, input_batch: Mapping[str, Any]) -> dict[str, Any]:
-        """SkyRL's `GeneratorOutput`, one entry for each prompt, in order."""
+        """Return SkyRL's `GeneratorOutput`, one entry for each prompt, in order."""
         rows = [
             {**json.loads(extras["verifiers"]["row"]), "prompt": prompt}
             for prompt, extras in zip(
@@ -106,7 +106,7 @@ class SkyRLGenerator:
 
 
 def sampling_args_of(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-    """SkyRL's parameters for vLLM as arguments of a chat completion; how many log-probabilities is our business."""
+    """Return SkyRL's parameters for vLLM as arguments of a chat completion. Log-probabilities are always requested."""
     given = {k: v for k, v in sampling_params.items() if v is not None and k != "logprobs"}
     extra = {
         **(given.pop("extra_body", None) or {}),

@@ -2,10 +2,10 @@
 
     client = tinker_client(sampling_client, tokenizer)
     [states] = await play_groups(env, [[row] * 8], client, "tinker", {"max_tokens": 512})
-    group = trajectory_group(states)            # what an EnvGroupBuilder's rollouts become
+    group = trajectory_group(states)            # the result of an EnvGroupBuilder
 
 Recipes that call `env.run_group(group_inputs, client, model, gen_sampling_args=…, gen_sem=…, score_sem=…)` with their
-own `AsyncOpenAI` get the same states.
+own `AsyncOpenAI` receive the same states.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from verifiers.training.samples import SampleError, failure_of, samples_of
 
 INSTALL = "pip install tinker tinker-cookbook"
 MAX_TOKENS = 1024
-"""Longest answer when the sampling arguments do not say."""
+"""Maximum number of tokens per response if the sampling arguments have none."""
 
 
 def tinker_client(sampling_client: Any, tokenizer: Any) -> EngineClient:
-    """A client around `tinker.SamplingClient`; turns continue the sampled ids instead of being tokenised anew."""
+    """Return a client for `tinker.SamplingClient`. Later turns continue the sampled ids; nothing is tokenised again."""
     tinker = trainer_module("tinker", "ModelInput", "SamplingParams", install=INSTALL)
 
     async def generate(ids: list[int], sampling_args: dict[str, Any], _: str) -> Sampled:
@@ -51,15 +51,15 @@ def _max_tokens(sampling_args: Mapping[str, Any]) -> int:
 
 
 def trajectory_group(outputs: Sequence[Mapping[str, Any]]) -> Any:
-    """The `TrajectoryGroup` of one example's rollouts; failed ones are left out.
+    """Return the `TrajectoryGroup` of one example's rollouts, without the failed ones.
 
-    Every turn is a transition, whatever the turns share: the cookbook merges those that continue each other. Raises
-    SampleError when no rollout is left.
+    Every turn is a transition; the cookbook merges turns that continue each other. Raise SampleError if no rollout is
+    left.
     """
     types = trainer_module(
         "tinker_cookbook.rl.types", "Trajectory", "TrajectoryGroup", "Transition", install=INSTALL
     )
-    # Not `if output["error"]`: a rollout whose reward function raised must not train either.
+    # Not `if output["error"]`: a rollout whose reward function raised must not be trained on either.
     healthy = [output for output in outputs if samples_of(output)]
     if not healthy:
         reasons = {failure_of(output) or "it sampled no tokens" for output in outputs}
@@ -74,7 +74,7 @@ def trajectory_group(outputs: Sequence[Mapping[str, Any]]) -> Any:
 def _trajectory(types: Any, output: Mapping[str, Any]) -> Any:
     tinker = trainer_module("tinker", "ModelInput", install=INSTALL)
     completers = trainer_module("tinker_cookbook.completers", "TokensWithLogprobs", install=INSTALL)
-    # Versions of the cookbook before 0.5 do not ask why an answer ended.
+    # Versions of the cookbook before 0.5 have no stop reason.
     tells_why = "stop_reason" in completers.TokensWithLogprobs.__dataclass_fields__
     turns = [
         (step["tokens"], {"stop_reason": "length" if step.get("is_truncated") else "stop"})

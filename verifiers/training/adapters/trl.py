@@ -1,11 +1,18 @@
-"""An environment as the `rollout_func` of TRL's `GRPOTrainer` (1.16).
+"""An environment inside TRL (1.16): `rollout_func` of `GRPOTrainer`, rollout worker of `AsyncGRPOTrainer`.
 
     rollouts = TRLRollouts(env, client, "policy", before=WeightPush("http://localhost:8000", "weights"))
     GRPOTrainer(..., train_dataset=rollouts.dataset(), rollout_func=rollouts, reward_funcs=env_reward)
 
-TRL hands over prompts only, each as often as its group is large, wants one flat sequence for each, in order, and
-computes the advantages itself. Without vLLM it takes the tokens for on-policy, so the endpoint must have the weights
-of the step before anything is sampled: `before` is called for that.
+TRL passes prompts only, each once per rollout of its group, expects one flat sequence for each, in order, and computes
+the advantages itself. Without vLLM it treats the tokens as on-policy. The endpoint therefore needs the weights of the
+current step before sampling: TRLRollouts calls `before` first.
+
+    worker = AsyncGRPOWorker(env, [PolicyEndpoint.at(url)], SourceConfig(...), model="policy")
+    transfer = FolderWeightTransfer(worker, url, "weights", model_folder=checkpoint)
+    AsyncGRPOTrainer(..., rollout_worker=worker, weight_transfer=transfer)
+
+A `RolloutSource` plays, scores, groups and drops stale rollouts in a thread; TRL drains `rollout_buffer` and steps.
+AsyncGRPOTrainer needs a GPU; the worker and the transfer do not.
 """
 
 from __future__ import annotations
@@ -47,10 +54,10 @@ if TYPE_CHECKING:
 
 
 class WeightPush:
-    """Called with the trainer (`transformers.Trainer` or a kin of it); pushes once for every optimizer step.
+    """Pushes the weights of a `transformers.Trainer`, or a trainer like it, once per optimizer step.
 
-    `folder` is where checkpoints are written and removed again. The servers read them, so it must be on storage that
-    they share. All processes must call it: gathering sharded weights takes every one of them.
+    `folder` receives each checkpoint, which is removed after the push. The servers read it, so it must be on storage
+    that they share. Call WeightPush in all processes: gathering sharded weights needs every process.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class WeightPush:
         """The step whose weights the servers have; None before the first push."""
 
     def __call__(self, trainer: Any) -> None:
-        """Push the weights unless the servers have them. Raises UpdateFailed when one did not take them."""
+        """Push the weights if the servers have older ones. Raise UpdateFailed if a server refused them."""
         step = trainer.state.global_step
         if step == self.pushed_step:
             return
@@ -84,7 +91,7 @@ class WeightPush:
         self.pushed_step = step
 
     async def push(self, weights: Path, version: int) -> None:
-        """Have every server load a folder."""
+        """Load a folder on every server."""
         async with AsyncExitStack() as stack:
             admins = [
                 await stack.enter_async_context(
@@ -103,12 +110,12 @@ class WeightPush:
 
 
 def env_reward(env_reward: Sequence[float], **_: Any) -> list[float]:
-    """The reward function to give to TRL: the environment's rewards as they are."""
+    """Return the environment's rewards unchanged: the reward function for TRL."""
     return list(env_reward)
 
 
 class TRLRollouts:
-    """Called by TRL as `rollout_func(prompts, trainer)`."""
+    """A `rollout_func` that TRL calls with `(prompts, trainer)`."""
 
     def __init__(
         self,
@@ -122,7 +129,7 @@ class TRLRollouts:
         max_concurrent: int = 64,
         on_drift: OnDrift = "error",
     ) -> None:
-        """`before(trainer)` is called before a batch is sampled. Sampling arguments not given are the trainer's."""
+        """`before(trainer)` is called before a batch is sampled. Missing sampling arguments come from the trainer."""
         self.env = env
         self.client = client
         self.model = model
@@ -133,13 +140,13 @@ class TRLRollouts:
         self._rows = PromptRows(env, num_examples)
 
     def dataset(self, split: Split = "train") -> Dataset:
-        """The `train_dataset`, or the `eval_dataset`: a column `prompt`."""
+        """Return the `train_dataset`, or the `eval_dataset`, with one column `prompt`."""
         from datasets import Dataset
 
         return Dataset.from_list([{"prompt": prompt} for prompt in self._rows.prompts(split)])
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[Any]]:
-        """Token ids, log-probabilities, `env_mask` and `env_reward` of one rollout for each prompt."""
+        """Return token ids, log-probabilities, `env_mask` and `env_reward` of one rollout for each prompt."""
         if self.before is not None:
             self.before(trainer)
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
@@ -148,7 +155,7 @@ class TRLRollouts:
         groups = [own[n : n + size] for own in same for n in range(0, len(own), size)]
         if self.env.requires_group_rollouts and any(len(group) < size for group in groups):
             raise ConfigError(
-                "This environment scores groups as a whole, but a process gets only a part of one. Make "
+                "This environment scores whole groups, but a process receives only a part of one. Make "
                 f"per_device_train_batch_size a multiple of num_generations={size}."
             )
         args = trainer.args
@@ -172,9 +179,9 @@ class TRLRollouts:
 
 
 class PromptRows:
-    """The rows of an environment by their prompts.
+    """The rows of an environment by their prompts, because TRL returns nothing but the prompt.
 
-    Rows with the same prompt, which differ in their answers only, carry their `example_id` in the first message.
+    Rows that have the same prompt and different answers carry their `example_id` in the first message.
     """
 
     def __init__(self, env: Environment, num_examples: int = -1) -> None:
@@ -183,18 +190,18 @@ class PromptRows:
         self._splits: dict[Split, dict[str, dict[str, Any]]] = {}
 
     def prompts(self, split: Split = "train") -> list[list[dict[str, Any]]]:
-        """What the trainer's dataset must hold, in the order of the rows."""
+        """Return the prompts for the trainer's dataset, in the order of the rows."""
         return [json.loads(key) for key in self._rows(split)]
 
     def row_of(self, prompt: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The row of a prompt; raises ConfigError when there is none."""
+        """Return the row of a prompt. Raise ConfigError if no row has this prompt."""
         key = _key(_plain(prompt))
-        # The evaluation rows are read only when a prompt is none of the others.
+        # Read the evaluation rows only if the prompt is not a training prompt.
         row = self._rows("train").get(key) or self._rows("eval").get(key)
         if row is None:
             raise ConfigError(
-                f"The trainer asks for a prompt that is none of the environment's: {prompt!r:.200}. Its dataset must "
-                "be the one the adapter made."
+                f"The trainer requests a prompt that is not in the environment's dataset: {prompt!r:.200}. "
+                "Train on the dataset that the adapter made."
             )
         return row
 
@@ -211,7 +218,7 @@ class PromptRows:
 
 
 def _plain(prompt: Any) -> list[dict[str, Any]]:
-    """Messages without the None that Arrow puts where another row has a field."""
+    """Return messages without None values, which Arrow adds for fields of other rows."""
     return [
         {name: value for name, value in message.items() if value is not None}
         for message in native_messages(prompt)
@@ -226,14 +233,14 @@ FULL_POLL_S = 0.05
 
 
 class WorkerFailed(InfraError):
-    """The rollout worker has stopped, or has given nothing for too long."""
+    """The rollout worker stopped, or delivered nothing for too long."""
 
 
 class AsyncGRPOWorker:
     """TRL's `RolloutWorkerProtocol`.
 
-    `options` are those of `RolloutSource`. At most `max_buffered` samples wait for the trainer; beyond that the source
-    keeps its batches, where the bound on staleness still holds.
+    `options`: arguments of `RolloutSource`. At most `max_buffered` samples wait for the trainer. Further batches stay
+    in the source, which drops stale ones.
     """
 
     def __init__(
@@ -254,7 +261,7 @@ class AsyncGRPOWorker:
         self._last_sample_time = time.monotonic()
 
     def start(self) -> None:
-        """Begin to play. Returns once the source is open; raises what kept it from opening."""
+        """Start to play. Return once the source is open; raise the reason if it cannot open."""
         self._sample_type = trainer_module(
             "trl.experimental.async_grpo.async_rollout_worker",
             "RolloutSample",
@@ -263,16 +270,16 @@ class AsyncGRPOWorker:
         self._thread.start(self.version)
 
     def stop(self) -> None:
-        """Cancel what is played and wait until it has cleaned up."""
+        """Cancel all rollouts and wait for their clean-up."""
         self._thread.stop()
 
     def update_model_version(self, model_version: int) -> None:
-        """The servers have new weights. Returns when rollouts that became too old have been stopped."""
+        """Record that the servers have new weights. Return once rollouts that became too old are cancelled."""
         self.version = model_version
         self._thread.set_version(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise WorkerFailed when nothing comes any more, or nothing has for `stale_after_s` seconds."""
+        """Raise WorkerFailed if the rollouts stopped, or if no sample arrived for `stale_after_s` seconds."""
         if not self._thread.is_playing:
             failure = self._thread.failure
             raise WorkerFailed(f"The rollouts have stopped: {failure!r}") from failure
@@ -288,7 +295,7 @@ class AsyncGRPOWorker:
             for sample in entry.outcome.samples:
                 self.rollout_buffer.put(self._sample_of(entry, sample))
         self._last_sample_time = time.monotonic()
-        # The trainer's queue is a thread's, which cannot be awaited.
+        # The trainer's queue belongs to a thread and cannot be awaited.
         while self.rollout_buffer.qsize() >= self.max_buffered:  # noqa: ASYNC110
             await asyncio.sleep(FULL_POLL_S)
 
@@ -309,11 +316,14 @@ class AsyncGRPOWorker:
 
 
 class SourceThread:
-    """Plays from `start` to `stop`; every batch is given to `deliver`, and the next one is made when it returns."""
+    """Plays a source in its own thread and event loop, for trainers without one.
+
+    Every batch goes to `deliver`; the next batch is made when `deliver` returns.
+    """
 
     def __init__(self, source: RolloutSource, deliver: Callable[[Batch], Awaitable[None]]) -> None:
         self.failure: BaseException | None = None
-        """What has stopped it, None when nothing or `stop` has."""
+        """The error that stopped the thread; None if there is none."""
         self._source = source
         self._deliver = deliver
         self._version = 0
@@ -323,17 +333,17 @@ class SourceThread:
 
     @property
     def is_playing(self) -> bool:
-        """Whether there are more batches to come."""
+        """Whether more batches can follow."""
         return self.failure is None and self._thread.is_alive()
 
     def start(self, version: int) -> None:
-        """Returns once the source is open, its endpoints at `version`; raises what kept it from opening."""
+        """Return once the source is open and its endpoints are at `version`. Raise the reason if it cannot open."""
         self._version = version
         self._thread.start()
         self._ready.result()
 
     def stop(self) -> None:
-        """Cancel what is played and wait until it has cleaned up."""
+        """Cancel all rollouts and wait for their clean-up."""
         if self._thread.is_alive():
             self._ready.result().call_soon_threadsafe(self._stop_task)
             self._thread.join()
@@ -343,13 +353,13 @@ class SourceThread:
             self._task.cancel()
 
     def set_version(self, version: int) -> None:
-        """The servers have new weights. Returns when rollouts that became too old have been stopped."""
+        """Record that the servers have new weights. Return once rollouts that became too old are cancelled."""
         if self._ready.done() and self._thread.is_alive():
             change = self._source.set_version(version)
             asyncio.run_coroutine_threadsafe(change, self._ready.result()).result()
 
     def wait(self, timeout_s: float) -> None:
-        """Until it has stopped, at most so long."""
+        """Wait until the thread has stopped, for at most `timeout_s` seconds."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -357,7 +367,7 @@ class SourceThread:
             asyncio.run(self._play())
         except asyncio.CancelledError:
             pass  # stop()
-        except BaseException as error:  # noqa: BLE001 - the trainer's thread is told by `failure`
+        except BaseException as error:  # noqa: BLE001 - the trainer's thread reads `failure`
             self.failure = error
             if not self._ready.done():
                 self._ready.set_exception(error)
@@ -372,10 +382,10 @@ class SourceThread:
 
 
 class FolderWeightTransfer:
-    """Writes the tensors it is sent as a Hugging Face folder and has every server load it.
+    """TRL's `WeightTransferProtocol` through a folder that trainer and inference servers share.
 
-    The version it tells the servers is the one that TRL tells the `worker` right after. `model_folder`: a checkpoint of
-    the model, whose configuration and tokenizer are put beside the tensors.
+    Writes the tensors as a Hugging Face folder and loads it on every server, as the version that TRL sends to `worker`
+    next. `model_folder`: a checkpoint of the model; its configuration and tokenizer are copied beside the tensors.
     """
 
     def __init__(
@@ -394,18 +404,20 @@ class FolderWeightTransfer:
         self.config = config
 
     def init_weight_transfer(self) -> None:
-        """Check the folders and that every server answers; raises what is wrong with them."""
+        """Check the folders and that every server answers. Raise if one of them fails."""
         if not (self.model_folder / "config.json").is_file():
-            raise FileNotFoundError(f"{self.model_folder} is no checkpoint: it has no config.json.")
+            raise FileNotFoundError(
+                f"{self.model_folder} is not a checkpoint: it has no config.json."
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         self._each(lambda admin: admin.wait_until_healthy(admin.config.request_timeout_s))
 
     def pause(self) -> None:
-        """Freeze generation; requests in flight go on with the new weights."""
+        """Pause generation. Requests in flight continue with the new weights."""
         self._each(lambda admin: admin.pause())
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
-        """Save the tensors and load them everywhere."""
+        """Save the tensors and load them on every server."""
         torch_files = trainer_module(
             "safetensors.torch", "save_file", install="pip install safetensors"
         )
@@ -423,7 +435,7 @@ class FolderWeightTransfer:
             shutil.rmtree(target)
 
     def resume(self) -> None:
-        """Go on generating."""
+        """Continue generation."""
         self._each(lambda admin: admin.resume())
 
     def destroy(self) -> None:

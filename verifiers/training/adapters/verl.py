@@ -5,8 +5,8 @@
       _target_: verifiers.training.adapters.verl.VerifiersAgentLoop
       env_id: reverse-text
 
-Rows come from `dataset_rows`. verl plays every rollout by itself, so rewards that compare rollouts of a group cannot be
-computed, and a failed rollout counts 0.0 in its group's baseline; none of its tokens is trained on.
+`dataset_rows` makes the rows. verl plays every rollout alone, so an environment that scores whole groups is refused. A
+failed rollout counts 0.0 in the baseline of its group; none of its tokens is trained on.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ async def run_rollout(
     response_length: int,
     on_drift: OnDrift = "error",
 ) -> dict[str, Any]:
-    """The fields of verl's `AgentLoopOutput` for one rollout of a row, sampled by `server_manager.generate`."""
+    """Play one rollout of a row on `server_manager.generate`. Return the fields of verl's `AgentLoopOutput`."""
     if env.requires_group_rollouts:
         raise ConfigError(
-            "This environment scores groups as a whole; verl plays each rollout alone."
+            "This environment scores whole groups, but verl plays each rollout alone."
         )
     sampling_s = 0.0
 
@@ -74,13 +74,13 @@ async def run_rollout(
             "generate_sequences": sampling_s,
             "tool_calls": perf_counter() - begun - sampling_s,
         },
-        # Every rollout must have the same keys: verl makes columns of them.
+        # Every rollout needs the same keys: verl makes columns of them.
         "extra_fields": {"turn_scores": [], "tool_rewards": [], "failure": flat.failure or ""},
     }
 
 
 def dataset_rows(env: Environment, split: Split = "train", n: int = -1) -> list[dict[str, Any]]:
-    """Rows for verl's parquet files; write them with `datasets.Dataset.from_list(rows).to_parquet(path)`."""
+    """Return rows for verl's parquet files. Write them with `datasets.Dataset.from_list(rows).to_parquet(path)`."""
     return [
         {
             "data_source": env.env_id,
@@ -117,13 +117,13 @@ def _agent_loop_class() -> type:
         def __init__(self, *args: Any, env_id: str, env_args: Mapping[str, Any] | None = None,
                      on_drift: OnDrift = "error", **kwargs: Any) -> None:  # fmt: skip
             super().__init__(*args, **kwargs)
-            # Arguments from YAML are omegaconf's containers, which JSON does not know.
+            # Arguments from YAML are containers of omegaconf, which JSON does not support.
             plain = json.dumps(dict(env_args or {}), default=_plain)
             self._env = _loaded(env_id, plain)
             self._on_drift: OnDrift = on_drift
 
         async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
-            """Called by verl with the fields of the dataset's row."""
+            """Play the dataset's row. verl calls this method with the fields of the row."""
             rollout = self.config.actor_rollout_ref.rollout
             fields = await run_rollout(
                 self._env,

@@ -104,7 +104,7 @@ def test_evaluation_rows_are_found_too_and_come_once_each():
 def test_a_prompt_of_somebody_else_is_refused():
     rollouts = TRLRollouts(question_env(), alternating(), "m")
     trainer = Trainer(rollouts, rollouts.dataset())
-    with pytest.raises(ConfigError, match=r"none of the environment's.*other"):
+    with pytest.raises(ConfigError, match=r"not in the environment's dataset.*other"):
         rollouts([[{"role": "user", "content": "other"}]], trainer)
 
 
