@@ -268,7 +268,7 @@ def test_mistakes_are_named_before_anything_starts(config, run):
         True,
     )
     done = run("train", "--resume", ".")
-    assert (done.code, "no folder of a run" in done.err) == (2, True)
+    assert (done.code, "not the folder of a run" in done.err) == (2, True)
     assert not Path("run").exists()
 
 

@@ -1,4 +1,4 @@
-"""`TrainConfig`: everything a run of the reference trainer depends on, as a TOML file says it."""
+"""`TrainConfig`: all settings of a run of the reference trainer, read from a TOML file."""
 
 from __future__ import annotations
 
@@ -21,45 +21,46 @@ from verifiers.training.losses import LOSSES
 from verifiers.training.source_config import SourceConfig
 
 EXAMPLES = Path(__file__).parent / "configs"
-"""Configurations that come with the package."""
+"""Configurations that the package contains."""
 DEMO = "reverse_text"
-"""What `vf-train --demo` runs."""
+"""The configuration of `vf-train --demo`."""
 OWN = "own_environment"
-"""What `vf-train ./my_env.py` runs."""
+"""The configuration of `vf-train ./my_env.py`."""
 
 
 class Section(Config):
-    """A part of the configuration."""
+    """A section of the configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class EnvironmentSection(Section):
-    """What is trained on."""
+    """The environment to train on."""
 
     id: str
     """Id of an environment, a folder (`./my_env`), or a Python file (`./my_env.py`)."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its `load_environment`."""
     num_examples: int = Field(default=-1, ge=-1)
-    """Train on the first so many rows; -1: all."""
+    """Number of rows to train on, from the first row on; -1: all."""
 
 
 class ModelSection(Section):
-    """The model: a Llama-style decoder over bytes, new or from a folder."""
+    """The model: a Llama-style decoder over bytes, new or loaded from a folder."""
 
     folder: Path | None = None
-    """A model folder to start from (a checkpoint's `model`, or one for `vf-endpoint`), or `embedded` for the model in
-    the package; the sizes below are then not used."""
+    """Model folder to start from (the `model` of a checkpoint, or a folder for `vf-endpoint`), or `embedded` for the
+    model in the package. The sizes below then have no effect.
+    """
     hidden_size: int = Field(default=64, ge=8)
     num_hidden_layers: int = Field(default=2, ge=1)
     num_attention_heads: int = Field(default=4, ge=1)
     num_key_value_heads: int | None = Field(default=None, ge=1)
-    """None: as many as there are heads."""
+    """None: the number of attention heads."""
     intermediate_size: int | None = Field(default=None, ge=8)
     """Width of the feed-forward part; None: 8/3 of `hidden_size`, rounded up to a multiple of 8."""
     max_position_embeddings: int = Field(default=512, ge=16)
-    """The context, in tokens (bytes)."""
+    """Context length in tokens (bytes)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -70,17 +71,17 @@ class ModelSection(Section):
             )
         if heads % keys:
             raise ValueError(
-                f"num_attention_heads={heads} is no multiple of num_key_value_heads={keys}"
+                f"num_attention_heads={heads} is not a multiple of num_key_value_heads={keys}"
             )
         return self
 
     @property
     def start_folder(self) -> Path | None:
-        """Where the first weights are; None for new ones."""
+        """Folder of the first weights; None for new weights."""
         return SHIPPED_WEIGHTS if self.folder == Path("embedded") else self.folder
 
     def shape(self) -> ModelConfig:
-        """The shape of a new model."""
+        """Return the shape of a new model."""
         inner = self.intermediate_size or -(-self.hidden_size * 8 // 24) * 8
         return ModelConfig(
             vocab_size=VOCAB_SIZE,
@@ -95,46 +96,48 @@ class ModelSection(Section):
 
 
 class OptimizerSection(Section):
-    """How weights are changed."""
+    """The optimizer and its rates."""
 
     kind: Literal["adamw", "muon"] = "adamw"
-    """`muon`: Muon for the matrices of the layers, AdamW for everything else."""
+    """`muon`: Muon for the matrices of the layers, AdamW for all other weights."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """Of AdamW, after the warm-up."""
+    """Learning rate of AdamW after the warm-up."""
     muon_learning_rate: float = Field(default=0.02, gt=0)
-    """Of Muon, after the warm-up; its updates have a fixed size, so it is larger than AdamW's."""
+    """Learning rate of Muon after the warm-up. Its updates have a fixed size, so the rate is larger than AdamW's."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """Of AdamW."""
+    """Betas of AdamW."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    """Of Muon."""
+    """Momentum of Muon."""
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=0, ge=0)
-    """The learning rate rises to its value over so many steps."""
+    """Number of steps over which the learning rate rises to its value."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Longer gradients are cut to this length."""
+    """Maximum norm of the gradient; longer gradients are scaled down."""
 
 
 class WarmStartSection(Section):
-    """Supervised training on demonstrations before reinforcement learning: so that some rollouts succeed."""
+    """Supervised training on demonstrations before reinforcement learning, so that some rollouts succeed."""
 
     steps: int = Field(default=0, ge=0)
-    """Most steps on right replies; 0: none."""
+    """Maximum number of steps on correct replies; 0: no warm start."""
     until_loss: float = Field(default=0.0, ge=0)
-    """These steps end when the mean loss of the last ten is lower: models with other seeds need more or fewer. The loss
-    is a mean over tokens. A policy that has it gives the right reply of n tokens with probability exp(-n * loss)."""
+    """End these steps once the mean loss of the last ten is lower. The number of steps depends on the seed. The loss is
+    a mean over tokens: a policy with this loss gives a correct reply of n tokens with probability exp(-n * loss).
+    """
     noisy_steps: int = Field(default=0, ge=0)
-    """Then so many steps on replies with `noise`; the learning rate falls from half of it to 0 over them."""
+    """Number of further steps on replies with `noise`. Their learning rate falls from half of its value to 0."""
     noise: Literal["auto"] | Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the letters and digits of a reply that are replaced by random ones: a weak policy on purpose. `auto`:
-    the largest share, up to 0.5, with which the demonstrations still score half of what right replies score. Replies
-    that are scored as a whole need less noise the longer they are."""
+    """Share of the letters and digits of a reply that are replaced by random ones, which makes the policy weak on
+    purpose. `auto`: the largest share up to 0.5 with which the demonstrations score at least half of the score of
+    correct replies. If a reply is scored as a whole, long replies need less noise than short ones.
+    """
     demonstrations: int = Field(default=2000, ge=1)
-    """How many replies are played; rows come again when there are fewer."""
+    """Number of replies to play. Rows repeat if there are fewer."""
     batch_size: int = Field(default=64, ge=1)
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     min_reward: float = Field(default=0.0, ge=0)
-    """The run ends with an error when the mean reward sampled after the warm start is lower."""
+    """End the run with an error if the policy has a lower mean reward after the warm start."""
 
     @property
     def is_on(self) -> bool:
@@ -143,55 +146,59 @@ class WarmStartSection(Section):
 
 
 class SamplingSection(Section):
-    """How rollouts are sampled."""
+    """Sampling of rollouts."""
 
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=64, ge=1)
-    """Of one answer."""
+    """Maximum number of tokens per response."""
 
 
 class CheckpointSection(Section):
-    """What is kept to go on from."""
+    """Checkpoints of the run."""
 
     every_steps: int = Field(default=10, ge=0)
-    """0: only the last step, and where the run is interrupted."""
+    """Steps between checkpoints. 0: only at the last step and at an interruption."""
     keep: int = Field(default=2, ge=1)
-    """The newest so many are kept."""
+    """Number of checkpoints to keep; older ones are deleted."""
 
 
 class ComputeSection(Section):
-    """Where and how precisely the trainer computes."""
+    """Device and precision of the trainer."""
 
     device: str = "auto"
-    """`auto`: the GPU if torch sees one, else the CPU. Or a device of torch: `cpu`, `cuda:1`, `mps`."""
+    """`auto`: the GPU if torch detects one, else the CPU. Or a device of torch: `cpu`, `cuda:1`, `mps`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the trainer's forward pass. Weights and optimizer are always float32, and so is the server."""
+    """Precision of the trainer's forward pass. Weights, optimizer and server always use float32."""
     threads: int = Field(default=1, ge=0)
-    """CPU threads of torch; 0: its own choice. Models this small lose time when threads share a product."""
+    """CPU threads of torch; 0: torch's default. Products of models this small lose time when threads share them."""
     micro_batch_tokens: int = Field(default=16384, ge=64)
-    """Tokens in one forward pass, padding included; a batch is computed in as many as it needs."""
+    """Maximum number of tokens per forward pass, padding included. A batch is split into as many passes as needed."""
     server_sequences: int = Field(default=128, ge=1)
-    """Sequences the inference server generates at the same time."""
+    """Maximum number of sequences that the inference server generates at the same time."""
 
 
 class TrainConfig(Section):
     """A run: environment, model, warm start, reinforcement learning, checkpoints."""
 
     output: Path = Path("outputs/train")
-    """The run's folder: metrics, curve, checkpoints and logs."""
+    """Folder of the run: metrics, curve, checkpoints and logs."""
     seed: int = 0
-    """Of the new weights, the noise, the order of demonstrations and examples. Sampling is not seeded: rollouts
-    arrive in no fixed order."""
+    """Seed of the new weights, the noise, and the order of demonstrations and examples. Sampling has no seed, because
+    rollouts arrive in no fixed order.
+    """
     steps: int = Field(ge=1)
-    """Steps of reinforcement learning; one update of the weights each."""
+    """Number of steps of reinforcement learning, each one update of the weights."""
     environment: EnvironmentSection
     model: ModelSection = Field(default_factory=ModelSection)
     warm_start: WarmStartSection = Field(default_factory=WarmStartSection)
     source: SourceConfig
-    """Groups, staleness, difficulty, advantages: see `verifiers.training.source_config`. Its seed is the run's."""
+    """Groups, staleness, difficulty, advantages: see `verifiers.training.source_config`.
+
+    The run's seed replaces its own.
+    """
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     evaluation_examples: int = Field(default=100, ge=-1)
-    """Evaluation rows played before and after reinforcement, once each; -1: all."""
+    """Number of evaluation rows to play before and after reinforcement learning, once each; -1: all."""
     loss: str = "masked_importance_sampling"
     """Name of a loss of `verifiers.training.losses`."""
     loss_options: dict[str, float] = Field(default_factory=dict)
@@ -203,7 +210,8 @@ class TrainConfig(Section):
     @field_validator("source", mode="before")
     @classmethod
     def _check_source(cls, value: Any) -> Any:
-        # SourceConfig is used by programs too and has pydantic's own message; here the nearest key is named.
+        # Programs use SourceConfig too, and pydantic's message is enough for them. Here the message suggests the
+        # closest key.
         if isinstance(value, dict):
             _refuse_unknown(value, SourceConfig.model_fields, "source")
         return value
@@ -211,7 +219,9 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.loss not in LOSSES:
-            raise ValueError(f"loss={self.loss!r} is not known; there are {', '.join(LOSSES)}")
+            raise ValueError(
+                f"loss={self.loss!r} does not exist; choose one of {', '.join(LOSSES)}"
+            )
         _refuse_unknown(self.loss_options, _options_of(self.loss), f"loss_options of {self.loss}")
         return self
 
@@ -227,39 +237,39 @@ def _refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> No
     for key in given:
         if key not in names:
             near = get_close_matches(key, names, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(names)}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"The keys are {', '.join(names)}."
             raise ValueError(f"{what} has no key {key!r}. {hint}")
 
 
 def parse_config(fields: Mapping[str, Any], *, name: str) -> TrainConfig:
-    """A checked configuration; `name` says in errors where it comes from. Raises ConfigError."""
+    """Return a checked configuration; `name` identifies its source in errors. Raise ConfigError."""
     try:
         return TrainConfig.model_validate(fields)
     except ValidationError as error:
         missing = [e for e in error.errors(include_url=False) if e["type"] == "missing"]
         if missing:
             keys = ", ".join(".".join(map(str, e["loc"])) for e in missing)
-            raise ConfigError(f"{name} does not say: {keys}.") from error
+            raise ConfigError(f"{name} lacks these keys: {keys}.") from error
         raise ConfigError(f"{name}: {readable_problems(error)}") from error
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """What a TOML file says, not checked yet. Raises ConfigError when it cannot be read."""
+    """Return the content of a TOML file, unchecked. Raise ConfigError if the file cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"Cannot read {path}: {error.strerror}. Examples that come with the package: {', '.join(example_names())}."
+            f"Cannot read {path}: {error.strerror}. The package contains these examples: {', '.join(example_names())}."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
 def example_path(name: str) -> Path:
-    """Where a configuration that comes with the package is."""
+    """Return the path of a configuration that the package contains."""
     return EXAMPLES / f"{name}.toml"
 
 
 def example_names() -> list[str]:
-    """Configurations that come with the package and name their environment, sorted."""
+    """Return the sorted names of the configurations in the package that name an environment."""
     return sorted(file.stem for file in EXAMPLES.glob("*.toml") if file.stem != OWN)

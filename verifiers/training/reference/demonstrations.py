@@ -1,13 +1,13 @@
-"""What a warm start learns from: the right replies of an environment, played through it, as samples.
+"""Training data of a warm start: correct replies, played through the environment, as samples.
 
-The replies are those of the environment's `gold_completion(row)`, or the answer column in the form that its parser
-reads. They are played by the environment itself, so what tools and users say in between is what they would say, and
-rendered with the endpoint's own chat template, so that they begin with the tokens of a real request.
+A correct reply is the environment's `gold_completion(row)`, or the answer column in the format of its parser. The
+environment itself plays the replies, so tools and users respond as in a rollout. The endpoint's own chat template
+renders them, so that samples begin with the tokens of a real request.
 
-`noise` replaces letters and digits, in the parts of a reply that differ between rows, by others of their kind. A
-policy that has learned noisy replies is right sometimes, and knows what a reply looks like: where reinforcement
-learning can begin. After a wrong reply the next right one is another: environments whose conversations take another
-course then say it with `gold_reply(state)`, which is asked before every turn.
+`noise` replaces letters and digits by others of their kind, in those parts of a reply that differ between rows. A
+policy that learned noisy replies is correct sometimes and has the right format: reinforcement learning can begin there.
+After a wrong reply, another reply can be correct. Environments whose conversations depend on earlier replies define
+`gold_reply(state)`, which is called before every turn.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
     from verifiers.loading import Loaded
 
 KINDS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
-"""Noise replaces a character by one of the same kind; others stay, so that replies keep their form."""
+"""Noise replaces a character by one of the same kind. Other characters stay, so that replies keep their format."""
 
 Turn = tuple[str, tuple[ToolCall, ...]]
 """One reply: its text and its tool calls."""
 Speaker = Callable[[Mapping[str, Any]], Turn]
-"""The next reply of a conversation, from its state."""
+"""Returns the next reply of a conversation from its state."""
 
 
 class Demonstrations(NamedTuple):
-    """Replies that were played."""
+    """Replies that were played through the environment."""
 
     samples: list[TokenSample]
     mean_reward: float
-    """What the environment gave for them; with noise, about what the warm start can reach."""
+    """Mean reward of the replies. With noise, the warm start can reach about this reward."""
 
 
 def demonstrate(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[list[Turn]]:
-    """The replies of the first `count` training rows, in order; when there are fewer rows, they come again.
+    """Return the replies of the first `count` training rows, in order. Rows repeat if there are fewer.
 
-    Raises ConfigError when the environment does not say what a right reply is.
+    Raise ConfigError if the environment does not define correct replies.
     """
     rows = loaded.environment.source("train").inputs(count)
     clean = [_turns(loaded, row) for row in rows]
@@ -63,7 +63,7 @@ def demonstrate(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[
 
 
 def longest_reply(samples: Sequence[TokenSample]) -> int:
-    """Tokens of the longest reply of one turn."""
+    """Number of tokens of the longest reply of one turn."""
     longest = 0
     for sample in samples:
         edges = np.diff(np.concatenate([[0], sample.mask.astype(np.int8), [0]]))
@@ -78,7 +78,7 @@ TRIED_DEMONSTRATIONS = 200
 
 
 async def fitting_noise(loaded: Loaded, *, seed: int, at_least: float) -> float:
-    """Largest of NOISES with which demonstrations score `at_least` on average; 0.0 when none does."""
+    """Return the largest of NOISES with which demonstrations score `at_least` on average; 0.0 if there is none."""
     for noise in NOISES:
         tried = await play_demonstrations(
             loaded, count=TRIED_DEMONSTRATIONS, noise=noise, seed=seed
@@ -91,7 +91,7 @@ async def fitting_noise(loaded: Loaded, *, seed: int, at_least: float) -> float:
 async def play_demonstrations(
     loaded: Loaded, *, count: int, noise: float, seed: int
 ) -> Demonstrations:
-    """Play and score so many demonstrations. Raises ConfigError when one of them fails."""
+    """Play and score `count` demonstrations. Raise ConfigError if one of them fails."""
     env = loaded.environment
     rows = env.source("train").inputs(count)
     speakers = _speakers(loaded, count=count, noise=noise, seed=seed)
@@ -113,12 +113,12 @@ async def play_demonstrations(
 
 
 def _speakers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Speaker]:
-    """Who gives the replies of each demonstration, in order."""
+    """Return a replier for each demonstration, in order."""
     hook = _hook(loaded, "gold_reply")
     if hook is None:
         return [_reader(t) for t in demonstrate(loaded, count=count, noise=noise, seed=seed)]
     rows = loaded.environment.source("train").inputs(count)
-    # The turns of different rows do not correspond to each other: all replies are compared with each other.
+    # Turns of different rows do not correspond to each other, so all replies are compared with each other.
     affixes = _affixes([[turn] for row in rows for turn in _turns(loaded, row)])
     rng = random.Random(f"demonstrations {seed}")
 
@@ -129,14 +129,14 @@ def _speakers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Sp
 
 
 def _reader(turns: Sequence[Turn]) -> Speaker:
-    """Gives these turns, whatever has been answered."""
+    """Return a replier with fixed turns, independent of the environment's responses."""
 
     def speak(state: Mapping[str, Any]) -> Turn:
         played = len(state["trajectory"])
         if played >= len(turns):
             raise ConfigError(
-                f"gold_completion has {len(turns)} replies, and the environment asks for one more. If noise changes "
-                "how a conversation goes on, define gold_reply(state) too, which gives the right reply at any point."
+                f"gold_completion has {len(turns)} replies, but the environment requests one more. If noise changes "
+                "the course of a conversation, also define gold_reply(state): the correct reply at any point."
             )
         return turns[played]
 
@@ -144,7 +144,7 @@ def _reader(turns: Sequence[Turn]) -> Speaker:
 
 
 class _Demonstrator(ScriptedClient):
-    """Gives the replies of one demonstration, with the token ids that the endpoint's model would have sampled."""
+    """A client that returns the replies of one demonstration, with the token ids of the endpoint's tokenizer."""
 
     def __init__(self, speaker: Speaker) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class _Demonstrator(ScriptedClient):
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
     ) -> Response:
-        """The reply of this turn."""
+        """Return the reply of this turn."""
         text, calls = self._speaker(kwargs["state"])
         response = await ScriptedClient([Reply(text, calls)]).get_native_response(
             prompt, model, sampling_args, tools, **kwargs
@@ -178,11 +178,11 @@ def _said(response: Response) -> dict[str, Any]:
     return {"content": message.get("content"), "tool_calls": message.get("tool_calls") or None}
 
 
-# ------------------------------------------------------------------------------------------------ right replies
+# ------------------------------------------------------------------------------------------------ correct replies
 
 
 def _hook(loaded: Loaded, name: str) -> Any:
-    """A function of the environment or of its module; None when neither has it."""
+    """Return a function of the environment or of its module; None if neither has it."""
     return getattr(loaded.environment, name, None) or getattr(loaded.module, name, None)
 
 
@@ -196,8 +196,8 @@ def _turns(loaded: Loaded, row: Mapping[str, Any]) -> list[Turn]:
     answer = row.get("answer")
     if not is_single_turn(environment) or answer in (None, ""):
         raise ConfigError(
-            f"{environment.env_id} does not say what a right reply is: define gold_completion(row) beside "
-            "load_environment, or set warm_start.steps = 0 and start from a model that can do the task sometimes."
+            f"{environment.env_id} does not define correct replies: define gold_completion(row) beside "
+            "load_environment, or set warm_start.steps = 0 and start from a model that solves the task sometimes."
         )
     return [(wrapped_answers(str(answer), environment.parser)[0], ())]
 
@@ -217,7 +217,7 @@ def _turn(reply: Gold) -> Turn:
 
 
 Place = tuple[int, int]
-"""Turn, and 0 for its text or the number of the tool call from 1."""
+"""The turn, and 0 for its text or the number of a tool call from 1 on."""
 
 
 def _texts(turns: Sequence[Turn]) -> Iterator[tuple[Place, str]]:
@@ -227,7 +227,8 @@ def _texts(turns: Sequence[Turn]) -> Iterator[tuple[Place, str]]:
 
 
 def _affixes(every: Sequence[Sequence[Turn]]) -> dict[Place, tuple[int, int]]:
-    """How many characters at the beginning and at the end are the same in all rows: tags and keys, not content."""
+    """Return the numbers of characters at the beginning and at the end that all rows share: tags and keys, not content.
+    Return the numbers of characters at the beginning and at the end that all rows share: tags and keys, not content."""
     by_place: dict[Place, list[str]] = {}
     for turns in every:
         for place, text in _texts(turns):
@@ -239,7 +240,7 @@ def _affixes(every: Sequence[Sequence[Turn]]) -> dict[Place, tuple[int, int]]:
 
 
 def _same_beginning(texts: Sequence[str]) -> int:
-    # The first and the last in order differ at the first character at which any two do.
+    # In sorted order, the first and the last text differ as early as any two texts do.
     pairs = enumerate(zip(min(texts), max(texts), strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(map(len, texts)))
 

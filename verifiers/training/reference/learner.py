@@ -1,7 +1,7 @@
-"""`Learner`: model, optimizers and the steps they take. Pure torch; knows no environment, server or process.
+"""`Learner`: model, optimizers and their steps. Depends on torch only, not on environments, servers or processes.
 
-A step is a function of the learner's state and the batch: two learners with the same state that are given the same
-batches have the same weights ever after, which is what `state_dict` and `load_state_dict` are for.
+A step is a function of the learner's state and the batch. Two learners with the same state and the same batches keep
+equal weights, so `state_dict` and `load_state_dict` continue a run exactly.
 """
 
 # pyright: reportMissingImports=false
@@ -32,13 +32,13 @@ from verifiers.training.samples import TokenSample
 LOSS_WINDOW = 10
 """Steps over which the loss is averaged before it is compared with `until_loss`."""
 NOISY_RATE_SHARE = 0.5
-"""Noisy steps begin with this share of the learning rate: they make the policy unsure and leave the skill as it is."""
+"""The noisy steps begin with this share of the learning rate. They make the policy uncertain but keep its skill."""
 COUNTED_BY_SEQUENCE = frozenset({"gspo"})
 """Losses that are a mean over sequences, not over tokens."""
 
 
 class Learner:
-    """See the module. The first weights are new, or those of `config.model.folder`."""
+    """Model, optimizers and phase of a training run. The first weights are new, or those of `config.model.folder`."""
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
@@ -53,7 +53,7 @@ class Learner:
         self.step_count = 0
         """Steps taken in this phase."""
         self.clean_count: int | None = None if config.warm_start.steps else 0
-        """Clean steps the warm start took; None while it still takes them."""
+        """Number of clean steps of the warm start; None until they are over."""
         self._recent_losses: list[float] = []
         self.optimizers = self._optimizers(config.warm_start.optimizer)
         self._demonstrations: tuple[list[TokenSample], list[TokenSample]] = ([], [])
@@ -63,15 +63,15 @@ class Learner:
     def set_demonstrations(
         self, clean: Sequence[TokenSample], noisy: Sequence[TokenSample]
     ) -> None:
-        """What `warm_start` draws from in its clean steps and in its noisy ones.
+        """Set the samples of the clean steps and of the noisy steps of `warm_start`.
 
-        Raises ConfigError for one that is longer than the model's context.
+        Raise ConfigError if a sample is longer than the model's context.
         """
         longest = max(map(len, (*clean, *noisy)))
         context = self.model.config.max_position_embeddings
         if longest > context:
             raise ConfigError(
-                f"A demonstration has {longest} tokens, the model's context {context}. "
+                f"A demonstration has {longest} tokens, but the model's context is {context}. "
                 "Raise model.max_position_embeddings, or shorten the environment's rows."
             )
         self._demonstrations = list(clean), list(noisy)
@@ -85,7 +85,10 @@ class Learner:
         )
 
     def warm_start(self, steps: int) -> dict[str, float]:
-        """At most so many supervised steps: their mean `loss`, the `step` reached, and whether it `is_noisy`."""
+        """Take up to `steps` supervised steps.
+
+        Return their mean `loss`, the `step` reached, and whether it `is_noisy`.
+        """
         section = self.config.warm_start
         losses = []
         for _ in range(steps):
@@ -106,7 +109,7 @@ class Learner:
         }
 
     def _note_loss(self, loss: float, section: WarmStartSection) -> None:
-        """See whether the clean steps are over."""
+        """Record the end of the clean steps if they are over."""
         if self.clean_count is not None:
             return
         self._recent_losses = [*self._recent_losses, loss][-LOSS_WINDOW:]
@@ -137,17 +140,17 @@ class Learner:
     # ------------------------------------------------------------------------------------------ reinforcement
 
     def begin_reinforcement(self) -> None:
-        """New optimizers: moments of the warm start belong to another loss."""
+        """Create new optimizers: the moments of the warm start belong to another loss."""
         self.phase = "reinforcement"
         self.step_count = 0
         self.optimizers = self._optimizers(self.config.optimizer)
         self._demonstrations = ([], [])
 
     def step(self, batches: Sequence[PaddedBatch]) -> dict[str, float]:
-        """One update from the micro-batches of one batch.
+        """Update the weights once from the micro-batches of one batch.
 
-        Gives the loss's own metrics (see `LossOutput`) and `loss`, `entropy` (nats a sampled token), `grad_norm`
-        (before it is cut), `learning_rate`.
+        Return the loss's own metrics (see `LossOutput`) and `loss`, `entropy` (nats per sampled token), `grad_norm`
+        (before clipping), `learning_rate`.
         """
         config = self.config
         name, options = config.loss, config.loss_options
@@ -179,12 +182,12 @@ class Learner:
         return metrics
 
     def logprobs(self, batch: PaddedBatch) -> NDArray[np.float32]:
-        """`[B, T]` what the policy now gives to the tokens, each at its own temperature."""
+        """Return the log-probabilities `[B, T]` under the present weights, each token at its own temperature."""
         with torch.no_grad():
             return self._forward(batch)[1].cpu().numpy()
 
     def _forward(self, batch: PaddedBatch) -> tuple[dict[str, Tensor], Tensor, float]:
-        """Streams, log-probabilities `[B, T]`, and the mean entropy over trained tokens."""
+        """Return streams, log-probabilities `[B, T]`, and the mean entropy over trained tokens."""
         streams = tensors_of(batch, self.device)
         with self._precision():
             logits = self.model(streams["input_ids"])
@@ -238,12 +241,12 @@ class Learner:
                 group["lr"] = full * min(1.0, rise, factor)
 
     def _update(self, max_grad_norm: float) -> float:
-        """Cut the gradient, move the weights; gives the gradient's length before."""
+        """Clip the gradient and update the weights. Return the norm of the gradient before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), max_grad_norm))
         if not np.isfinite(norm):
             raise FloatingPointError(
                 f"The gradient of step {self.step_count + 1} is not finite. Lower the learning rate; "
-                "the last checkpoint is unharmed."
+                "the last checkpoint is intact."
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -253,7 +256,7 @@ class Learner:
     # ------------------------------------------------------------------------------------------ saving
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The weights under the names of `LlamaForCausalLM`."""
+        """Return the weights under the names of `LlamaForCausalLM`."""
         named = self.model.named_parameters()
         return {name: weight.detach().float().cpu().numpy() for name, weight in named}
 
@@ -262,7 +265,7 @@ class Learner:
         save_checkpoint(folder, self.model.config, self.tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next steps depend on."""
+        """Return all state that the next steps depend on."""
         version, internal, gauss = self._rng.getstate()
         state: dict[str, Any] = {
             "phase": self.phase,
@@ -279,7 +282,7 @@ class Learner:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from a `state_dict`."""
         self.phase = state["phase"]
         self.step_count = state["step_count"]
         self.clean_count = state["clean_count"]
@@ -298,7 +301,7 @@ class Learner:
 
 
 def _current_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state in the format of `torch.optim.Muon`; checkpoints of version 1.0 have another one for it."""
+    """Return a saved state in the format of `torch.optim.Muon`. Checkpoints of version 1.0 have another format."""
     if not isinstance(optimizer, torch.optim.Muon) or "nesterov" in saved["param_groups"][0]:
         return dict(saved)
     [current], [group] = optimizer.param_groups, saved["param_groups"]
@@ -309,7 +312,10 @@ def _current_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def device_of(name: str) -> torch.device:
-    """The device; `auto` is the GPU when there is one. Raises ConfigError for one that torch does not have."""
+    """Return the device; `auto` is the GPU if there is one.
+
+    Raise ConfigError for a device that torch does not support.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -322,7 +328,8 @@ def device_of(name: str) -> torch.device:
 
 
 def merged(parts: Sequence[tuple[int, int, Mapping[str, float]]]) -> dict[str, float]:
-    """Metrics of a batch from those of its micro-batches, each with its numbers of trained tokens and sequences."""
+    """Merge the metrics of micro-batches, each with its numbers of trained tokens and sequences, into those of the
+    batch."""
     tokens = max(sum(part[0] for part in parts), 1)
     sequences = max(sum(part[1] for part in parts), 1)
     result: dict[str, float] = {}
@@ -332,7 +339,7 @@ def merged(parts: Sequence[tuple[int, int, Mapping[str, float]]]) -> dict[str, f
             result[name] = max(values)
         elif name == "ratio_min":
             result[name] = min(values)
-        elif name == "loss":  # divided by the count of the whole batch already
+        elif name == "loss":  # already divided by the count of the whole batch
             result[name] = sum(values)
         elif name == "dropped_sequences":
             result[name] = sum(m[name] * count for _, count, m in parts) / sequences

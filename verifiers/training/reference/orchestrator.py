@@ -1,12 +1,12 @@
-"""The run: plays rollouts against the server, hands batches to the trainer, and new weights back to the server.
+"""The run: plays rollouts on the server, passes batches to the trainer, and new weights back to the server.
 
     orchestrator (this process)   RolloutSource: environments, groups, staleness, advantages, packing
     trainer                       `worker.py`: model and optimizer, torch
-    inference server              `verifiers.endpoint`: samples with the weights it was last given
+    inference server              `verifiers.endpoint`: samples with its latest weights
 
-While the trainer computes a step the server goes on sampling with the weights it has; new weights reach it in flight,
-and every token knows the version that sampled it. When one of the three processes dies the run ends with an error that
-says which, and the other two are gone.
+While the trainer computes a step, the server samples with its present weights. New weights arrive during sampling, and
+every token records the version that sampled it. If one of the three processes dies, the run ends the other two and
+raises an error that names the dead process.
 """
 
 from __future__ import annotations
@@ -47,45 +47,48 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL = "policy"
-"""The name the server answers to."""
+"""Name of the model on the server."""
 WARM_START_CHUNK = 10
-"""Supervised steps between two looks at whether to stop."""
+"""Supervised steps between two checks of `stop`."""
 AUTO_NOISE_SCORE = 0.5
-"""`noise = "auto"`: what noisy demonstrations score, as a share of what right replies score."""
+"""`noise = "auto"`: score of noisy demonstrations, as a share of the score of correct replies."""
 WATCH_INTERVAL_S = 0.2
 START_TIMEOUT_S = 120.0
 
 
 class Listener:
-    """What a run tells while it goes on. Every method does nothing until it is overridden; none may block."""
+    """Callbacks about the progress of a run. By default they do nothing; they must not block."""
 
     def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
-        """All processes are up; `about` says `parameters`, `device`, `pids`, and from which `step` it goes on."""
+        """All processes are up.
+
+        `about` has `parameters`, `device`, `pids`, and the `step` that the run continues from.
+        """
 
     def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
-        """The demonstrations of the warm start were played; the mean reward is that of replies with `noise`."""
+        """The demonstrations of the warm start are played. The mean reward is that of replies with `noise`."""
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
-        """Some supervised steps were taken; `line` is the line of `metrics.jsonl`."""
+        """Some supervised steps are done; `line` is the line of `metrics.jsonl`."""
 
     def evaluated(self, when: str, mean_reward: float) -> None:
-        """The evaluation rows were played: `when` is "before" or "after" reinforcement."""
+        """The evaluation rows are played; `when` is "before" or "after" reinforcement learning."""
 
     def step(self, line: dict[str, Any]) -> None:
-        """A step of reinforcement was taken; `line` is the line of `metrics.jsonl`."""
+        """A step of reinforcement learning is done; `line` is the line of `metrics.jsonl`."""
 
     def saved(self, checkpoint: Checkpoint) -> None:
         """A checkpoint is complete."""
 
 
 class RunResult(NamedTuple):
-    """How a run ended."""
+    """The result of a run."""
 
     folder: RunFolder
     checkpoint: Checkpoint | None
-    """The last one."""
+    """The last step."""
     rewards: list[float]
-    """Mean reward of every step of reinforcement, those before an interruption included."""
+    """Mean reward of every step of reinforcement learning, including those before an interruption."""
     evaluated_before: float | None
     evaluated_after: float | None
     is_interrupted: bool
@@ -99,11 +102,10 @@ async def train(
     stop: asyncio.Event | None = None,
     listener: Listener | None = None,
 ) -> RunResult:
-    """Train to the end, from the folder's latest checkpoint if it has one. Setting `stop` ends the run after the step
-    under way, with a checkpoint.
+    """Train to the end, from the folder's latest checkpoint if there is one.
 
-    Raises ConfigError for settings that cannot work, ProcessDied when the trainer or the server died, SourceStalled
-    when rollouts come to nothing.
+    `stop` ends the run after the current step, with a checkpoint. Raise ConfigError for settings that cannot work,
+    ProcessDied if the trainer or the server dies, SourceStalled if the rollouts produce nothing.
     """
     checkpoint = folder.latest()
     folder.forget_after(checkpoint)
@@ -120,7 +122,7 @@ async def train(
 
 
 class _Run:
-    """One run while its trainer is up."""
+    """One run, from the start of its trainer process to the end."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class _Run:
         self.trainer = trainer
         self.listener = listener
         self.stop = stop or asyncio.Event()
-        # A run that goes on counts the time of its steps before; `elapsed_s` in metrics.jsonl never goes back.
+        # A resumed run counts the time of its earlier steps; `elapsed_s` in metrics.jsonl never decreases.
         earlier_s = max((line.get("elapsed_s", 0.0) for line in folder.metrics()), default=0.0)
         self.begun_s = time.monotonic() - earlier_s
         self.sampling: SamplingArgs = {
@@ -146,7 +148,7 @@ class _Run:
         }
         self.evaluated: dict[str, float] = {}
         self.clean_loss: float | None = None
-        """Loss of the warm start's last steps on right replies; None before them and after a resume."""
+        """Loss of the last warm-start steps on correct replies; None before them and after a resume."""
         self.demonstrated = 0.0
         """Mean reward of the demonstrations of the noisy steps."""
         self.last: Checkpoint | None = None
@@ -154,7 +156,7 @@ class _Run:
     async def to_the_end(
         self, tasks: asyncio.TaskGroup, checkpoint: Checkpoint | None
     ) -> RunResult:
-        """Warm start, reinforcement, evaluation; `checkpoint` is where to go on."""
+        """Run warm start, reinforcement learning and evaluation, from `checkpoint` if there is one."""
         self.last = checkpoint
         about = await self.trainer.ask(
             "start",
@@ -195,7 +197,7 @@ class _Run:
     async def _server(
         self, weights: Any, tasks: asyncio.TaskGroup
     ) -> AsyncIterator[EndpointProcess]:
-        # Starting blocks until it answers; the thread is waited for, so that a cancelled start leaves no process.
+        # Starting blocks until the server answers. Wait for the thread, so that a cancelled start leaves no process.
         starting = asyncio.ensure_future(
             asyncio.to_thread(
                 start_endpoint_process,
@@ -218,8 +220,8 @@ class _Run:
             await asyncio.shield(asyncio.to_thread(server.close))
 
     async def _set_weights(self, endpoint: PolicyEndpoint, folder: str, version: int) -> None:
-        """Give the server weights while no source is open."""
-        assert endpoint.admin is not None  # `PolicyEndpoint.at` makes one
+        """Load weights on the server while no source is open."""
+        assert endpoint.admin is not None  # `PolicyEndpoint.at` sets it
         async with endpoint.admin as admin:
             await admin.update_weights(folder, version)
         endpoint.set_version(version)
@@ -247,14 +249,14 @@ class _Run:
         await self._check_warm_start(endpoint)
 
     async def _demonstrate(self) -> None:
-        """Play what the warm start learns from; the same replies every time, so going on needs no copy of them."""
+        """Play the demonstrations. They are the same every time, so a resumed run needs no copy of them."""
         section, seed = self.config.warm_start, self.config.seed
         count, wanted = section.demonstrations, section.min_reward
         clean = await play_demonstrations(self.loaded, count=count, noise=0.0, seed=seed)
         if clean.mean_reward < wanted:
             raise ConfigError(
-                f"The right replies of {self.loaded.environment.env_id} score {clean.mean_reward:.3f} on average, less "
-                f"than warm_start.min_reward={wanted:g}. If {clean.mean_reward:.3f} is a full score there, set "
+                f"The correct replies of {self.loaded.environment.env_id} score {clean.mean_reward:.3f} on average, "
+                f"less than warm_start.min_reward={wanted:g}. If {clean.mean_reward:.3f} is a full score there, set "
                 "min_reward to about a third of it; else correct the answers (`vf-validate` checks them)."
             )
         noisy, noise = clean, section.noise if section.noisy_steps else 0.0
@@ -274,7 +276,7 @@ class _Run:
         longest = longest_reply(clean.samples)
         if longest > self.config.sampling.max_tokens:
             logger.warning(
-                "A right reply has %d tokens, more than sampling.max_tokens=%d, so the policy cannot finish such a "
+                "A correct reply has %d tokens, more than sampling.max_tokens=%d, so the policy cannot finish such a "
                 "reply. Set sampling.max_tokens=%d.",
                 longest,
                 self.config.sampling.max_tokens,
@@ -285,7 +287,10 @@ class _Run:
         self.listener.demonstrated(count, noisy.mean_reward, noise)
 
     async def _check_warm_start(self, endpoint: PolicyEndpoint) -> None:
-        """Measure what reinforcement begins with; too little of it is an error now, not after an hour."""
+        """Measure the policy before reinforcement learning.
+
+        Raise an error now, not after an hour, if its reward is too low.
+        """
         mean = await self._played_mean(endpoint)
         self._note_evaluation("before", mean)
         wanted = self.config.warm_start.min_reward
@@ -297,14 +302,14 @@ class _Run:
             )
 
     def _warm_start_advice(self) -> str:
-        """What to change, by what the warm start has reached."""
+        """Return advice on the settings, from the results of the warm start."""
         section = self.config.warm_start
         if not section.is_on:
-            return "There was no warm start: set warm_start.steps, or model.folder to a model that is right sometimes."
+            return "There was no warm start: set warm_start.steps, or model.folder to a model that succeeds sometimes."
         loss = self.clean_loss
         if loss is not None and section.until_loss and loss > section.until_loss:
             return (
-                f"The loss on right replies was still {loss:.3g} after warm_start.steps={section.steps} "
+                f"The loss on correct replies was still {loss:.3g} after warm_start.steps={section.steps} "
                 f"(until_loss={section.until_loss:g}). Set warm_start.steps={4 * section.steps}; the steps end earlier "
                 "when the loss is reached. Replies of few tokens teach little per step: raise batch_size too."
             )
@@ -360,7 +365,7 @@ class _Run:
             self._note_evaluation("after", await self._played_mean(endpoint))
 
     async def _next_batch(self, source: RolloutSource) -> Batch | None:
-        """The next batch; None once the run is to stop."""
+        """Return the next batch; None if the run must stop."""
         stopping = asyncio.ensure_future(self.stop.wait())
         taking = asyncio.ensure_future(source.next_batch())
         try:
@@ -391,7 +396,7 @@ class _Run:
         self._note("step", step, line, self.listener.step)
         return step
 
-    # ------------------------------------------------------------------------------------------ keeping
+    # ------------------------------------------------------------------------------------------ checkpoints
 
     def _note(self, phase: str, step: int, metrics: dict[str, float], tell: Any) -> None:
         line = {
@@ -409,7 +414,7 @@ class _Run:
         self.listener.evaluated(when, mean)
 
     async def _save(self, phase: str, step: int, source: RolloutSource | None) -> None:
-        """Everything at one moment: no batch is taken while this runs."""
+        """Write a complete checkpoint. No batch is taken meanwhile."""
         state = None if source is None else source.state_dict()
         keep = self.config.checkpoints.keep
         with self.folder.new_checkpoint(phase, step, keep=keep) as part:
@@ -425,7 +430,7 @@ class _Run:
 
 
 async def _watch(server: EndpointProcess) -> None:
-    """Raise ProcessDied when the server's process ends; nothing else says so while requests are retried."""
+    """Raise ProcessDied when the server's process ends. Without this task, retried requests would hide it."""
     while server.is_running:  # noqa: ASYNC110 - the end of a process sets no event
         await asyncio.sleep(WATCH_INTERVAL_S)
     raise ProcessDied(f"The inference server's process {server.pid} ended by itself.")

@@ -1,15 +1,15 @@
-"""The folder of a run: what is written, and how it survives being interrupted.
+"""The folder of a run: its files, and how they survive interruptions.
 
-config.json                     the configuration, complete
-metrics.jsonl                   a line for every step
-evaluations.json                mean reward on the evaluation rows, before and after reinforcement
+config.json                     the complete configuration
+metrics.jsonl                   one line for every step
+evaluations.json                mean reward on the evaluation rows, before and after reinforcement learning
 curve.svg                       mean reward by step
-checkpoints/warm_start_000120   one folder a checkpoint, complete or not there
+checkpoints/warm_start_000120   one folder per checkpoint, complete or absent
 checkpoints/step_000010/        trainer.pt   weights, optimizers, random numbers
-                                source.json  examples drawn, groups under way
-                                model/       what vf-endpoint, transformers and vLLM load
-weights/                        the versions that the server was last given
-trainer.log                     what the trainer's process said
+                                source.json  examples drawn, unfinished groups
+                                model/       model folder for vf-endpoint, transformers and vLLM
+weights/                        the latest versions of the server's weights
+trainer.log                     stderr of the trainer process
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from verifiers.errors import ConfigError
 from verifiers.training.reference.config import TrainConfig, parse_config
 
 PHASES = ("warm_start", "step")
-"""First part of a checkpoint's name, in the order they come."""
+"""First part of a checkpoint's name, in the order of the phases."""
 FORMAT = 1
 WEIGHTS_KEPT = 2
-"""The server may still read the last but one."""
+"""The server may still read the last version but one."""
 
 
 class Checkpoint(NamedTuple):
@@ -41,17 +41,17 @@ class Checkpoint(NamedTuple):
 
     @property
     def model(self) -> Path:
-        """The model folder in it."""
+        """The model folder inside the checkpoint."""
         return self.folder / "model"
 
     def source_state(self) -> dict[str, Any] | None:
-        """State of the source; None before reinforcement."""
+        """State of the source; None before reinforcement learning."""
         file = self.folder / "source.json"
         return json.loads(file.read_text()) if file.exists() else None
 
 
 class RunFolder:
-    """See the module."""
+    """The files of a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class RunFolder:
 
     @classmethod
     def new(cls, config: TrainConfig) -> RunFolder:
-        """Make the folder; when one with a run is there already, the next free name (`run-2`, `run-3`, …)."""
+        """Create the folder. If it contains a run already, use the next free name (`run-2`, `run-3`, …)."""
         path, number = config.output, 1
         while (path / "config.json").exists():
             number += 1
@@ -77,12 +77,14 @@ class RunFolder:
 
     @classmethod
     def existing(cls, path: Path) -> tuple[RunFolder, dict[str, Any]]:
-        """A run's folder and its configuration's fields. Raises ConfigError when it is none."""
+        """Return a run's folder and the fields of its configuration. Raise ConfigError if it is not a run's folder."""
         try:
             saved = json.loads((path / "config.json").read_text())
             fields = dict(saved["config"])
         except FileNotFoundError as error:
-            raise ConfigError(f"{path} is no folder of a run: it has no config.json.") from error
+            raise ConfigError(
+                f"{path} is not the folder of a run: it has no config.json."
+            ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / 'config.json'} is damaged: {error}.") from error
         if saved.get("format") != FORMAT:
@@ -95,7 +97,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------ weights
 
     def weights(self, name: str) -> Path:
-        """The folder for one version of the weights; older ones than the last but one are removed."""
+        """Return the folder for one version of the weights. Remove all versions older than the last but one."""
         folder = self.path / "weights"
         kept = sorted(folder.glob("*"), key=lambda path: path.stat().st_mtime)
         for old in kept[: max(0, len(kept) - WEIGHTS_KEPT)]:
@@ -105,7 +107,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------ checkpoints
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Complete ones, the newest last."""
+        """Return the complete checkpoints, the newest last."""
         found = []
         for folder in (self.path / "checkpoints").glob("*_*"):
             phase, _, number = folder.name.rpartition("_")
@@ -114,12 +116,15 @@ class RunFolder:
         return sorted(found, key=lambda one: (PHASES.index(one.phase), one.step))
 
     def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint."""
+        """Return the newest complete checkpoint."""
         return next(iter(reversed(self.checkpoints())), None)
 
     @contextmanager
     def new_checkpoint(self, phase: str, step: int, *, keep: int) -> Iterator[Path]:
-        """A folder to fill; it becomes the checkpoint when the block ends well, then only the newest `keep` stay."""
+        """Return a folder to fill.
+
+        It becomes a checkpoint when the block ends without an error; the newest `keep` stay.
+        """
         root = self.path / "checkpoints"
         part = root / f".{phase}_{step:06}.part"
         shutil.rmtree(part, ignore_errors=True)
@@ -129,7 +134,7 @@ class RunFolder:
             if file.is_file():
                 _sync(file)
         final = root / f"{phase}_{step:06}"
-        if final.exists():  # the same step again, after going on from an older checkpoint
+        if final.exists():  # a resumed run repeats the step
             shutil.rmtree(final)
         part.rename(final)
         _sync(root)
@@ -139,7 +144,7 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------ metrics
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line; a last one that was cut short is left out."""
+        """Return every line; an incomplete last line is left out."""
         if not self.metrics_file.exists():
             return []
         lines = []
@@ -151,12 +156,13 @@ class RunFolder:
         return lines
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """One more line."""
+        """Append a line."""
         with open(self.metrics_file, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def evaluation(self, when: str) -> float | None:
-        """Mean reward of the evaluation "before" or "after" reinforcement; None when there was none."""
+        """Return the mean reward of the evaluation "before" or "after" reinforcement learning; None if there is none.
+        Return the mean reward of the evaluation "before" or "after" reinforcement learning; None if there is none."""
         try:
             found = json.loads(self.evaluations_file.read_text()).get(when)
         except (FileNotFoundError, ValueError, AttributeError):
@@ -164,12 +170,12 @@ class RunFolder:
         return float(found) if isinstance(found, int | float) else None
 
     def add_evaluation(self, when: str, mean_reward: float) -> None:
-        """Keep the mean reward of an evaluation for the summary of a run that goes on."""
+        """Store the mean reward of an evaluation for the summary of a resumed run."""
         every = {name: self.evaluation(name) for name in ("before", "after")} | {when: mean_reward}
         write_atomically(self.evaluations_file, json.dumps(every))
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
-        """Drop the lines of steps that will be taken again."""
+        """Remove the lines of steps that will be repeated."""
         if checkpoint is None:
             kept: list[dict[str, Any]] = []
         else:
@@ -184,7 +190,7 @@ class RunFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file: readers see the old one or the new one."""
+    """Replace a file at once: readers get the old content or the new one."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")
     _sync(part)

@@ -1,4 +1,8 @@
-"""The orchestrator's side of the trainer process."""
+"""The trainer process as the orchestrator uses it, and the messages over the pipe between the two.
+
+A message is 8 bytes of length, then a pickle. Pickles are safe here: both ends are processes of one run that share
+nothing but this pipe.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ class TrainerFailed(Error, RuntimeError):
 
 
 class ProcessDied(Error, RuntimeError):
-    """The trainer's or the inference server's process ended by itself."""
+    """The process of the trainer or of the inference server ended by itself."""
 
 
 class TrainerProcess:
-    """A running trainer; `ask` it for the methods of `worker.Worker`."""
+    """A running trainer process. `ask` calls the methods of `worker.Worker`."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
@@ -41,10 +45,13 @@ class TrainerProcess:
         return self._process.pid
 
     async def ask(self, method: str, **arguments: Any) -> Any:
-        """What the method gives. Raises what it raised if that is an error of ours, TrainerFailed otherwise, and
-        ProcessDied when the process is gone."""
+        """Call a method of the worker and return its result.
+
+        Raise the worker's exception if it is one of this library, else TrainerFailed. Raise ProcessDied if the process
+        ended.
+        """
         reader, writer = self._process.stdout, self._process.stdin
-        assert reader is not None  # both are pipes, see `trainer_process`
+        assert reader is not None  # `trainer_process` starts the process with both pipes
         assert writer is not None
         async with self._busy:
             try:
@@ -69,24 +76,25 @@ class TrainerProcess:
         raise self.death()
 
     def death(self) -> ProcessDied:
-        """How the process ended, with its last words."""
-        words = last_words(self._log)
-        said = f" It said: {words}" if words else ""
+        """Return an error that describes how the process ended, with the last line of its log."""
+        last_line = last_words(self._log)
+        output = f" Its last output: {last_line}" if last_line else ""
         return ProcessDied(
-            f"The trainer process {self.pid} {described_exit(self._process.returncode)}.{said} "
+            f"The trainer process {self.pid} {described_exit(self._process.returncode)}.{output} "
             f"Its log: {self._log}"
         )
 
     async def close(self) -> None:
-        """End the process and wait for it; nothing if it has ended."""
+        """End the process and wait for it. Do nothing if it has ended."""
         await stop_process(self._process, STOP_TIMEOUT_S, own_group=False)
 
 
 @asynccontextmanager
 async def trainer_process(log: Path, *, threads: int) -> AsyncIterator[TrainerProcess]:
-    """Start the trainer's process; it ends with the block, and with this process however that ends.
+    """Start the trainer process. It ends with the block, and with this process.
 
-    `threads`: of its numeric libraries, 0 for their own choice. Raises ConfigError when torch is not installed.
+    `threads`: number of threads of its numeric libraries, 0 for their default. Raise ConfigError if torch is not
+    installed.
     """
     if find_spec("torch") is None:
         raise ConfigError("The reference trainer needs torch: pip install 'torch>=2.9'.")
@@ -103,12 +111,12 @@ async def trainer_process(log: Path, *, threads: int) -> AsyncIterator[TrainerPr
     try:
         yield trainer
     finally:
-        # In a task of its own: a second Ctrl-C must not leave the process behind.
+        # A separate task: a second Ctrl-C must not leave the process behind.
         await asyncio.shield(asyncio.ensure_future(trainer.close()))
 
 
 def last_words(log: Path) -> str:
-    """The last line of a log that says something."""
+    """Return the last line of a log that is not empty."""
     lines = log_tail(log).splitlines()
     return lines[-1].strip() if lines else ""
 
@@ -117,16 +125,16 @@ HEADER_BYTES = 8
 
 
 def frame_of(message: Any) -> bytes:
-    """A message as it goes over the pipe."""
+    """Return a message as bytes for the pipe."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return len(content).to_bytes(HEADER_BYTES, "little") + content
 
 
 def length_of(header: bytes) -> int:
-    """How many bytes follow a header."""
+    """Return the number of bytes after a header."""
     return int.from_bytes(header, "little")
 
 
 def message_of(content: bytes) -> Any:
-    """What `frame_of` was given."""
+    """Return the message of the bytes after a header."""
     return pickle.loads(content)

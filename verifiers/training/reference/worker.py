@@ -1,6 +1,6 @@
-"""The trainer's own process: requests in on stdin, answers out on stdout, one after the other, end at EOF.
+"""The program of the trainer process: reads requests from stdin, writes responses to stdout in order, ends at EOF.
 
-Everything it or torch prints goes to stderr, which the orchestrator sends to the run's `trainer.log`.
+Its own output and torch's go to stderr, which the orchestrator redirects to the run's `trainer.log`.
 """
 
 # pyright: reportMissingImports=false
@@ -36,20 +36,20 @@ from verifiers.training.samples import TokenSample
 
 
 class Worker:
-    """What the orchestrator can ask for; the method's name is the request's."""
+    """The methods that the orchestrator can call. A request names its method."""
 
     def __init__(self) -> None:
         self._learner: Learner | None = None
 
     @property
     def learner(self) -> Learner:
-        """The learner; only after `start`."""
+        """The learner. Call `start` first."""
         if self._learner is None:
             raise RuntimeError("The worker has not been started.")
         return self._learner
 
     def start(self, config: TrainConfig, checkpoint: Path | None) -> dict[str, Any]:
-        """Build the model, or go on from a checkpoint's file; what it is and where it has got to."""
+        """Build the model, or continue from a checkpoint's file. Return a description of the model and its progress."""
         learner = self._learner = Learner(config)
         if checkpoint is not None:
             learner.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True))
@@ -65,35 +65,35 @@ class Worker:
     def set_demonstrations(
         self, clean: Sequence[TokenSample], noisy: Sequence[TokenSample]
     ) -> None:
-        """What the warm start draws from."""
+        """Set the samples of the warm start."""
         self.learner.set_demonstrations(clean, noisy)
 
     def warm_start(self, steps: int) -> tuple[dict[str, float], bool]:
-        """At most so many supervised steps; and whether they were the last."""
+        """Take up to `steps` supervised steps. Return their metrics and whether the warm start is over."""
         metrics = self.learner.warm_start(steps)
         return metrics, self.learner.warm_start_is_over
 
     def begin_reinforcement(self) -> None:
-        """The warm start is over."""
+        """End the warm start."""
         self.learner.begin_reinforcement()
 
     def step(self, batches: Sequence[PaddedBatch], weights: Path) -> dict[str, float]:
-        """One update; the new weights go to the folder `weights`."""
+        """Update the weights once, and write them to the folder `weights`."""
         metrics = self.learner.step(batches)
         self.push(weights)
         return metrics
 
     def push(self, weights: Path) -> None:
-        """Write the weights where the server can read them."""
+        """Write the weights to a folder that the server reads."""
         weights.mkdir(parents=True, exist_ok=True)
         write_safetensors(weights / "model.safetensors", self.learner.tensors())
 
     def save_model(self, folder: Path) -> None:
-        """Write a whole model folder."""
+        """Write a complete model folder."""
         self.learner.save_model(folder)
 
     def save(self, folder: Path) -> None:
-        """Write what is needed to go on, and the model, into a folder that exists."""
+        """Write the state for a resumed run, and the model, into an existing folder."""
         with open(folder / "trainer.pt", "wb") as file:
             torch.save(self.learner.state_dict(), file)
             file.flush()
@@ -102,18 +102,18 @@ class Worker:
 
 
 def read_requests(pipe: BinaryIO, requests: queue.SimpleQueue[Any]) -> None:
-    """Put requests in line. When the pipe ends the orchestrator has gone, and this process goes at once."""
+    """Queue the requests. Exit at once when the pipe closes, because the orchestrator has ended."""
     while True:
         header = pipe.read(HEADER_BYTES)
         content = pipe.read(length_of(header)) if len(header) == HEADER_BYTES else b""
         if not content:
-            # Not sys.exit: the main thread may be in the middle of a long step that nobody waits for.
+            # Not sys.exit: the main thread may be in a long step whose result is no longer needed.
             os._exit(0)
         requests.put(message_of(content))
 
 
 def answer_of(worker: Worker, method: str, arguments: dict[str, Any]) -> tuple[str, Any]:
-    """`("done", value)`, or `("failed", error)` with an error that can be sent."""
+    """Return `("done", value)`, or `("failed", error)` with an error that can be pickled."""
     try:
         return "done", getattr(worker, method)(**arguments)
     except Exception as error:  # noqa: BLE001 - raised again by the orchestrator
@@ -123,8 +123,8 @@ def answer_of(worker: Worker, method: str, arguments: dict[str, Any]) -> tuple[s
 
 
 def main() -> None:
-    """Serve until the pipe ends."""
-    # Ctrl-C reaches the whole group; the orchestrator decides when this process ends.
+    """Serve until the pipe closes."""
+    # Ctrl-C reaches the whole process group; the orchestrator decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = reserve_stdout()
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -44,7 +44,10 @@ BASE = {
         ({"environment": {"idd": "x"}}, "no key 'idd'. Did you mean 'id'?"),
         ({"source": {"group_per_batch": 1}}, "Did you mean 'groups_per_batch'?"),
         ({"optimizer": {"kind": "sgd"}}, "optimizer.kind"),
-        ({"loss": "icepop"}, "loss='icepop' is not known; there are masked_importance_sampling"),
+        (
+            {"loss": "icepop"},
+            "loss='icepop' does not exist; choose one of masked_importance_sampling",
+        ),
         ({"loss_options": {"ratio_mx": 2.0}}, "Did you mean 'ratio_max'?"),
         ({"model": {"hidden_size": 60, "num_attention_heads": 4}}, "must be an even number times"),
         ({"warm_start": {"noise": 2}}, "warm_start.noise"),
@@ -58,7 +61,7 @@ def test_a_mistake_is_named_with_the_key_it_is_in(change, message):
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(ConfigError, match=r"my\.toml does not say: steps, environment, source"):
+    with pytest.raises(ConfigError, match=r"my\.toml lacks these keys: steps, environment, source"):
         parse_config({}, name="my.toml")
 
 

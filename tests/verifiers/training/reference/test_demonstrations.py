@@ -116,5 +116,5 @@ async def test_an_environment_that_does_not_say_what_is_right_is_named():
 
     loaded = load("reverse-text", {"num_train_examples": 1})
     env = Talk(dataset=[{"question": "?", "answer": "!"}], rubric=vf.Rubric(), env_id="talk")
-    with pytest.raises(ConfigError, match=r"talk does not say what a right reply is: define gold_"):
+    with pytest.raises(ConfigError, match=r"talk does not define correct replies: define gold_"):
         await play_demonstrations(loaded._replace(environment=env), count=1, noise=0.0, seed=0)

@@ -34,7 +34,7 @@ def test_a_run_is_found_again_with_its_configuration(folder, config_with):
 
 
 def test_what_is_no_run_is_said_to_be_none(tmp_path):
-    with pytest.raises(ConfigError, match="no folder of a run"):
+    with pytest.raises(ConfigError, match="not the folder of a run"):
         RunFolder.existing(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):

@@ -80,7 +80,7 @@ def test_the_noise_that_fits_is_the_largest_and_zero_when_none_does(run):
 
 
 def test_right_replies_that_score_less_than_wanted_are_an_error_with_the_score(run):
-    with pytest.raises(ConfigError, match=r"right replies of letters-3 score 0\.100"):
+    with pytest.raises(ConfigError, match=r"correct replies of letters-3 score 0\.100"):
         asyncio.run(run(length=3, full=0.1, noise=0.1, min_reward=0.3)._demonstrate())
 
 
@@ -91,7 +91,7 @@ def test_a_reply_that_does_not_fit_into_max_tokens_is_warned_about_with_a_number
     assert not caplog.records
     # The end token is a token of the reply.
     asyncio.run(run(length=20, max_tokens=20)._demonstrate())
-    assert "A right reply has 21 tokens, more than sampling.max_tokens=20" in caplog.text
+    assert "A correct reply has 21 tokens, more than sampling.max_tokens=20" in caplog.text
     assert "Set sampling.max_tokens=31." in caplog.text
 
 
