@@ -189,7 +189,7 @@ class Unpacker:
         while len(view):
             if self._file is not None and self._file_left_bytes:
                 piece = view[: self._file_left_bytes]
-                _write_all(self._file, piece)
+                write_all(self._file, piece)
                 self._file_left_bytes -= len(piece)
                 view = view[len(piece) :]
                 if not self._file_left_bytes and self._sparse_size is None:
@@ -361,9 +361,11 @@ def _remove_file(path: str) -> None:
         pass
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(descriptor, data) :]
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all bytes to a blocking descriptor."""
+    rest = memoryview(data)
+    while len(rest):
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def pack_files(files: dict[str, bytes]) -> Iterator[bytes]:

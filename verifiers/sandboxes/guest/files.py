@@ -50,7 +50,7 @@ def _read(operation: dict[str, Any]) -> None:
         left_bytes -= len(data)
         if left_bytes < 0:
             raise archive.ArchiveTooLarge(f"more than {operation['max_bytes']} bytes")
-        _write_all(1, data)
+        archive.write_all(1, data)
 
 
 def _write(operation: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def _write(operation: dict[str, Any]) -> None:
         descriptor = _open_regular(path, flags | os.O_EXCL)
     os.ftruncate(descriptor, 0)
     while data := os.read(0, archive.COPY_BYTES):
-        _write_all(descriptor, data)
+        archive.write_all(descriptor, data)
     os.fchmod(descriptor, operation["mode"])
 
 
@@ -87,7 +87,7 @@ def _pack(operation: dict[str, Any]) -> None:
         left_bytes -= len(piece)
         if left_bytes < 0:
             raise archive.ArchiveTooLarge(f"more than {operation['max_bytes']} bytes")
-        _write_all(1, piece)
+        archive.write_all(1, piece)
 
 
 def _unpack(operation: dict[str, Any]) -> None:
@@ -101,12 +101,6 @@ def _unpack(operation: dict[str, Any]) -> None:
         max_bytes=operation["max_bytes"],
         exact=operation.get("exact", False),
     )
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(descriptor, view) :]
 
 
 _OPERATIONS = {"read": _read, "write": _write, "pack": _pack, "unpack": _unpack}

@@ -18,13 +18,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from . import frames, launch, processes
 from .jobs import GuestJob, JobRequest
-
-if TYPE_CHECKING:
-    from .stdio import PipeStream
 
 READ_BYTES = 64 << 10
 MAX_DRAIN_BYTES = 1 << 20
@@ -64,6 +61,34 @@ class GuestSettings(NamedTuple):
     """Set this process's own badness: children start with it."""
     prepare_fork: Callable[[], None] = lambda: None
     """Runs first in every forked child."""
+
+
+class PipeStream:
+    """Two one-way descriptors with the face of a socket."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def setblocking(self, flag: bool) -> None:
+        """See socket."""
+        os.set_blocking(self._incoming, flag)
+        os.set_blocking(self._outgoing, flag)
+
+    def fileno(self) -> int:
+        """Where bytes come in."""
+        return self._incoming
+
+    def output_fileno(self) -> int:
+        """Where bytes go out."""
+        return self._outgoing
+
+    def send(self, data: bytes | bytearray) -> int:
+        """See socket."""
+        return os.write(self._outgoing, memoryview(data)[:READ_BYTES])
+
+    def detach(self) -> None:
+        """See socket."""
 
 
 class _HungUp(Exception):
@@ -581,7 +606,7 @@ class Guest:
             return
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
         if self._settings.socket_memory is not None:
-            _add_shares(sizes, self._settings.socket_memory(limit_bytes))
+            processes.add_socket_shares(sizes, self._settings.socket_memory(limit_bytes))
         used_bytes = sum(sizes.values())
         if count_all is not None and used_bytes <= limit_bytes:
             # Files, or what a killed process has not given back yet: gVisor takes a moment.
@@ -607,16 +632,6 @@ class Guest:
 
     def _end_everything(self) -> None:
         processes.kill_all_but(set(), set(), self._settings.is_init)
-
-
-def _add_shares(sizes: dict[int, int], socket_bytes: int) -> None:
-    """Count the memory of sockets for the processes that hold descriptors, as many as each holds."""
-    if not socket_bytes:
-        return
-    descriptors = {pid: processes.count_descriptors(pid) for pid in sizes}
-    total = sum(descriptors.values()) or 1
-    for pid, count in descriptors.items():
-        sizes[pid] += socket_bytes * count // total
 
 
 def _is_for_want_of_processes(error: BaseException) -> bool:

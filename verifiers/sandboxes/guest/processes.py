@@ -294,3 +294,13 @@ def _used(message: bytes, start: int, kind: int) -> int:
             return received + max(written, queued) + forward + options + backlog
         start += max(4, (length + 3) & ~3)
     return 0
+
+
+def add_socket_shares(sizes: dict[int, int], socket_bytes: int) -> None:
+    """Count the memory of sockets for the processes that hold descriptors, as many as each holds."""
+    if not socket_bytes:
+        return
+    descriptors = {pid: count_descriptors(pid) for pid in sizes}
+    total = sum(descriptors.values()) or 1
+    for pid, count in descriptors.items():
+        sizes[pid] += socket_bytes * count // total

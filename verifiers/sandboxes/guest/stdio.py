@@ -16,45 +16,16 @@ from . import loop, seccomp
 from .processes import Throttle
 
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
-_WRITE_BYTES = 64 << 10
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _SHARED_OOM_COUNTER = "/proc/vmstat"
 """Of the whole kernel: exact in a virtual machine, shared in a container that hides its control group."""
-
-
-class PipeStream:
-    """Two one-way descriptors with the face of a socket."""
-
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming = incoming
-        self._outgoing = outgoing
-
-    def setblocking(self, flag: bool) -> None:
-        """See socket."""
-        os.set_blocking(self._incoming, flag)
-        os.set_blocking(self._outgoing, flag)
-
-    def fileno(self) -> int:
-        """Where bytes come in."""
-        return self._incoming
-
-    def output_fileno(self) -> int:
-        """Where bytes go out."""
-        return self._outgoing
-
-    def send(self, data: bytes | bytearray) -> int:
-        """See socket."""
-        return os.write(self._outgoing, memoryview(data)[:_WRITE_BYTES])
-
-    def detach(self) -> None:
-        """See socket."""
 
 
 def main(settings: dict[str, Any]) -> None:
     """Serve until the host hangs up. `settings`: workdir, folders, env, preload, memory_bytes, limit_memory,
     max_processes (None: something else limits them), owns_kernel (nobody else's memory is in
     /proc/meminfo), filter_system_calls."""
-    stream = PipeStream(os.dup(0), os.dup(1))
+    stream = loop.PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1):  # nothing that runs here may disturb the stream
         os.dup2(null, number)
