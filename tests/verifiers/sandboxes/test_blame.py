@@ -260,6 +260,12 @@ def test_a_process_with_a_busy_thread_is_busy_though_its_first_thread_sleeps():
             busy.kill()
 
 
+def test_the_address_space_is_measured_in_bytes_whatever_the_size_of_a_page():
+    status = Path("/proc/self/status").read_text()
+    [kernel_kb] = [int(line.split()[1]) for line in status.splitlines() if "VmSize" in line]
+    assert abs(processes.address_space_bytes() - (kernel_kb << 10)) < 64 << 20
+
+
 # --- no sandbox ends another
 
 IN_FLIGHT = (

@@ -173,7 +173,7 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     if cpu_s != limits["cpu_limit_s"]:
         _cpu_timer_s = limits["cpu_limit_s"]
     with open("/proc/self/statm", "rb") as file:
-        own_bytes = int(file.read().split()[0]) * 4096
+        own_bytes = int(file.read().split()[0]) * resource.getpagesize()
     for which, amount, grace in (
         (resource.RLIMIT_CPU, cpu_s, 1),
         (resource.RLIMIT_AS, own_bytes + limits["memory_bytes"], 0),

@@ -14,7 +14,7 @@ import traceback
 import types
 from typing import Any
 
-from . import case_runner, frames, launch
+from . import case_runner, frames, launch, processes
 
 FILE_NAME = "<program>"
 SCORING_VARIABLE = "SANDBOX_SCORING"
@@ -27,7 +27,7 @@ def run_program(
 ) -> int:
     """Run source as `__main__`; returns the exit code. Errors go to stderr with a traceback."""
     if memory_bytes is not None:
-        memory_bytes += address_space_bytes()
+        memory_bytes += processes.address_space_bytes()
     launch.limit_process(0, memory_bytes, cpu_time_s)
     reseed()
     # By a name that is the same in every back end.
@@ -103,12 +103,6 @@ def format_error(error: BaseException, file_name: str) -> str:
         return "".join(traceback.format_exception(type(error), error, frames))
     except BaseException:  # noqa: BLE001 - a program's exception class can fail in its own __str__
         return f"{type(error).__name__}: (its text cannot be shown)\n"
-
-
-def address_space_bytes() -> int:
-    """What this process has mapped already."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * 4096
 
 
 def reseed() -> None:

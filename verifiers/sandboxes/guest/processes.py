@@ -171,6 +171,12 @@ def own_memory_bytes(pid: int) -> int:
     return total or with_files
 
 
+def address_space_bytes() -> int:
+    """Return the size of the address space of this process."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * PAGE_BYTES
+
+
 def count_descriptors(pid: int) -> int:
     """How many descriptors a process has open; 0 if it is gone or does not let itself be looked at."""
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...guest.loop import GuestSettings
-from ...guest.processes import SocketMemory, Throttle
+from ...guest.processes import SocketMemory, Throttle, address_space_bytes
 from . import cgroups, linux, rootfs
 
 CONTAINER_NAMESPACES = (
@@ -173,7 +173,7 @@ def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
     }
     if not has_cgroup:
         # The prepared interpreter is in it already, so it does not count against the program.
-        limits[resource.RLIMIT_AS] = request.memory_bytes + _own_address_space_bytes()
+        limits[resource.RLIMIT_AS] = request.memory_bytes + address_space_bytes()
     for which, amount in limits.items():
         hard = resource.getrlimit(which)[1]
         if hard != resource.RLIM_INFINITY:
@@ -186,11 +186,6 @@ def _open_files() -> int:
     # with the limit of the sender.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard // 2)
-
-
-def _own_address_space_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _loopback_up() -> None:
