@@ -1,11 +1,13 @@
-"""What runs inside a sandbox: one process on one byte stream, which starts commands, interpreters and file copies.
+"""The guest: our process inside a sandbox. It starts commands, interpreters and file copies for the host.
 
-Standard library only, Python 3.9 or newer, and nothing from outside this folder: the folder is carried into foreign
-images as it is. Files: `frames` (wire format, both sides) · `output` (what is kept of long output, both sides) ·
-`archive` (directory copies, both sides) · `loop` (the process) · `jobs` (one command) · `launch` (starting
-processes) · `processes` (who belongs to whom, killing, memory) · `throttle` (fairness without control groups) ·
-`programs` (Python by fork) · `cells` (interpreter sessions) ·
-`case_runner` (a program's tests, in one such fork) · `rehearsal` (what forks need not learn) ·
-`files` (file copies) ·
-`stdio` (the process in a container that somebody else has made).
+The guest uses the standard library of Python 3.9 and imports nothing from outside this folder, because back ends
+copy
+the folder into foreign images. Read in this order: `frames` (wire format and output limits, also used by the host)
+·
+`loop` (the process) · `jobs` (one command) · `launch` (starting processes) · `processes` (which job a process
+belongs
+to, killing, memory, fairness) · `interpreter` (Python programs and sessions in forks) · `case_runner` (a program
+against test cases) · `files` and `archive` (file copies) · `seccomp` (system call filters) · `stdio` (the entry
+point
+in containers that other software made).
 """

@@ -12,7 +12,9 @@ from . import files, frames, interpreter, launch, processes
 
 COMMAND, PROGRAM, SESSION, FILE = "command", "program", "session", "file"
 SHELL = "\0shell"
-"""As the first of `argv`: the second is a line for the sandbox's shell, which only the agent can know."""
+"""First element of `argv`: the second one is a line for the sandbox's shell. Only the guest can see which shell
+exists.
+"""
 CAPTURE, STREAM, DISCARD = "capture", "stream", "discard"
 
 
@@ -21,7 +23,7 @@ class JobRequest(NamedTuple):
 
     kind: str
     argv: list[str]
-    """COMMAND: what to run. PROGRAM: `sys.argv[1:]`."""
+    """COMMAND: the command. PROGRAM: `sys.argv[1:]`."""
     code: str
     """PROGRAM: Python source."""
     operation: dict[str, Any]
@@ -30,9 +32,10 @@ class JobRequest(NamedTuple):
     cwd: str
     timeout_s: float | None
     stdin: bool
-    """Whether STDIN frames will come; otherwise stdin is empty."""
+    """Whether STDIN frames will follow; otherwise stdin is empty."""
     output: str
-    """CAPTURE (up to `max_output_bytes`, then dropped or killed), STREAM (with credit) or DISCARD."""
+    """CAPTURE (up to `max_output_bytes`, then the rest is dropped or the job killed), STREAM (with credit) or DISCARD.
+    """
     max_output_bytes: int
     kill_on_overflow: bool
     memory_bytes: int | None
@@ -40,16 +43,16 @@ class JobRequest(NamedTuple):
 
     @classmethod
     def parse(cls, payload: bytes) -> JobRequest:
-        """From the payload of a START frame."""
+        """Decode the payload of a START frame."""
         return cls(**json.loads(payload))
 
     def encode(self) -> bytes:
-        """As the payload of a START frame."""
+        """Encode as the payload of a START frame."""
         return json.dumps(self._asdict(), separators=(",", ":")).encode("utf-8", "surrogateescape")
 
 
 class GuestJob:
-    """A job that has been started. The loop owns it and calls in."""
+    """A started job. The loop owns it."""
 
     def __init__(self, channel: int, request: JobRequest) -> None:
         self.channel = channel
@@ -72,7 +75,7 @@ class GuestJob:
         self.stdin_ends = False
         self.control: socket.socket | None = None
         self.is_control_over = False
-        """The session's end of the control stream is closed."""
+        """Whether the session has closed its end of the control stream."""
         self.control_pending = bytearray()
         self.started_s = time.monotonic()
         self.deadline_s = (
@@ -81,16 +84,16 @@ class GuestJob:
 
     @property
     def is_flow_controlled(self) -> bool:
-        """Whether the host grants credit for its output."""
+        """Whether the host grants credit for the job's output."""
         return self.request.output == STREAM and self.request.kind in (COMMAND, PROGRAM)
 
     @property
     def may_send(self) -> bool:
-        """Whether output may be read and passed on now."""
+        """Whether the guest may read and pass on output now."""
         return not self.is_flow_controlled or self.window_bytes > 0
 
     def take_output(self, which: int, data: bytes) -> bytes:
-        """Count output of a stream; returns what to pass on now. Sets `overflowed` when it must be stopped."""
+        """Count output of a stream. Return the bytes to pass on now. Sets `overflowed` when the job must be killed."""
         kept = self.kept[which]
         if self.request.output == STREAM:
             self.window_bytes -= len(data)
@@ -103,7 +106,7 @@ class GuestJob:
         return head
 
     def start(self, base_env: dict[str, str], home: str, prepare: Any) -> None:
-        """Start the process. Raises CannotStart, OSError. `prepare` runs first in a fork."""
+        """Start the process. `prepare` runs first in a fork. Raises CannotStart, OSError."""
         request = self.request
         extra_env = {**request.env, processes.JOB_VARIABLE: str(self.channel)}
         cwd = os.path.join(home, request.cwd)
@@ -141,7 +144,7 @@ class GuestJob:
                 control_child.close()
 
     def _make_stdio(self, child_ends: list[int]) -> tuple[int, int, int]:
-        """Pipes for the child; its ends are appended to `child_ends`, ours are kept."""
+        """Make the child's standard streams. Appends the child's ends to `child_ends`; the job keeps the others."""
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         child_ends.append(null)
         stdio = [null, null, null]
@@ -172,7 +175,7 @@ class GuestJob:
         raise launch.CannotStart(launch.CANNOT_START, f"unknown kind of job {request.kind!r}")
 
     def report(self) -> bytes:
-        """The payload of its EXIT frame."""
+        """Return the payload of the job's EXIT frame."""
         return json.dumps(
             {
                 "exit_code": self.exit_code,
@@ -185,7 +188,7 @@ class GuestJob:
         ).encode()
 
     def close(self) -> None:
-        """Close every descriptor of ours."""
+        """Close every descriptor that the guest holds for this job."""
         for descriptor in self.pipes:
             os.close(descriptor)
         self.pipes.clear()

@@ -1,10 +1,13 @@
-"""The agent: one thread, one epoll, one framed stream to the host.
+"""The guest's event loop: one thread, one epoll, one framed stream to the host.
 
-It trusts the host and nothing else. As the first process of a pid namespace it reaps orphans, and its end ends all.
+The guest trusts the host and nothing else. As the first process of a pid namespace it reaps orphans, and all
+processes
+inside end with it.
 
-Who caused a failure? One rule: after READY, every failure is caused by the jobs. `_guarded` runs each step that
-depends on a job. An exception in such a step ends the job (or, if no single job is known, all jobs), each with a
-result. The agent goes on, and so do the sandbox and the next job.
+Blame follows one rule: after READY, the jobs cause every failure. `_guarded` runs each step that depends on a job.
+An
+exception in such a step ends the job, or all jobs if no single job is to blame, and each of them gets a result. The
+guest continues to serve, so the sandbox stays usable.
 """
 
 from __future__ import annotations
@@ -25,46 +28,48 @@ from .jobs import GuestJob, JobRequest
 
 READ_BYTES = 64 << 10
 MAX_DRAIN_BYTES = 1 << 20
-"""A pipe holds at most this much when its writer has ended (Linux caps F_SETPIPE_SZ here)."""
+"""Maximum content of a pipe after its writer has ended (the kernel's limit for F_SETPIPE_SZ)."""
 OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
 MAX_JOBS = 256
 WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
-"""Between two looks at all processes, with and without a job."""
+"""Interval between two scans of all processes, with and without a running job."""
 GIVE_BACK_S = 0.5
 LONGEST_CLEARANCE_S = 1.0
 LONGEST_POLL_S = 3600.0
-"""epoll takes milliseconds as an `int`."""
+"""epoll receives its timeout in milliseconds as an `int`."""
 FAULT_EXIT_CODE = 137
-"""Of a job that a fault ended: as if the kernel had killed it."""
+"""Exit code of a job that an internal error ended. It equals that of a killed process."""
 
 
 class GuestSettings(NamedTuple):
-    """What the agent has to know about the sandbox it is in."""
+    """Properties of the sandbox, as the guest needs them."""
 
     workdir: str
     env: dict[str, str]
     is_init: bool
-    """Whether this is the first process of a pid namespace of its own."""
+    """Whether this process is the first of a pid namespace of its own."""
     watched_memory_bytes: int | None = None
-    """Memory of all jobs together that the agent itself has to enforce, where no cgroup does."""
+    """Memory limit of all jobs together that the guest enforces itself, because no control group does."""
     used_memory_bytes: Callable[[], int] | None = None
-    """All memory that commands and files take now, where this machine can tell; else processes are added up."""
+    """Returns the memory that commands and files use now, where the machine reports it. None: the guest sums up
+    processes.
+    """
     socket_memory: Callable[[int], int] | None = None
-    """Memory of all sockets, given the limit; where no cgroup counts it."""
+    """Returns the memory of all sockets, given the limit. None: a control group counts sockets."""
     throttle: processes.Throttle | None = None
-    """Shares the processor out, where no cgroup does."""
+    """Shares CPU time fairly. None: a control group does."""
     oom_kills: Callable[[], int] = lambda: 0
-    """How often the kernel has killed something here for want of memory."""
+    """Returns how many processes the kernel's OOM killer has ended here."""
     is_oom_counter_shared: bool = False
-    """It counts other machines' kills too: then only a killed command is taken for one."""
+    """The OOM counter also counts other machines' kills. Only a job with exit code 137 then counts as out of memory."""
     set_oom_score: Callable[[int], None] = lambda score: None
-    """Set this process's own badness: children start with it."""
+    """Sets the OOM score of this process; children inherit it."""
     prepare_fork: Callable[[], None] = lambda: None
     """Runs first in every forked child."""
 
 
 class PipeStream:
-    """Two one-way descriptors with the face of a socket."""
+    """Two one-way descriptors with the interface of a socket."""
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming = incoming
@@ -76,11 +81,11 @@ class PipeStream:
         os.set_blocking(self._outgoing, flag)
 
     def fileno(self) -> int:
-        """Where bytes come in."""
+        """Return the descriptor for input."""
         return self._incoming
 
     def output_fileno(self) -> int:
-        """Where bytes go out."""
+        """Return the descriptor for output."""
         return self._outgoing
 
     def send(self, data: bytes | bytearray) -> int:
@@ -92,7 +97,7 @@ class PipeStream:
 
 
 class _HungUp(Exception):
-    """The host has closed the stream."""
+    """The host closed the stream."""
 
 
 class Guest:
@@ -115,14 +120,14 @@ class Guest:
         self._paused_pipes: dict[int, GuestJob] = {}
         self._paused_controls: list[GuestJob] = []
         self._owners: dict[int, GuestJob] = {}
-        """Descriptor → the job whose step its handler is."""
+        """Descriptor → the job that its handler works for."""
         self._oom_kills_seen = 0
         self._has_children = False
         self._next_watch_s = 0.0
         self._may_kill_again_s = 0.0
 
     def run(self) -> None:
-        """Serve; returns when the host has hung up."""
+        """Serve until the host closes the stream."""
         self._stream.setblocking(False)
         wakeup_out, wakeup_in = os.pipe()
         os.set_blocking(wakeup_out, False)
@@ -139,7 +144,7 @@ class Guest:
         try:
             while True:
                 for descriptor, events in self._epoll.poll(self._poll_timeout_s()):
-                    # An earlier event of the same round may have closed it.
+                    # An earlier event of the same round may have closed the descriptor.
                     handler = self._handlers.get(descriptor)
                     if handler is not None:
                         self._guarded(handler, events, job=self._owners.get(descriptor))
@@ -149,12 +154,12 @@ class Guest:
         finally:
             self._end_everything()
 
-    # --- who caused a failure
+    # --- blame for failures
 
     def _guarded(
         self, step: Callable[..., None], *arguments: object, job: GuestJob | None = None
     ) -> None:
-        """Run a step. What it raises ends `job`, or all jobs when the step belongs to none in particular."""
+        """Run a step. An exception ends `job`, or all jobs when the step belongs to no single job."""
         try:
             step(*arguments)
         except (EOFError, _HungUp):
@@ -162,14 +167,14 @@ class Guest:
         except Exception as error:
             blamed = list(self._jobs.values()) if job is None else [job]
             if not blamed:
-                raise  # nobody is left to blame: the sandbox cannot be used any more
+                raise  # no job is to blame, so the sandbox is unusable
             reason = f"{type(error).__name__}: {error}"
             del error
             for each in blamed:
                 self._fail_job(each, reason)
 
     def _fail_job(self, job: GuestJob, reason: str) -> None:
-        """End a job by force, and report that it has failed."""
+        """Kill a job and report that it failed."""
         if self._jobs.get(job.channel) is not job:
             return
         del self._jobs[job.channel]
@@ -227,7 +232,7 @@ class Guest:
 
     @property
     def _is_watching(self) -> bool:
-        """Whether all processes have to be looked at again and again. Detached ones are children too, at last."""
+        """Whether all processes must be scanned repeatedly. Detached processes eventually become children too."""
         settings = self._settings
         has_duty = settings.watched_memory_bytes is not None or settings.throttle is not None
         return has_duty and self._has_children
@@ -297,7 +302,7 @@ class Guest:
             return
         job = self._jobs.get(channel)
         if job is None:
-            return  # it has just ended
+            return  # the job has just ended
         if kind == frames.STDIN:
             if payload:
                 job.stdin_pending += payload
@@ -322,7 +327,9 @@ class Guest:
         self._oom_kills_seen = max(self._oom_kills_seen, self._settings.oom_kills())
         try:
             if len(self._jobs) >= MAX_JOBS:
-                raise launch.CannotStart(launch.CANNOT_START, f"{MAX_JOBS} jobs run already")
+                raise launch.CannotStart(
+                    launch.CANNOT_START, f"the maximum of {MAX_JOBS} concurrent jobs is reached"
+                )
             self._settings.set_oom_score(1000)
             try:
                 self._start_job(job)
@@ -361,7 +368,7 @@ class Guest:
     def _make_room(
         self, job: GuestJob, start: tuple[dict[str, str], str, Callable[[], None]]
     ) -> None:
-        """End what earlier jobs left running, since it leaves no room for the next job; then start the next job."""
+        """Kill processes that earlier jobs left running and that leave no room for this job; then start it."""
         deadline_s = time.monotonic() + LONGEST_CLEARANCE_S
         while True:
             processes.kill_all_but(
@@ -373,16 +380,16 @@ class Guest:
             try:
                 return job.start(*start)
             except (launch.CannotStart, OSError) as error:
-                # A killed process counts until it has ended.
+                # A killed process counts against the limit until it has ended.
                 if not _is_for_want_of_processes(error) or time.monotonic() > deadline_s:
                     raise
             time.sleep(0.005)
 
     def _prepare_fork(self) -> None:
-        self._stream.detach()  # the descriptor itself has been closed with all others
+        self._stream.detach()  # the descriptor itself is closed with all others
         self._settings.prepare_fork()
 
-    # --- stdin and control of a job
+    # --- stdin and control stream of a job
 
     def _feed_stdin(self, job: GuestJob) -> None:
         if job.stdin is None:
@@ -435,7 +442,7 @@ class Guest:
         self._watch_control(job)
 
     def _watch_control(self, job: GuestJob) -> None:
-        """Wait for what the control stream can do now: a cell that writes for ever must not fill the outbox."""
+        """Watch the control stream for what it can do now. A cell that writes endlessly must not fill the outbox."""
         if job.control is None or job.is_control_over:
             return
         descriptor = job.control.fileno()
@@ -466,7 +473,7 @@ class Guest:
             return
         except OSError:
             data = b""
-        # What the cell printed was flushed before it reported, so it is in the pipes by now and must go first.
+        # The interpreter flushes a cell's output before it reports, so the output is in the pipes and must go first.
         self._drain(job)
         if data:
             self._send(frames.CONTROL_OUT, job.channel, data)
@@ -501,7 +508,7 @@ class Guest:
             self._paused_pipes[descriptor] = job
 
     def _read_pipe(self, job: GuestJob, descriptor: int) -> int:
-        """Pass on what one read gives; returns its length, 0 if there is nothing now."""
+        """Pass on the data of one read. Return its length, 0 if there is none now."""
         which = job.pipes[descriptor]
         try:
             data = os.read(descriptor, READ_BYTES)
@@ -577,7 +584,7 @@ class Guest:
         )
 
     def _enforce(self) -> None:
-        """Time limits, and memory where no cgroup limits it."""
+        """Enforce time limits, and the memory limit where no control group does."""
         now_s = time.monotonic()
         for job in list(self._jobs.values()):
             if now_s >= job.deadline_s:
@@ -609,7 +616,7 @@ class Guest:
             processes.add_socket_shares(sizes, self._settings.socket_memory(limit_bytes))
         used_bytes = sum(sizes.values())
         if count_all is not None and used_bytes <= limit_bytes:
-            # Files, or what a killed process has not given back yet: gVisor takes a moment.
+            # The excess is files, or memory that a killed process still holds: gVisor releases it with a delay.
             if time.monotonic() < self._may_kill_again_s:
                 return
             used_bytes = count_all()
@@ -622,7 +629,7 @@ class Guest:
                     job.oom = True
             leader = self._by_pid.get(largest)
             if leader is not None:
-                # The command itself: its children must not go on where they have used everything up.
+                # The command itself: its children must not continue after it used up the memory.
                 self._kill_tree(leader)
                 return
             try:
@@ -647,5 +654,5 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def serve(stream: socket.socket, settings: GuestSettings) -> None:
-    """Run an agent to its end."""
+    """Run a guest until the host closes the stream."""
     Guest(stream, settings).run()

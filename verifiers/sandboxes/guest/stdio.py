@@ -1,6 +1,6 @@
-"""An agent on stdin and stdout, inside a container that somebody else has made.
+"""The entry point of a guest on stdin and stdout, inside a container that other software made.
 
-The host's side, `verifiers.sandboxes.carried_guest`, carries this folder in and calls `main`.
+The host's side, `verifiers.sandboxes.carried_guest`, sends this folder's source and calls `main`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from .processes import Throttle
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _SHARED_OOM_COUNTER = "/proc/vmstat"
-"""Of the whole kernel: exact in a virtual machine, shared in a container that hides its control group."""
+"""Counter of the whole kernel: exact in a virtual machine, shared in a container that hides its control group."""
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Serve until the host hangs up. `settings`: workdir, folders, env, preload, memory_bytes, limit_memory,
-    max_processes (None: something else limits them), owns_kernel (nobody else's memory is in
-    /proc/meminfo), filter_system_calls."""
+    """Serve until the host closes the stream.
+
+    `settings`: workdir, folders, env, preload, memory_bytes, limit_memory, max_processes (None: another mechanism
+    limits
+    them), owns_kernel (/proc/meminfo counts this sandbox only), filter_system_calls.
+    """
     stream = loop.PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for number in (0, 1):  # nothing that runs here may disturb the stream
+    for number in (0, 1):  # commands must not be able to write to the stream
         os.dup2(null, number)
     workdir = settings["workdir"]
     for folder in (workdir, *settings.get("folders", ())):
@@ -36,12 +39,12 @@ def main(settings: dict[str, Any]) -> None:
     for module in settings["preload"]:
         importlib.import_module(module)
     is_init = os.getpid() == 1
-    # The kernel keeps signals from the first process as long as it handles none: Python's own handler of SIGINT would
-    # let any command end the sandbox.
+    # The kernel ignores signals to the first process that have no handler. With Python's own handler of SIGINT, any
+    # command could end the sandbox.
     signal.signal(signal.SIGINT, signal.SIG_DFL if is_init else signal.SIG_IGN)
     if not is_init:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    oom_score = _open_oom_score()  # after the next step, its owner would be root
+    oom_score = _open_oom_score()  # after the next step, the file belongs to root
     _set_oom_score(oom_score, 0)
     # Commands may run as the same user: they must not trace this process.
     _prctl(_PR_SET_DUMPABLE, 0)
@@ -64,7 +67,7 @@ def main(settings: dict[str, Any]) -> None:
     # gVisor does not protect the first process from signals.
     must_forbid_signals = settings["owns_kernel"] or not is_init
     _filter_system_calls(must_forbid_signals, whole=settings["filter_system_calls"])
-    # It may lead to a file of the host, and gVisor lets commands open descriptors of this process.
+    # stderr may lead to a file of the host, and gVisor lets commands open descriptors of this process.
     os.dup2(null, 2)
     own_bytes = _used_memory_bytes() if settings["owns_kernel"] else 0
     loop.Guest(
@@ -88,9 +91,10 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def _filter_system_calls(must_forbid_signals: bool, *, whole: bool) -> None:
-    """On top of whatever the container does: above all, commands must not be able to break this process.
+    """Install a filter in addition to the container's own. Its main purpose: commands must not be able to end this
+    process.
 
-    Not `whole`: that alone, and no privilege is given up for it.
+    With `whole` false, the filter protects only this process and gives up no privilege.
     """
     machine, agent_pid = os.uname().machine, os.getpid()
     if machine not in seccomp.AUDIT_ARCHITECTURE:
@@ -106,7 +110,7 @@ def _filter_system_calls(must_forbid_signals: bool, *, whole: bool) -> None:
             program = seccomp.protection_alone(machine, protection)
         seccomp.install(program)
     except (ImportError, OSError, AttributeError):
-        pass  # an image without ctypes, a kernel without filters: the container itself still holds
+        pass  # an image without ctypes or a kernel without filters: the container's own protection remains
 
 
 def _prctl(option: int, value: int) -> None:
@@ -115,7 +119,7 @@ def _prctl(option: int, value: int) -> None:
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
-        pass  # an image without ctypes: the container itself still holds
+        pass  # an image without ctypes: the container's own protection remains
 
 
 def _lower(which: int, amount: int) -> None:
@@ -136,7 +140,7 @@ def _oom_kills(counter: str) -> int:
 
 
 def _used_memory_bytes() -> int:
-    """Of the whole kernel."""
+    """Return the used memory of the whole kernel."""
     found = {}
     with open("/proc/meminfo", "rb") as file:
         for line in file:
@@ -149,7 +153,7 @@ def _open_oom_score() -> int | None:
     try:
         return os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return None  # a kernel without it, or /proc read-only
+        return None  # a kernel without this file, or a read-only /proc
 
 
 def _set_oom_score(descriptor: int | None, score: int) -> None:
