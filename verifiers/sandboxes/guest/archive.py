@@ -1,12 +1,15 @@
-"""Copies of directory trees over a byte stream, read with suspicion.
+"""Copies of directory trees over a byte stream. The reader treats the stream as hostile.
 
-Format: entries of one JSON line `{"path", "kind": "dir"|"file"|"link", "mode", "size", "target"}` followed by
-`size` bytes, then the line `{"end": true}`. The root of the tree has the path `""`, so a single file is a tree of one
-entry. Simpler than tar where it matters: there is one way to write an entry and nothing to interpret.
+Format: each entry is one JSON line `{"path", "kind": "dir"|"file"|"link", "mode", "size", "target"}` followed by
+`size` bytes. The line `{"end": true}` ends the archive. The root of the tree has the path `""`, so a single file is
+a
+tree of one entry. The format replaces tar, because here every entry has exactly one representation.
 
-A file with `"sparse": true` is followed by pieces instead: one JSON line `{"at", "n"}` and `n` bytes for each, in
-order, and `n` = 0 after the last. Between the pieces there are zeros, which neither travel nor take up memory.
-An exact archive (a snapshot) also has `"mtime"` in nanoseconds, and keeps links wherever they lead.
+A file with `"sparse": true` is followed by pieces instead. Each piece is one JSON line `{"at", "n"}` and `n` bytes.
+The
+pieces come in order, and `n` = 0 marks the end. Zeros between the pieces are neither sent nor stored. An exact
+archive
+(a snapshot) also has `"mtime"` in nanoseconds and keeps all links, wherever they lead.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ COPY_BYTES = 64 << 10
 MAX_HEADER_BYTES = 16 << 10
 MAX_ENTRIES = 200_000
 MAX_PATH_BYTES = 3000
-"""Of an entry's path, so that it stays below the system's 4,096 wherever the tree is unpacked."""
+"""Maximum length of an entry's path. It stays below the system's 4,096 wherever the tree is unpacked."""
 SPARSE_FROM_BYTES = 1 << 20
-"""Larger files travel in pieces."""
+"""Larger files are sent in pieces."""
 MAX_FILE_BYTES = (1 << 63) - 1
 _ZEROS = bytes(COPY_BYTES)
 
 
 class BadArchive(ValueError):
-    """These bytes are no archive, or one that wants to write where it must not."""
+    """The bytes are not a valid archive, or the archive names a forbidden path."""
 
 
 class ArchiveTooLarge(ValueError):
@@ -42,9 +45,9 @@ def _line(**entry: object) -> bytes:
 
 
 def pack(root: str, *, exact: bool = False) -> Iterator[bytes]:
-    """The archive of a file or directory. Devices, sockets, fifos and paths over 3,000 bytes are left out.
+    """Yield the archive of a file or directory. Devices, sockets, fifos and paths over 3,000 bytes are left out.
 
-    Raises OSError if `root` cannot be read; what vanishes or is unreadable below it is left out.
+    Raises OSError if `root` cannot be read. Entries below `root` that vanish or cannot be read are left out.
     """
     top = os.stat(root)
     if stat.S_ISREG(top.st_mode):
@@ -85,7 +88,7 @@ def _pack_below(root: str, exact: bool) -> Iterator[bytes]:
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(entry.path)
-                target.encode("utf-8")  # texts that are not UTF-8 cannot be in the JSON header
+                target.encode("utf-8")  # the JSON header can only hold UTF-8
                 yield _line(path=name, kind="link", mode=0, target=target)
             elif stat.S_ISDIR(status.st_mode):
                 mode = stat.S_IMODE(status.st_mode)
@@ -98,7 +101,7 @@ def _pack_below(root: str, exact: bool) -> Iterator[bytes]:
 
 
 def _pack_file(path: str, name: str, exact: bool) -> Iterator[bytes]:
-    # O_NONBLOCK: between the look and the open somebody may have put a fifo in its place.
+    # O_NONBLOCK: a program may have put a fifo in the file's place since the directory was listed.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
@@ -118,7 +121,7 @@ def _pack_file(path: str, name: str, exact: bool) -> Iterator[bytes]:
             return
         yield _line(**header)
         while size:
-            # A file that shrinks meanwhile is filled up with zeros: the size has been promised.
+            # If the file shrinks meanwhile, zeros replace the rest: the header has announced the size.
             data = _read(file, min(size, COPY_BYTES)) or bytes(min(size, COPY_BYTES))
             size -= len(data)
             yield data
@@ -132,7 +135,7 @@ def _read(file: io.RawIOBase, count: int) -> bytes:
 
 
 def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
-    """The pieces of a file that are not zeros."""
+    """Yield the pieces of a file that are not zeros."""
     at = 0
     while at < size:
         try:
@@ -140,15 +143,15 @@ def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
             end = min(size, os.lseek(descriptor, at, os.SEEK_HOLE))
         except OSError as error:
             if error.errno == errno.ENXIO:
-                break  # nothing but a hole is left
-            end = size  # a file system that does not tell
+                break  # only a hole is left
+            end = size  # the file system does not report holes
         while at < end:
             try:
                 data = os.pread(descriptor, min(end - at, COPY_BYTES), at)
             except OSError:
                 data = b""
             if not data:
-                at = size  # it has shrunk
+                at = size  # the file has shrunk
                 break
             if data != _ZEROS[: len(data)]:
                 yield _line(at=at, n=len(data))
@@ -158,11 +161,15 @@ def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """Writes an archive below `root`, piece by piece, and nothing anywhere else.
+    """Writes an archive piece by piece below `root`, and nowhere else.
 
-    Every entry is checked before anything is written: relative, no `..`, its parent an entry of this archive (so no
-    path can lead through a link), links only to targets inside the tree. `exact`, for the inside of a sandbox: links
-    may lead anywhere, modification times are kept, and holes do not count as bytes.
+    Every entry is checked before anything is written. Its path is relative, without `..`, and its parent is an
+    entry of
+    this archive, so no path can lead through a link. A link may only lead to a target inside the tree.
+
+    With `exact`, for unpacking inside a sandbox, links may lead anywhere, modification times are kept, and holes do
+    not
+    count as bytes.
     """
 
     def __init__(self, root: str, *, max_bytes: int, exact: bool = False) -> None:
@@ -175,16 +182,16 @@ class Unpacker:
         self._file: int | None = None
         self._file_left_bytes = 0
         self._sparse_size: int | None = None
-        """Of the file whose pieces come now."""
+        """Size of the file whose pieces are being read."""
         self._sparse_end = 0
-        """Where its last piece ended."""
+        """End of the file's last piece."""
         self._file_mtime: int | None = None
         self._links: list[tuple[str, str]] = []
         self._modes: list[tuple[str, int, int | None]] = []
         self.done = False
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the archive. Raises BadArchive, ArchiveTooLarge, OSError."""
+        """Unpack further bytes of the archive. Raises BadArchive, ArchiveTooLarge, OSError."""
         view = memoryview(data)
         while len(view):
             if self._file is not None and self._file_left_bytes:
@@ -211,13 +218,13 @@ class Unpacker:
                     self._piece(header, self._sparse_size)
 
     def finish(self) -> None:
-        """Set what had to wait. Raises BadArchive if the end is missing."""
+        """Make links, and set modes and times of directories. Raises BadArchive if the archive is incomplete."""
         if not self.done:
             raise BadArchive("the archive ends too early")
         for target, path in self._links:
             _remove_file(path)
             os.symlink(target, path)
-        for path, mode, mtime in reversed(self._modes):  # parents last: they may become unwritable
+        for path, mode, mtime in reversed(self._modes):  # parents last: they may become read-only
             try:
                 if mtime is not None:
                     os.utime(path, ns=(mtime, mtime))
@@ -225,11 +232,11 @@ class Unpacker:
             except PermissionError:
                 if not (
                     self._exact and path == self._root
-                ):  # a place such as /tmp that is root's own
+                ):  # a folder such as /tmp that belongs to root
                     raise
 
     def close(self) -> None:
-        """Let go of an unfinished file. Idempotent."""
+        """Close an unfinished file. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -260,7 +267,7 @@ class Unpacker:
             self._directories.add(path)
             self._modes.append((place, mode & 0o777, mtime))
         elif path in self._directories:
-            raise BadArchive(f"the directory {path!r} is there a second time, as a {kind!r}")
+            raise BadArchive(f"the directory {path!r} appears a second time, as a {kind!r}")
         elif kind == "file":
             room_bytes = MAX_FILE_BYTES if self._exact and is_sparse else self._room_bytes
             if not _is_small(size, room_bytes):
@@ -286,11 +293,11 @@ class Unpacker:
         if "\0" in path or any(part in ("", ".", "..") for part in parts):
             raise BadArchive(f"the path {path!r} leaves the tree or is not plain")
         if "/".join(parts[:-1]) not in self._directories:
-            raise BadArchive(f"the parent of {path!r} is no directory of this archive")
+            raise BadArchive(f"the parent of {path!r} is not a directory of this archive")
         return os.path.join(self._root, path)
 
     def _piece(self, line: bytes, size: int) -> None:
-        """Take the header of a piece of the file that is being written."""
+        """Read the header of a piece of the current file."""
         assert self._file is not None
         try:
             piece = json.loads(line)
@@ -328,7 +335,7 @@ class Unpacker:
         self._sparse_size, self._sparse_end = (size if is_sparse else None), 0
 
     def _close_file(self) -> None:
-        """Finish the file that was being written."""
+        """Finish the current file."""
         if self._file is not None:
             if self._file_mtime is not None:
                 os.utime(self._file, ns=(self._file_mtime, self._file_mtime))
@@ -340,10 +347,11 @@ def _is_small(value: object, maximum: int) -> bool:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether a link at `path` leads to a place inside the tree, whatever other links of the tree it passes.
+    """Whether a link at `path` leads to a target inside the tree, through all other links of the tree.
 
-    `..` may stand at the beginning only, where it counts from the link's own directory, which is a real one. Behind the
-    name of another link, `..` would count from wherever that link leads.
+    `..` is allowed only at the beginning, where it counts from the link's own directory, which is a real one. After
+    the
+    name of another link, `..` would count from that link's target.
     """
     if target.startswith("/"):
         return False
@@ -369,7 +377,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def pack_files(files: dict[str, bytes]) -> Iterator[bytes]:
-    """An archive of files that exist only in memory; paths are relative, with plain parts."""
+    """Yield an archive of files in memory. Paths are relative, without `.` and `..`."""
     yield _line(path="", kind="dir", mode=0o755)
     directories: set[str] = set()
     for path, content in sorted(files.items()):
@@ -385,7 +393,7 @@ def pack_files(files: dict[str, bytes]) -> Iterator[bytes]:
 
 
 def unpack(root: str, chunks: Callable[[], bytes], *, max_bytes: int, exact: bool = False) -> None:
-    """Read an archive from `chunks` (empty bytes at the end) and write it below `root`."""
+    """Read an archive from `chunks`, which returns empty bytes at the end, and write it below `root`."""
     unpacker = Unpacker(root, max_bytes=max_bytes, exact=exact)
     try:
         while data := chunks():

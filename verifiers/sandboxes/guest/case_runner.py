@@ -1,13 +1,15 @@
-"""Runs one program against tests, each in a fork of its own: the half of `CodeEnv` that is inside the sandbox.
+"""Runs one program against test cases, each in its own fork: the part of `CodeEnv` inside the sandbox.
 
-The host has it run by the prepared interpreter (`Sandbox.run_python`), with a batch on stdin: see `main`. It answers
-with lines of JSON on stdout. This side knows inputs and never what is expected, and trusts the program in nothing:
-what it writes, and whether it lets itself be ended.
+The host starts it in the prepared interpreter (`Sandbox.run_python`) with a batch on stdin; see `main`. It prints
+lines
+of JSON on stdout. This side receives inputs and never expected outputs. It does not trust the program: neither its
+output nor that it can be killed.
 
-A fork is paid for by the page: some 2 microseconds for each page of memory that either side then writes to, which in
-Python reading does too. So there are three parts. `_prepare` does once what every test's process would have to do.
-`_run_each` does nothing between two forks that can be done before the first or after the last. `_outcome` reads what
-a test has left in its files, usually when all have ended.
+The cost of a fork depends on memory: some 2 microseconds for each page that either process writes to afterwards,
+and
+in Python, reading an object also writes to it. Hence three parts. `_prepare` does everything once that each test's
+process would otherwise do. `_run_each` does nothing between two forks that can happen before the first or after the
+last. `_outcome` reads a test's files, usually after all tests have ended.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ import time
 import traceback
 import types
 import typing
-from os import _exit  # a program may put another function in its place
+from os import _exit  # a program may replace os._exit
 
 try:
     import ctypes
 
-    _prctl = ctypes.CDLL(None).prctl  # looked up here: once, before any fork
+    _prctl = ctypes.CDLL(None).prctl  # looked up once, before any fork
 except (ImportError, OSError, AttributeError):
     _prctl = None
 try:
@@ -53,83 +55,90 @@ LONGEST_SWEEP_S = 2.0
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
-"""Descriptors above the standard streams: what a function returned (in its process only); the way to the host."""
+"""Descriptors above the standard streams: a function's return value (in its process only), and the stream to the host.
+"""
 TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
-"""Whose files are open together, and how much there may be in them: of input at the start, of output at the end."""
+"""Tests whose files are open at the same time, and the maximum size of those files: of input before the tests, of
+output after them.
+"""
 _HARMLESS = (
     r"(?:array|bisect|cmath|collections|copy|dataclasses|datetime|decimal|enum|fractions|functools|hashlib|heapq|io|"
     r"itertools|json|math|numbers|operator|os|queue|random|re|statistics|string|struct|sys|textwrap|threading|time|typing)"
 )
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+(.*)", re.MULTILINE)
 _IMPORTED_BEFORE = re.compile(rf"\b{_HARMLESS}\b")
-"""What a program's tests find imported if it mentions it: harmless modules of the standard library."""
+"""Harmless modules of the standard library. They are imported before the tests of a program that mentions them."""
 _MODULE, _NAME = rf"{_HARMLESS}(?: +as +\w+)?", r"\w+(?: +as +\w+)?"
 _LEADING = re.compile(
     rf"(?:(?:import +{_MODULE}(?: *, *{_MODULE})*|from +{_HARMLESS} +import +(?:\*|{_NAME}(?: *, *{_NAME})*))?"
     r" *(?:#.*)?\r?\n)*"
 )
-"""The lines at the beginning of a program that only import such modules: their names are the same in every test."""
+"""Leading lines of a program that import only such modules. They define the same names in every test."""
 
 _program: types.CodeType | None = None
 _main = types.ModuleType("__main__")
 _limits: dict[str, typing.Any] = {}
 _resource_limits: list[tuple[int, tuple[int, int]]] = []
 _cpu_timer_s = 0.0
-"""The limit of processor time, where it is no whole number of seconds. A program can turn its timer off."""
+"""Limit of CPU time if it is not a whole number of seconds. A program can turn off this timer."""
 _stdout: typing.TextIO = sys.stdout
 _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
-"""As wait statuses too: a signal that ends a process is its low bits."""
+"""Also wait statuses: the low bits hold the signal that ended a process."""
 _temporary = "/tmp"
 _folder = "/tmp/test"
-"""Where a test begins: there for it alone, made anew for each."""
+"""Directory in which a test starts. Each test gets a new one."""
 _places: dict[str, tuple[int, frozenset[str]]] = {}
-"""Writable folder → its mode, and what was in it before the first test."""
+"""Writable folder → its mode, and the names in it before the first test."""
 
 
 class _Test:
-    """One test, its files and how it ended."""
+    """One test with its files and its result."""
 
     __slots__ = ("files", "function", "in_time", "outcome", "request", "usage", "wait_status")
 
     def __init__(self, request: dict[str, typing.Any]) -> None:
         self.request = request
         self.function: str | None = request.get("function")
-        # New files for the standard streams and the value: no test sees another's.
+        # New files for the standard streams and the value: no test reads another's.
         self.files = [_new_file() for _ in range(3 if self.function is None else 4)]
         if self.function is None:
             _write_all(self.files[0], request["stdin"].encode("utf-8", "surrogateescape"))
             os.lseek(self.files[0], 0, os.SEEK_SET)
         self.in_time, self.wait_status = True, 0
         self.usage: tuple[resource.struct_rusage, resource.struct_rusage] | None = None
-        """Of all processes that have ended before it, and with it."""
+        """Resource usage of all processes that have ended, before and after this test."""
         self.outcome: dict[str, typing.Any] | None = None
 
     def settle(self) -> dict[str, typing.Any]:
-        """What came of it; gives its files back."""
+        """Return the outcome and close the test's files."""
         if self.outcome is None:
             self.outcome = _outcome(self)
             self.close()
         return self.outcome
 
     def close(self) -> None:
-        """Give its files back."""
+        """Close the test's files."""
         while self.files:
             os.close(self.files.pop())
 
 
 def main(batch: bytes | None = None) -> None:
-    """Run a batch, by default what is on stdin: marshalled (source, limits, tests, whether to stop at an error).
+    """Run a batch. Without `batch`, read it from stdin.
 
-    A test: {"stdin": text} or {"function": name, "arguments": list}. Answers with two lines: that it is ready; and
-    {"error": what is wrong with the program}, or {"outcomes": the tests' in their order, up to the first that is not
-    "ok" when told to stop there}, or {"failed": [type, message]} for trouble of its own.
+    A batch is a marshalled tuple (source, limits, tests, whether to stop at an error). A test is {"stdin": text} or
+    {"function": name, "arguments": list}. `main` prints two lines: {"worker": "ready"}, then one of {"error": text}
+    if the
+    program does not compile, {"outcomes": list} in the order of the tests (up to the first that is not "ok" if the
+    batch
+    stops at an error), or {"failed": [type, message]} after an error of the runner itself.
     """
     global _program
     os.dup2(1, ANSWERS, inheritable=False)
-    _answer({"worker": "ready"})  # from here on, what goes wrong is the program's doing
+    _answer({"worker": "ready"})  # from here on, the program causes every failure
     try:
-        if _prctl is not None:  # else the sandbox's end takes them all
-            # Keep the program's processes out of this one's memory, and adopt those that it leaves behind.
+        if _prctl is not None:  # otherwise the processes end with the sandbox
+            # Deny the program's processes access to this process's memory, and adopt the processes that they leave
+            # behind.
             _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
             _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         if batch is None:
@@ -143,12 +152,12 @@ def main(batch: bytes | None = None) -> None:
             return
         _prepare(source, limits)
         _answer({"outcomes": _run_tests(requests, stop_at_error)})
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the host has to judge it
+    except BaseException as error:  # noqa: BLE001 - the host judges any error
         _answer({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
 
 
 def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
-    """Do once what every test's process would have to do."""
+    """Do everything once that each test's process would otherwise do."""
     global _cpu_timer_s, _stdout, _temporary, _folder
     _temporary = os.environ.get("TMPDIR") or _temporary
     _folder = f"{_temporary}/test-{os.getpid()}"
@@ -158,7 +167,7 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     _remember_places()
     descriptor = _new_file()
-    for number in (0, 1, 2):  # the streams find out what is behind them
+    for number in (0, 1, 2):  # a stream examines its descriptor when it is made
         os.dup2(descriptor, number)
     os.close(descriptor)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = _streams()
@@ -189,31 +198,31 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
 
 
 def _begin(source: str) -> None:
-    """Take the program's first imports over from the tests."""
+    """Execute the program's leading imports once for all tests."""
     global _program
     leading = _LEADING.match(source)
     lines = leading[0] if leading else ""
     rest = source[len(lines) :]
     if not lines or rest.startswith(("'", '"', "from __future__")):
-        return  # what these are depends on where they stand
+        return  # the meaning of these depends on their position
     after = compile("\n" * lines.count("\n") + rest, "<program>", "exec")
     try:
         exec(lines, _main.__dict__)
     except ImportError:
-        return  # each test says so
+        return  # each test reports the error
     _program = after
 
 
 def _remember_places() -> None:
     device = os.stat(_temporary).st_dev
     for place in (_temporary, os.environ.get("HOME", _temporary), "/dev/shm"):
-        # Elsewhere it may belong to others: not every back end has a file system of its own.
+        # Elsewhere the folder may belong to others: some back ends share a file system.
         if os.path.isdir(place) and os.stat(place).st_dev == device:
             _places[place] = (os.stat(place).st_mode & 0o7777, frozenset(os.listdir(place)))
 
 
 def _open_places() -> None:
-    """Restore what a test may have done to the places themselves: removed or replaced them, or taken rights away."""
+    """Restore the writable folders themselves: a test may have removed or replaced them or changed their modes."""
     for place, (mode, _) in _places.items():
         try:
             now = os.lstat(place).st_mode
@@ -228,7 +237,7 @@ def _open_places() -> None:
 
 
 def _clear_places() -> None:
-    """Remove what a test has left, that no other finds it."""
+    """Remove files that a test left behind, so that no other test finds them."""
     _open_places()
     for place, (_, before) in _places.items():
         top = os.open(place, _OPEN_FOLDER)
@@ -239,10 +248,11 @@ def _clear_places() -> None:
 
 
 def _remove(top: int, names: typing.Iterable[str]) -> None:
-    """Remove entries of an open directory, whatever they are and however deep.
+    """Remove entries of an open directory, of any kind and at any depth.
 
-    It holds one descriptor, and each name is relative to it: a path, a call stack and the descriptors have limits that
-    a tree of directories does not have.
+    The function holds one descriptor and uses names relative to it. Paths, call stacks and the number of
+    descriptors are
+    limited; the depth of a directory tree is not.
     """
     here = os.dup(top)
     entered: list[str] = []
@@ -270,7 +280,7 @@ def _remove(top: int, names: typing.Iterable[str]) -> None:
 
 
 def _is_removed(folder: int, name: str) -> bool:
-    """Remove one entry, unless it is a directory with entries of its own."""
+    """Remove one entry, unless it is a directory that is not empty. Return whether it is gone."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
@@ -286,13 +296,14 @@ def _is_removed(folder: int, name: str) -> bool:
 
 
 def _forbid_notes() -> None:
-    """Keep each test from leaving notes in the kernel for the next one, and from hiding processor time.
+    """Prevent tests from leaving data in the kernel for later tests, and from hiding CPU time.
 
-    System V objects and message queues outlive their process. The processor time of a child is lost when its parent
-    ignores SIGCHLD.
+    System V objects and message queues outlive their process. The kernel does not count the CPU time of a child
+    whose
+    parent ignores SIGCHLD.
     """
     if _prctl is None or not _filter_code:
-        return  # an interpreter without our agent: its sandbox is the only limit
+        return  # an interpreter without the guest: the sandbox is the only limit
     import ctypes
 
     code = ctypes.create_string_buffer(_filter_code, len(_filter_code))
@@ -302,7 +313,7 @@ def _forbid_notes() -> None:
 
 
 def _erase_notes() -> None:
-    """Times and attributes of the places, which a test can write as well."""
+    """Reset times and attributes of the writable folders. A test could store data in them."""
     for place in _places:
         os.utime(place, (0, 0))
         for name in os.listxattr(place):
@@ -310,7 +321,7 @@ def _erase_notes() -> None:
 
 
 def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
-    """Streams over 0, 1 and 2 for every program's process: made once, they cost the forks nothing."""
+    """Make the standard streams for every program's process once, so that they cost the forks nothing."""
     writers = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
     return (
         io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "replace"),
@@ -331,7 +342,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _batches(requests: list[dict[str, typing.Any]]) -> typing.Iterator[list[_Test]]:
-    """Tests whose files are open together."""
+    """Yield groups of tests whose files are open at the same time."""
     tests: list[_Test] = []
     input_bytes = 0
     for request in requests:
@@ -348,11 +359,11 @@ def _batches(requests: list[dict[str, typing.Any]]) -> typing.Iterator[list[_Tes
 def _run_tests(
     requests: list[dict[str, typing.Any]], stop_at_error: bool
 ) -> list[dict[str, typing.Any]]:
-    """The outcomes of the tests in their order, up to the first that is not "ok" when told to stop there."""
+    """Return the outcomes in the order of the tests, up to the first that is not "ok" if `stop_at_error`."""
     outcomes: list[dict[str, typing.Any]] = []
     for tests in _batches(requests):
-        gc.freeze()  # else each fork's collector would touch, and so copy, everything that is here
-        gc.enable()  # as a program finds it
+        gc.freeze()  # otherwise each fork's collector would touch, and so copy, every object of this process
+        gc.enable()  # programs expect an enabled collector
         _run_each(tests, stop_at_error)
         gc.disable()
         _open_places()
@@ -366,7 +377,9 @@ def _run_tests(
 
 
 def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
-    """Fork for each test and see to its end. In one piece: a call of a function of ours costs both processes pages."""
+    """Fork for each test and wait for its end. One function, because a call of another one would cost both processes
+    pages.
+    """
     folder, temporary, wall_limit_ms = _folder, _temporary, _limits["wall_limit_s"] * 1000
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     open_process, watched, poll = getattr(os, "pidfd_open", None), -1, select.poll()
@@ -396,7 +409,7 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            pass  # it left nothing running, as most do
+            pass  # the test left no process running, which is the usual case
         else:
             _sweep(pid)
         before, usage = usage, resource.getrusage(resource.RUSAGE_CHILDREN)  # cheaper than wait4
@@ -417,7 +430,7 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
 
 
 def _outcome(test: _Test) -> dict[str, typing.Any]:
-    """What the host has to know of a test that has ended."""
+    """Return the fields that the host needs about a finished test."""
     assert test.usage is not None
     before, after = test.usage
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -443,7 +456,7 @@ def _outcome(test: _Test) -> dict[str, typing.Any]:
 
 
 def _new_file() -> int:
-    """A file without a name."""
+    """Open a file without a name."""
     try:
         return os.open(_temporary, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
     except AttributeError:
@@ -451,14 +464,14 @@ def _new_file() -> int:
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.EOPNOTSUPP, errno.ENOENT):
             raise
-    name = f"{_temporary}/stream-{os.getpid()}"  # a file system that has no nameless ones
+    name = f"{_temporary}/stream-{os.getpid()}"  # a file system without nameless files
     descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     os.unlink(name)
     return descriptor
 
 
 def _be_the_program(test: _Test) -> None:
-    """Become the program's process and end with it."""
+    """Become the program's process. Never returns."""
     code = 1
     try:
         os.setsid()
@@ -467,7 +480,7 @@ def _be_the_program(test: _Test) -> None:
         for descriptor in test.files:
             os.dup2(descriptor, number)
             number += 1
-        os.closerange(number, 4096)  # ANSWERS, and the files of the others
+        os.closerange(number, 4096)  # ANSWERS and the files of other tests
         for which, amounts in _resource_limits:
             resource.setrlimit(which, amounts)
         if _cpu_timer_s:
@@ -481,7 +494,7 @@ def _be_the_program(test: _Test) -> None:
         try:
             sys.stdout.flush()
             if _stdout is not sys.stdout:
-                _stdout.flush()  # it had put another one in its place
+                _stdout.flush()  # the program had replaced it
         except BaseException:  # noqa: BLE001 - its own stream may raise anything too
             code = code or 1
         _exit(code & 0xFF)
@@ -490,23 +503,23 @@ def _be_the_program(test: _Test) -> None:
 def _play(function: str | None, request: dict[str, typing.Any]) -> int:
     namespace = _main.__dict__
     if function is not None:
-        # What stands under `if __name__ == "__main__"` reads no stdin.
+        # The code under `if __name__ == "__main__"` must not read stdin.
         namespace["__name__"] = "program"
     exec(_program, namespace)  # type: ignore[arg-type]  # `load` came first
     if function is not None:
         value = _function(namespace, function)(*request["arguments"])
         _write_all(VALUE, json.dumps(value, default=_plain).encode())
-    # What an interpreter does at its end: threads, exit functions.
+    # An interpreter does this at its end: wait for threads, run exit functions.
     threading = sys.modules.get("threading")
     if threading is not None:
-        threading._shutdown()  # the interpreter's own step, without public name
+        threading._shutdown()  # the interpreter's own step, without a public name
     if atexit._ncallbacks():  # pyright: ignore[reportPrivateUsage] - as the interpreter does
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     return 0
 
 
 def _function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
-    """A function of the program, or the method of its class `Solution`."""
+    """Return a function of the program, or the method of its class `Solution`."""
     found = namespace.get(name)
     if found is None and isinstance(namespace.get("Solution"), type):
         found = getattr(namespace["Solution"](), name, None)
@@ -516,7 +529,7 @@ def _function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
 
 
 def _plain(value: typing.Any) -> list[typing.Any]:
-    """JSON for what has none: sets become sorted lists, arrays lists."""
+    """Convert a value for JSON: sets become sorted lists, arrays and other iterables lists."""
     if isinstance(value, (set, frozenset)):
         return sorted(value)
     if hasattr(value, "tolist"):
@@ -545,7 +558,7 @@ def _print_traceback() -> None:
 
 
 def _wait_watching(pid: int, limit_s: float) -> bool:
-    """Where there is no descriptor of a process: wait for its end; whether it came in time by itself."""
+    """Wait for the end of a process where no pidfd exists. Return False if it had to be killed after the limit."""
     deadline, pause_s = time.monotonic() + limit_s, 0.0005
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:
@@ -557,7 +570,7 @@ def _wait_watching(pid: int, limit_s: float) -> bool:
 
 
 def _sweep(leader: int) -> None:
-    """End every process that the program left behind."""
+    """Kill every process that the program left behind."""
     deadline = time.monotonic() + LONGEST_SWEEP_S
     _kill(os.killpg, leader)
     while True:
@@ -570,7 +583,7 @@ def _sweep(leader: int) -> None:
         except ChildProcessError:
             return
         if time.monotonic() > deadline:
-            # It cannot be tidied up here; the host takes the program for failed and ends the sandbox.
+            # The leftovers cannot be removed here: the host judges that the program failed and terminates the sandbox.
             _exit(1)
         time.sleep(0.001)
 

@@ -1,6 +1,6 @@
-"""File copies, in a fork of the agent: with a command's rights, and unable to block or fool the agent.
+"""File copies in a fork of the guest: with a command's rights, and unable to block or deceive the guest.
 
-The content goes over stdin or stdout. Trouble is one line of JSON on stderr, `{"errno", "reason"}`, and exit code 1.
+The content uses stdin or stdout. A failure is one line of JSON on stderr, `{"errno", "reason"}`, and exit code 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOO_LARGE = errno.EFBIG
 
 
 def run(operation: dict[str, Any]) -> int:
-    """Do one copy; returns the exit code."""
+    """Run one copy and return its exit code."""
     try:
         _OPERATIONS[operation["name"]](operation)
     except archive.ArchiveTooLarge as error:
@@ -45,7 +45,7 @@ def _read(operation: dict[str, Any]) -> None:
         raise OSError(errno.EINVAL, "not a regular file")
     left_bytes = operation["max_bytes"]
     if status.st_size > left_bytes:
-        raise archive.ArchiveTooLarge(f"{status.st_size} bytes, allowed are {left_bytes}")
+        raise archive.ArchiveTooLarge(f"{status.st_size} bytes, maximum {left_bytes}")
     while data := os.read(descriptor, archive.COPY_BYTES):
         left_bytes -= len(data)
         if left_bytes < 0:
@@ -64,7 +64,7 @@ def _write(operation: dict[str, Any]) -> None:
     except OSError:
         if not (os.environ.get(interpreter.SCORING_VARIABLE) and os.path.lexists(path)):
             raise
-        # A fifo, a directory, a link in a circle, a file without rights: it makes room.
+        # A fifo, a directory, a circular link or a file without rights is moved aside.
         os.rename(path, f"{path}.replaced-{os.getpid()}")
         descriptor = _open_regular(path, flags | os.O_EXCL)
     os.ftruncate(descriptor, 0)

@@ -1,4 +1,10 @@
-"""A Python program in a fork of the prepared interpreter, as if `python3 -c` had run it."""
+"""Python code in a fork of the prepared interpreter: whole programs, and sessions of cells that keep variables.
+
+A program runs as if `python3 -c` had started it. A session receives cells on a control stream: frames of kind CELL
+with
+the cell number as channel and UTF-8 source as payload. It returns one frame of kind RESULT per cell, with the same
+number and JSON as payload.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +24,20 @@ from . import case_runner, frames, launch, processes
 
 FILE_NAME = "<program>"
 SCORING_VARIABLE = "SANDBOX_SCORING"
-"""Set for jobs that judge what other jobs have left: programs find modules of libraries before those of the working
-directory, and files are written whatever lies in their place."""
+"""Set for jobs that judge the results of other jobs. Programs then import libraries before modules of the working
+directory, and a written file replaces any entry in its way.
+"""
 
 
 def run_program(
     code: str, argv: list[str], memory_bytes: int | None, cpu_time_s: float | None
 ) -> int:
-    """Run source as `__main__`; returns the exit code. Errors go to stderr with a traceback."""
+    """Run source as `__main__` and return the exit code. Errors go to stderr with a traceback."""
     if memory_bytes is not None:
         memory_bytes += processes.address_space_bytes()
     launch.limit_process(0, memory_bytes, cpu_time_s)
     reseed()
-    # By a name that is the same in every back end.
+    # The same name in every back end.
     sys.modules["sandbox_guest"] = sys.modules[__name__.rpartition(".")[0]]
     sys.modules["sandbox_guest.case_runner"] = case_runner
     main = types.ModuleType("__main__")
@@ -44,30 +51,30 @@ def run_program(
         exit_code = 0
     except SystemExit as exit_request:
         exit_code = exit_code_of(exit_request)
-    except BaseException as error:  # noqa: BLE001 - whatever the program raises, as the interpreter would
+    except BaseException as error:  # noqa: BLE001 - any error of the program, as the interpreter would
         print_error(error, FILE_NAME)
         exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
     return finish(exit_code)
 
 
 def add_working_directory() -> None:
-    """Let modules of the working directory be imported: before all others, as `python3 -c` has it, or after them.
+    """Let programs import modules of the working directory: before all others, as `python3 -c` does, or after them.
 
-    The latter is for programs that judge what lies there: none of it takes the place of a library.
+    Programs that judge the working directory use the latter, so that no file there replaces a library.
     """
     at = len(sys.path) if os.environ.get(SCORING_VARIABLE) else 0
     sys.path.insert(at, "")
 
 
 def finish(exit_code: int) -> int:
-    """What an interpreter does at its end: wait for threads, run exit functions, flush."""
+    """End like an interpreter: wait for threads, run exit functions, flush."""
     import atexit
 
-    # Not imported by this agent: its hook after every fork costs more than the fork itself.
+    # The guest does not import threading: its hook after every fork costs more than the fork itself.
     threading = sys.modules.get("threading")
     try:
         if threading is not None:
-            threading._shutdown()  # the interpreter's own step, without public name
+            threading._shutdown()  # the interpreter's own step, without a public name
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # the same
         sys.stdout.flush()
     except BrokenPipeError:
@@ -76,7 +83,7 @@ def finish(exit_code: int) -> int:
 
 
 def exit_code_of(exit_request: SystemExit) -> int:
-    """The code that `sys.exit(…)` means; a text goes to stderr."""
+    """Return the exit code of `sys.exit(…)`. A text goes to stderr."""
     code = exit_request.code
     if code is None or isinstance(code, int):
         return int(code or 0) & 0xFF
@@ -85,29 +92,31 @@ def exit_code_of(exit_request: SystemExit) -> int:
 
 
 def remember_source(name: str, code: str) -> None:
-    """Let tracebacks quote lines of source that has no file."""
+    """Make source that has no file available to tracebacks."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
 
 
 def print_error(error: BaseException, file_name: str) -> None:
-    """A traceback on stderr, beginning in the program itself."""
+    """Print a traceback on stderr that begins in the program itself."""
     sys.stderr.write(format_error(error, file_name))
 
 
 def format_error(error: BaseException, file_name: str) -> str:
-    """The traceback without the frames of this agent."""
+    """Return the traceback without the frames of the guest."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != file_name:
         frames = frames.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, frames))
     except BaseException:  # noqa: BLE001 - a program's exception class can fail in its own __str__
-        return f"{type(error).__name__}: (its text cannot be shown)\n"
+        return f"{type(error).__name__}: (the text of this error cannot be shown)\n"
 
 
 def reseed() -> None:
-    """Forks would all draw the same random numbers; `random` looks after itself."""
-    generator = sys.modules.get("numpy.random")  # imported lazily: then it seeds itself
+    """Give this fork its own random numbers in NumPy. `random` reseeds itself."""
+    generator = sys.modules.get(
+        "numpy.random"
+    )  # NumPy imports it lazily; if it is missing now, it will seed itself
     if generator is not None:
         generator.seed()
 
@@ -115,12 +124,12 @@ def reseed() -> None:
 CELL = 1
 RESULT = 2
 MAX_VALUE_CHARS = 40_000
-"""Of a value, message or traceback; three of them must fit one frame, escaped."""
+"""Maximum length of a value, message or traceback: three of them must fit into one frame, escaped."""
 KINDS = frozenset((CELL, RESULT))
 
 
 def serve_cells(descriptor: int) -> int:
-    """Run cells until the other side hangs up or a cell exits; returns the exit code."""
+    """Run cells until the host closes the stream or a cell exits; return the exit code."""
     control = socket.socket(fileno=descriptor)
     reader = frames.FrameReader(KINDS)
     reseed()
@@ -137,7 +146,7 @@ def serve_cells(descriptor: int) -> int:
         for frame in reader.feed(data):
             pieces.append(frame.payload)
             if len(frame.payload) == frames.MAX_PAYLOAD_BYTES:
-                continue  # the cell goes on in the next frame
+                continue  # the cell continues in the next frame
             source = b"".join(pieces).decode("utf-8", "surrogatepass")
             pieces.clear()
             try:
@@ -145,13 +154,13 @@ def serve_cells(descriptor: int) -> int:
             except SystemExit as exit_request:
                 return finish(exit_code_of(exit_request))
             if os.getpid() != own_pid:
-                return finish(0)  # a child that the cell has forked: its parent answers
+                return finish(0)  # a child that the cell has forked: its parent reports
             control.sendall(frames.encode(RESULT, frame.channel, json.dumps(report).encode()))
     return finish(0)
 
 
 def run_cell(source: str, number: int, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Run one cell; what it raises is in the report. SystemExit passes."""
+    """Run one cell and return its report, which includes an exception. SystemExit propagates."""
     name = f"<cell {number}>"
     remember_source(name, source)
     value, error = None, None
@@ -161,7 +170,7 @@ def run_cell(source: str, number: int, namespace: dict[str, Any]) -> dict[str, A
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except SystemExit:
         raise
-    except BaseException as caught:  # noqa: BLE001 - whatever a cell raises is its result
+    except BaseException as caught:  # noqa: BLE001 - any error of a cell is its result
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         error = {
             "type": type(caught).__name__,
@@ -193,4 +202,4 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)[:MAX_VALUE_CHARS]
     except BaseException:  # noqa: BLE001 - a cell's exception class can fail in its own __str__
-        return "(its text cannot be shown)"
+        return "(the text of this error cannot be shown)"

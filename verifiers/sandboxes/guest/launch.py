@@ -1,4 +1,4 @@
-"""Starting a process: a program by `posix_spawn`, or a function in a fork of this very interpreter."""
+"""Starting a process: a program by `posix_spawn`, or a function in a fork of this interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from os import _exit  # a program may put another function in its place
+from os import _exit  # a program may replace os._exit
 
 CANNOT_START = 126
 NOT_FOUND = 127
@@ -26,7 +26,7 @@ try:
 except (ImportError, OSError):
     _mallopt = _memset = None
 _M_PERTURB, _PERTURBED = -6, 0x5A
-# A host program may ignore some (nohup does), and ignoring is inherited.
+# The host may ignore signals (`nohup` does), and children inherit ignored signals.
 _DEFAULTED_SIGNALS = tuple(
     number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)
 )
@@ -36,18 +36,19 @@ _handled_signals: list[int] = []
 
 
 def prepare_forks() -> None:
-    """Do once what every fork would have to do: each page of memory that a fork touches costs it 2 microseconds.
+    """Do once what every fork would otherwise do: each page of memory that a fork touches costs 2 microseconds.
 
-    A process that makes many agents by forking calls this itself, so that not even they have to.
+    A process that makes many guests by forking calls this function itself, so that the guests do not have to.
     """
     if _mallopt is not None:
-        # Overwrite what is freed: a forked program has all memory of the agent, with the input of earlier commands.
+        # Overwrite freed memory: a forked program has all memory of the guest, which includes the input of earlier
+        # commands.
         _mallopt(_M_PERTURB, _PERTURBED)
-    # The three that an agent handles, and whatever is ignored now.
+    # Signals that a guest handles, and signals that are ignored now.
     _handled_signals[:] = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD} | {
         number for number in _DEFAULTED_SIGNALS if signal.getsignal(number) is not signal.SIG_DFL
     }
-    # By number: in a fork, other files will be behind them.
+    # By number: in a fork, other files will be open under these numbers.
     sys.stdin = io.TextIOWrapper(
         io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape"
     )
@@ -57,18 +58,18 @@ def prepare_forks() -> None:
 
 
 def wipe(data: bytes) -> None:
-    """Overwrite bytes that nobody needs any more. A single byte is an object that the interpreter shares."""
+    """Overwrite bytes that are no longer needed. A single byte is skipped: the interpreter shares such objects."""
     if _memset is not None and len(data) > 1:
         _memset(id(data) + bytes.__basicsize__ - 1, 0, len(data))
 
 
 def are_forks_prepared() -> bool:
-    """Whether `prepare_forks` was called, here or in a parent."""
+    """Whether this process or a parent has called `prepare_forks`."""
     return bool(_handled_signals)
 
 
 class CannotStart(Exception):
-    """The command could not be started: (exit code as a shell would give, reason)."""
+    """The command could not be started: (exit code as in a shell, reason)."""
 
     def __init__(self, exit_code: int, reason: str) -> None:
         super().__init__(exit_code, reason)
@@ -77,7 +78,7 @@ class CannotStart(Exception):
 
 
 def find_program(name: str, path: str, cwd: str) -> str:
-    """The file to execute. Raises CannotStart with 127 (no such file) or 126 (not executable)."""
+    """Return the file to execute. Raises CannotStart with 127 (no such file) or 126 (not executable)."""
     if "/" in name:
         candidates = [os.path.join(cwd, name)]
     else:
@@ -99,7 +100,7 @@ def find_program(name: str, path: str, cwd: str) -> str:
 def spawn_program(
     argv: Sequence[str], env: dict[str, str], cwd: str, stdio: tuple[int, int, int]
 ) -> int:
-    """Start a program in a session of its own; returns its pid."""
+    """Start a program in its own session and return its pid."""
     program = find_program(argv[0], env.get("PATH", ""), cwd)
     try:
         os.chdir(cwd)
@@ -116,7 +117,7 @@ def spawn_program(
             setsigdef=_DEFAULTED_SIGNALS,
         )
     except OSError as error:
-        if error.errno == 8:  # ENOEXEC: a script without '#!', which shells run themselves
+        if error.errno == 8:  # ENOEXEC: a script without '#!', which a shell would run
             return spawn_program(["/bin/sh", program, *argv[1:]], env, cwd, stdio)
         raise CannotStart(CANNOT_START, f"{argv[0]}: {error.strerror}") from None
     finally:
@@ -131,9 +132,9 @@ def fork_function(
     keep: int | None,
     prepare: Callable[[], None],
 ) -> int:
-    """Run a function in a fork of this interpreter, with stdio and at most one more descriptor; returns the pid.
+    """Run a function in a fork of this interpreter, with stdio and at most one more descriptor; return the pid.
 
-    `extra_env` comes on top of this process's own environment. `prepare_forks` must have been called.
+    `extra_env` is added to this process's environment. Call `prepare_forks` first.
     """
     try:
         pid = os.fork()
@@ -159,7 +160,7 @@ def fork_function(
 def _become_ordinary(
     extra_env: dict[str, str], cwd: str, stdio: tuple[int, int, int], keep: int | None
 ) -> None:
-    """Undo what makes the agent special: its signals, descriptors, environment and disabled collector."""
+    """Undo the guest's settings: its signals, descriptors, environment and disabled collector."""
     os.setsid()
     if _mallopt is not None:
         _mallopt(_M_PERTURB, 0)
@@ -189,7 +190,7 @@ def _text_writer(descriptor: int, *, line_buffering: bool = False) -> io.TextIOW
 
 
 def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) -> None:
-    """Lower the limits of a process that has just been started (0 = this one)."""
+    """Lower the limits of a process that has just started (0 = this one)."""
     wanted = []
     if memory_bytes is not None:
         wanted.append((resource.RLIMIT_AS, memory_bytes))
@@ -201,18 +202,24 @@ def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) 
             amount = amount if hard == resource.RLIM_INFINITY else min(hard, amount)
             resource.prlimit(pid, which, (amount, amount))
         except (ProcessLookupError, PermissionError):
-            return  # it has ended already
+            return  # the process has already ended
         except (OverflowError, ValueError) as error:
             raise CannotStart(CANNOT_START, f"the limit {amount} cannot be set: {error}") from None
 
 
 TIMES = 16
-"""Code is specialised after eight runs or so."""
+"""Python specialises code after about eight runs."""
 _PROGRAM = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
 
 
 def rehearse() -> None:
-    """Run a small program a few times. Standard output must lead nowhere."""
+    """Run a small program several times before the first fork. Standard output must lead to /dev/null.
+
+    While the interpreter runs code, it stores what it learns in its objects: the method behind a name, the
+    instruction that
+    suits the values. Each fork pays for each page that it writes to, so the interpreter should learn before the
+    fork.
+    """
     streams = sys.stdin, sys.stdout, sys.stderr
     with open(os.memfd_create("rehearsal"), "wb+", buffering=0) as file:
         file.write(b"3\n")

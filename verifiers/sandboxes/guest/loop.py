@@ -47,7 +47,7 @@ class GuestSettings(NamedTuple):
     workdir: str
     env: dict[str, str]
     is_init: bool
-    """Whether this process is the first of a pid namespace of its own."""
+    """Whether this process is the first of its own pid namespace."""
     watched_memory_bytes: int | None = None
     """Memory limit of all jobs together that the guest enforces itself, because no control group does."""
     used_memory_bytes: Callable[[], int] | None = None
@@ -335,7 +335,7 @@ class Guest:
                 self._start_job(job)
             finally:
                 self._settings.set_oom_score(0)
-        except Exception as error:  # noqa: BLE001 - a request that cannot be met is a result, whatever is wrong
+        except Exception as error:  # noqa: BLE001 - a request that cannot be met is a result
             job.exit_code = getattr(error, "exit_code", launch.CANNOT_START)
             reason = getattr(error, "reason", str(error) or type(error).__name__)
             if job.pid:

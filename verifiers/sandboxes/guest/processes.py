@@ -1,7 +1,9 @@
-"""Which processes belong to which job, how to end them, and how much memory they take.
+"""Processes of a sandbox: which job they belong to, how to kill them, their memory, and a fair share of CPU time.
 
-Each job has a mark that its processes inherit and cannot forge: the hard limits of two resources that Linux does not
-use. Job n has the limits BASE + n and BASE - n. A process can lower a hard limit and never raise it, so no process can
+Each job has a mark that its processes inherit and cannot forge: the hard limits of two resources that Linux does
+not
+use. Job n has the limits BASE + n and BASE - n. A process can lower a hard limit and never raise it, so no process
+can
 turn its own pair into the pair of another job. Where limits cannot be set (gVisor), the mark is an environment
 variable, which a process can change.
 """
@@ -17,27 +19,27 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 JOB_VARIABLE = "SANDBOX_JOB"
-"""Set for every job, inherited by what it starts."""
+"""Variable of every job, inherited by its processes."""
 _RLIMIT_LOCKS, _RLIMIT_RTTIME = 10, 15
-"""Limits of file locks (unused since Linux 2.4) and of real-time processor time (no job may have a priority for it)."""
+"""Limits of file locks (unused since Linux 2.4) and of real-time CPU time (no job may have a real-time priority)."""
 _MARK_BASE = 1 << 40
 _MAX_ROUNDS = 64
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessFacts(NamedTuple):
-    """What /proc tells about one process."""
+    """Fields of one process in /proc."""
 
     pid: int
     parent: int
     session: int
     state: str
-    """Of its first thread."""
+    """State of the first thread."""
     threads: int = 1
 
 
 def running_processes() -> dict[int, ProcessFacts]:
-    """All processes in sight but zombies."""
+    """Return all visible processes except zombies."""
     found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -48,7 +50,7 @@ def running_processes() -> dict[int, ProcessFacts]:
         except OSError:
             continue
         if len(fields) < 18:
-            continue  # it has just ended
+            continue  # the process has just ended
         facts = ProcessFacts(
             int(name), int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[17])
         )
@@ -60,7 +62,7 @@ def running_processes() -> dict[int, ProcessFacts]:
 def family(
     leaders: Iterable[int], marks: Iterable[int], processes: dict[int, ProcessFacts]
 ) -> set[int]:
-    """Leaders, their sessions, all their descendants, and every process that has one of the marks."""
+    """Return leaders, their sessions, all their descendants, and every process that has one of the marks."""
     leaders, wanted = set(leaders), set(marks)
     members = {
         pid
@@ -76,7 +78,7 @@ def family(
 
 
 def set_mark(pid: int, job: int) -> None:
-    """Mark a process (0 = this one) as one of a job, before it starts others."""
+    """Mark a process (0 = this one) as part of a job, before it starts others."""
     try:
         for limit, amount in (
             (_RLIMIT_LOCKS, _MARK_BASE + job),
@@ -84,11 +86,11 @@ def set_mark(pid: int, job: int) -> None:
         ):
             resource.prlimit(pid, limit, (amount, amount))
     except (OSError, ValueError):
-        pass  # it has ended already, or such limits cannot be set here: `mark_of` looks at the environment then
+        pass  # the process has ended, or such limits cannot be set here: `mark_of` then reads the environment
 
 
 def mark_of(pid: int) -> int | None:
-    """The job that a process belongs to, if its mark is genuine."""
+    """Return the job that a process belongs to, or None if its mark is not genuine."""
     try:
         above = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
         below = resource.prlimit(pid, _RLIMIT_RTTIME)[1]
@@ -115,12 +117,12 @@ def _mark_in_environment(pid: int) -> int | None:
 
 
 def kill_all_but(protected_leaders: set[int], protected_marks: set[int], is_init: bool) -> None:
-    """End every process in this pid namespace except this one and the protected families.
+    """Kill every process in this pid namespace except this one and the protected families.
 
-    Where the processes of others are in sight (not `is_init`): every process that comes from this one.
+    If processes of others are visible (`is_init` is false): kill every descendant of this process.
     """
     if is_init and not protected_leaders:
-        # One sweep by the kernel. Linux lets no fork slip through; gVisor does, so that a few rounds may be needed.
+        # One call kills all. On Linux no fork escapes it; on gVisor forks can, so several rounds may be needed.
         for _ in range(_MAX_ROUNDS):
             _kill(-1, signal.SIGKILL)
             if not running_processes().keys() - {os.getpid()}:
@@ -136,14 +138,14 @@ def kill_all_but(protected_leaders: set[int], protected_marks: set[int], is_init
 
 
 def own_descendants() -> dict[int, ProcessFacts]:
-    """All processes that come from this one. It must be a subreaper, so that detached ones stay below it."""
+    """Return all descendants of this process, which must be a subreaper, so that detached ones stay below it."""
     processes = running_processes()
     members = family({os.getpid()}, (), processes) - {os.getpid()}
     return {pid: processes[pid] for pid in members}
 
 
 def _stop_then_kill(doomed: set[int]) -> None:
-    for pid in doomed:  # stopped first, so that none forks while the others die
+    for pid in doomed:  # stop them first, so that none forks while the others die
         _kill(pid, signal.SIGSTOP)
     for pid in doomed:
         _kill(pid, signal.SIGKILL)
@@ -157,7 +159,10 @@ def _kill(pid: int, number: int) -> None:
 
 
 def own_memory_bytes(pid: int) -> int:
-    """Anonymous and shared memory of one process, without mapped files where they are told apart. 0 if it is gone."""
+    """Return the anonymous and shared memory of a process, without mapped files if the kernel counts them apart.
+
+    Returns 0 for a process that has ended.
+    """
     total, with_files = 0, 0
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
@@ -178,7 +183,7 @@ def address_space_bytes() -> int:
 
 
 def count_descriptors(pid: int) -> int:
-    """How many descriptors a process has open; 0 if it is gone or does not let itself be looked at."""
+    """Return the number of open descriptors of a process; 0 if it has ended or cannot be inspected."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -186,7 +191,7 @@ def count_descriptors(pid: int) -> int:
 
 
 def is_runnable(facts: ProcessFacts) -> bool:
-    """Whether any thread of a process wants to run. The first one may sleep while the others are busy."""
+    """Whether any thread of a process is runnable. The first thread may sleep while others are busy."""
     if facts.state == "R" or facts.threads == 1:
         return facts.state == "R"
     try:
@@ -195,18 +200,25 @@ def is_runnable(facts: ProcessFacts) -> bool:
                 if file.read().rpartition(b")")[2].split(None, 1)[0] == b"R":
                     return True
     except (OSError, IndexError):
-        pass  # it has just ended
+        pass  # the process has just ended
     return False
 
 
 BUSY_PER_CORE = 4
-"""More runnable processes than this, and they take turns."""
+"""Number of runnable processes per core above which they take turns."""
 RUNNING_PER_CORE = 1
-"""How many of them run at a time."""
+"""Number of processes per core that run at the same time when they take turns."""
 
 
 class Throttle:
-    """Call `tick` a few times a second with the sandbox's processes."""
+    """Shares CPU time fairly without a control group: lets busy processes take turns.
+
+    Linux gives every session (`setsid`) an equal share of CPU time, so 60 busy sessions in one sandbox would starve
+    a
+    sandbox with one. The throttle lets a few processes run at a time and stops the others, in rotation. Call `tick`
+    a few
+    times per second with the sandbox's processes.
+    """
 
     def __init__(self, cores: int) -> None:
         self._busy_limit = BUSY_PER_CORE * cores
@@ -215,7 +227,7 @@ class Throttle:
         self._turn = 0
 
     def tick(self, running: dict[int, ProcessFacts]) -> None:
-        """Decide anew who runs until the next tick."""
+        """Choose the processes that run until the next tick."""
         self._stopped &= running.keys()
         busy = sorted(p for p, f in running.items() if p in self._stopped or is_runnable(f))
         go: set[int] = set(busy)
@@ -237,7 +249,7 @@ _ERROR, _DONE = 2, 3
 _UNIX_MEMORY, _INET_MEMORY = 5, 7
 _HEADER, _ATTRIBUTE, _MEMORY = struct.Struct("=IHHII"), struct.Struct("=HH"), struct.Struct("=9I")
 _REQUESTS = (
-    # (request, length of an answer before its attributes, attribute with the memory)
+    # (request, length of a reply before its attributes, attribute with the memory)
     (struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 0x20, 0, 0), 16, _UNIX_MEMORY),
     *(
         (struct.pack("=BBBBI48x", family, protocol, 1 << 6, 0, 0xFFFFFFFF), 72, _INET_MEMORY)
@@ -246,27 +258,32 @@ _REQUESTS = (
     ),
 )
 ASSUMED_BYTES = 208 << 10
-"""Of one socket, where the kernel does not tell: the usual size of its buffer."""
+"""Assumed memory of one socket if the kernel does not report it: the usual size of its buffer."""
 LARGEST_BYTES = 1 << 20
-"""One socket may take about as much; fewer sockets than would reach a limit with that are not looked at."""
+"""Approximate maximum memory of one socket. If the number of sockets times this size is far below the limit, the
+sockets are not inspected.
+"""
 
 
 class SocketMemory:
-    """Ask for it while sockets may still be opened; use it afterwards."""
+    """Measures the kernel memory of the sockets in this network namespace, which no process limit and no RSS counts.
+
+    Make it while sockets may still be opened; use it afterwards.
+    """
 
     def __init__(self) -> None:
         self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
         self._netlink.settimeout(1.0)
-        self._statistics = open("/proc/net/sockstat", "rb", buffering=0)  # noqa: SIM115 - for the agent's whole life
+        self._statistics = open("/proc/net/sockstat", "rb", buffering=0)  # noqa: SIM115 - open until the guest ends
 
     def used_bytes(self, limit_bytes: int) -> int:
-        """Of all sockets together. 0 while there are too few for a quarter of the limit."""
+        """Return the memory of all sockets; 0 while their number is too low to reach a quarter of the limit."""
         count = self._count()
         if 4 * count * LARGEST_BYTES < limit_bytes:
             return 0
         try:
             return sum(_used(*each) for request in _REQUESTS for each in self._dump(*request))
-        except OSError:  # this kernel cannot list them
+        except OSError:  # this kernel cannot list sockets
             return count * ASSUMED_BYTES
 
     def _count(self) -> int:
@@ -303,7 +320,7 @@ def _used(message: bytes, start: int, kind: int) -> int:
 
 
 def add_socket_shares(sizes: dict[int, int], socket_bytes: int) -> None:
-    """Count the memory of sockets for the processes that hold descriptors, as many as each holds."""
+    """Add the memory of sockets to the processes that hold descriptors, in proportion to their number."""
     if not socket_bytes:
         return
     descriptors = {pid: count_descriptors(pid) for pid in sizes}

@@ -1,8 +1,9 @@
-"""The system call filter of every back end, assembled by hand into classic BPF: no libseccomp needed.
+"""The system call filter of every back end, assembled by hand into classic BPF, so that libseccomp is not needed.
 
-Default: allow, except what is listed, and except everything newer than `NEWEST_KNOWN`, which answers ENOSYS as an
-older kernel would. Only the low 32 bits of arguments are compared where the kernel itself looks at 32 bits only
-(CVE-2019-10063 was a 64-bit compare of an ioctl number).
+The filter allows every call except those listed here and those newer than `NEWEST_KNOWN`. The latter return ENOSYS,
+as
+on an older kernel. Only the low 32 bits of an argument are compared where the kernel itself reads 32 bits
+(CVE-2019-10063 was a 64-bit comparison of an ioctl number).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 ALLOW, KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-NEWEST_KNOWN = 462  # mseal, Linux 6.10; the numbers are the same on all architectures since 424
+NEWEST_KNOWN = 462  # mseal, Linux 6.10; since 424 the numbers are the same on all architectures
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP_EQUAL, _JUMP_GREATER, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT = 0x15, 0x25, 0x35, 0x45
@@ -50,7 +51,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "listmount": (458, 458),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
-    # large kernel surfaces nobody needs here
+    # large parts of the kernel that sandboxed code does not need
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -100,15 +101,16 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "_sysctl": (156, None),
 }
 UNBOUNDED_MEMORY: dict[str, tuple[int | None, int | None]] = {
-    # memory that no process limit counts; denied where no cgroup does
+    # memory that no process limit counts; denied where no control group counts it
     "memfd_create": (319, 279),
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
 }
 AIMED_AT_PROCESS = {
-    # name: (x86-64, aarch64); the first argument is a process, 0 the caller itself. Aimed at the agent by one of its
-    # commands, which run as the same user, they would make the sandbox fail instead of the command.
+    # name: (x86-64, aarch64). The first argument is a process, 0 the caller itself. Commands run as the same user as
+    # the
+    # guest. If a command applied these calls to the guest, the sandbox would fail instead of the command.
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
@@ -116,19 +118,19 @@ AIMED_AT_PROCESS = {
     "sched_setattr": (314, 274),
 }
 AIMED_BY_KIND = {
-    # the same for calls whose first argument says what kind of thing the second one is: a process, …, a user
+    # the same for calls whose first argument gives the kind of the second one: a process, …, a user
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
 }
 OUTLIVES_PROCESS = {
-    # objects of the kernel that stay when their process has ended, with what is in them
+    # objects of the kernel that outlive their process, with their content
     "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
 }
 SIGNALLING = {
-    # the first argument is a process; only where the kernel itself does not protect the agent from signals
+    # the first argument is a process; needed where the kernel does not protect the guest from signals
     "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
@@ -156,7 +158,7 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 
 
 class Instruction(NamedTuple):
-    """One instruction of classic BPF."""
+    """Return one instruction of classic BPF."""
 
     code: int
     if_true: int
@@ -165,11 +167,11 @@ class Instruction(NamedTuple):
 
 
 class Protection(NamedTuple):
-    """What keeps commands, which run as the same user, from breaking the agent."""
+    """Prevents commands, which run as the same user, from disturbing the guest."""
 
     agent_pid: int = 1
     forbids_signals: bool = False
-    """For an agent that is not the first process of a pid namespace of Linux, where the kernel does it."""
+    """For a guest that is not the first process of a pid namespace of Linux. There, the kernel forbids the signals."""
 
 
 def _fail(errno: int) -> Instruction:
@@ -184,14 +186,14 @@ _ALLOWED = Instruction(_RETURN, 0, 0, ALLOW)
 
 
 def _on_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
-    """`body` for one system call; it must end in a return on every way."""
+    """Return `body` for one system call. `body` must return on every path."""
     if number is None:
         return []
     return [Instruction(_JUMP_EQUAL, 0, len(body), number), *body]
 
 
 def _unless_argument(index: int, values: tuple[int, ...], errno: int) -> list[Instruction]:
-    """Allow if the argument is one of the values, else fail."""
+    """Allow if the argument is one of the values, otherwise fail."""
     tests = [
         Instruction(_JUMP_EQUAL, len(values) - position, 0, value)
         for position, value in enumerate(values)
@@ -200,7 +202,7 @@ def _unless_argument(index: int, values: tuple[int, ...], errno: int) -> list[In
 
 
 def _if_argument(index: int, values: tuple[int, ...], errno: int, mask: int) -> list[Instruction]:
-    """Fail if the masked argument is one of the values, else allow."""
+    """Fail if the masked argument is one of the values, otherwise allow."""
     tests = [
         Instruction(_JUMP_EQUAL, len(values) - position, 0, value)
         for position, value in enumerate(values)
@@ -215,10 +217,11 @@ def instructions(
     allow_sockets: bool = True,
     protection: Protection | None = None,
 ) -> list[Instruction]:
-    """The filter for one architecture.
+    """Return the filter for one architecture.
 
-    `allow_sockets=False` leaves only socket pairs, for sandboxes without a network namespace of their own: there a
-    socket file could be the one of a container daemon.
+    `allow_sockets=False` allows only socket pairs. It is for sandboxes that share the network namespace,
+    where a
+    socket file could belong to a container daemon.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [
@@ -238,7 +241,7 @@ def instructions(
     def number(name: str) -> int | None:
         return _CHECKED[name][column]
 
-    # ENOSYS, not EPERM: glibc then falls back to clone, whose flags can be seen from here.
+    # ENOSYS, not EPERM: glibc then uses clone, whose flags a filter can read.
     program += _on_call(number("clone3"), [_fail(ENOSYS)])
     namespace_test = Instruction(_JUMP_ANY_BIT, 0, 1, _NAMESPACE_FLAGS)
     program += _on_call(number("clone"), [_argument(0), namespace_test, _fail(EPERM), _ALLOWED])
@@ -267,7 +270,7 @@ def instructions(
 
 
 def protection_alone(machine: str, protection: Protection) -> list[Instruction]:
-    """A filter that keeps the agent from being broken, and allows everything else."""
+    """Return a filter that protects the guest and allows everything else."""
     column = list(AUDIT_ARCHITECTURE).index(machine)
     return [
         Instruction(_LOAD, 0, 0, _AT_ARCHITECTURE),
@@ -280,10 +283,11 @@ def protection_alone(machine: str, protection: Protection) -> list[Instruction]:
 
 
 def of_tests(machine: str) -> list[Instruction]:
-    """A filter for the tests of a program, on top of the sandbox's own.
+    """Return a filter for the test cases of a program, in addition to the sandbox's own filter.
 
-    No objects that outlive a test. No change of what SIGCHLD does: when a process ignores the signal, the processor
-    time of its children is counted nowhere.
+    It denies objects that outlive a test, and changes of the action for SIGCHLD: if a process ignores that signal,
+    the
+    kernel does not count the CPU time of its children.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [
@@ -316,7 +320,7 @@ def _protect(column: int, protection: Protection) -> list[Instruction]:
     for numbers in AIMED_AT_PROCESS.values():
         program += _on_call(numbers[column], _if_argument(0, (agent_pid,), EPERM, 0xFFFFFFFF))
     for name, numbers in AIMED_BY_KIND.items():
-        # Also everything of the user, which is the agent's too.
+        # Also all processes of the user, who is the guest's too.
         program += _on_call(
             numbers[column],
             [
@@ -332,7 +336,7 @@ def _protect(column: int, protection: Protection) -> list[Instruction]:
         targets = (agent_pid,)
         if (
             agent_pid != 1
-        ):  # kill(-1) spares the first process, which uses it itself to end everything
+        ):  # kill(-1) spares the first process, which itself uses it to end everything
             targets += (-agent_pid & 0xFFFFFFFF, _ALL_PROCESSES)
         for numbers in SIGNALLING.values():
             program += _on_call(numbers[column], _if_argument(0, targets, EPERM, 0xFFFFFFFF))
@@ -340,14 +344,14 @@ def _protect(column: int, protection: Protection) -> list[Instruction]:
 
 
 def assemble(program: list[Instruction]) -> bytes:
-    """As the kernel wants it: an array of `struct sock_filter`."""
+    """Encode for the kernel: an array of `struct sock_filter`."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def install(program: list[Instruction]) -> None:
-    """Bind this process and all its descendants, for ever.
+    """Apply the filter to this process and all its descendants, permanently.
 
-    Raises OSError where the kernel refuses, as it does for users who may still gain privileges.
+    Raises OSError if the kernel refuses, as it does for users who may still gain privileges.
     """
     import ctypes
 
