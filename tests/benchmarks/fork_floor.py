@@ -67,7 +67,7 @@ def prepared_forks() -> dict[str, tuple[float, float]]:
     from sandboxes.guest import launch  # pyright: ignore[reportMissingImports]
     from sandboxes.local.zygote import linux, server  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-    launch.rehearse()
+    launch.warm_up()
     given = os.memfd_create("stdin")
     os.write(given, b"100\n")
     code = compile(PROGRAM, "<program>", "exec")

@@ -26,7 +26,7 @@ class Interpreter(JobEnd):
     def __init__(self, connection: AgentConnection) -> None:
         super().__init__()
         self.connection = connection
-        self._reader = frames.FrameReader(interpreter.KINDS)
+        self._reader = frames.FrameReader(interpreter.CELL_KINDS)
         self._cell_number = 0
         self._answer: asyncio.Future[dict[str, object]] | None = None
         self._kept = (frames.HeadTail(0), frames.HeadTail(0))

@@ -259,20 +259,20 @@ class Unpacker:
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise ArchiveTooLarge(f"more than {MAX_ENTRIES} entries")
-        place = self._place(path)
+        target_path = self._target_path(path)
         if kind == "dir":
-            if os.path.islink(place):
-                _remove_file(place)
-            os.makedirs(place, exist_ok=True)
+            if os.path.islink(target_path):
+                _remove_file(target_path)
+            os.makedirs(target_path, exist_ok=True)
             self._directories.add(path)
-            self._modes.append((place, mode & 0o777, mtime))
+            self._modes.append((target_path, mode & 0o777, mtime))
         elif path in self._directories:
             raise BadArchive(f"the directory {path!r} appears a second time, as a {kind!r}")
         elif kind == "file":
             room_bytes = MAX_FILE_BYTES if self._exact and is_sparse else self._room_bytes
             if not _is_small(size, room_bytes):
                 raise ArchiveTooLarge(f"more bytes than allowed: {path!r} has {size!r}")
-            self._open_file(place, size, mode & 0o777, is_sparse)
+            self._open_file(target_path, size, mode & 0o777, is_sparse)
             self._file_mtime = mtime
             if not size and not is_sparse:
                 self._close_file()
@@ -280,11 +280,11 @@ class Unpacker:
             if "\0" in target or not target:
                 raise BadArchive(f"a link to {target!r}")
             if self._exact or stays_inside(path, target):
-                self._links.append((target, place))
+                self._links.append((target, target_path))
         else:
             raise BadArchive(f"an entry of kind {kind!r}")
 
-    def _place(self, path: str) -> str:
+    def _target_path(self, path: str) -> str:
         if path == "":
             if self._entries != 1:
                 raise BadArchive("a second root")
@@ -319,16 +319,18 @@ class Unpacker:
         self._file_left_bytes = count
         self._sparse_end = at + count
 
-    def _open_file(self, place: str, size: int, mode: int, is_sparse: bool) -> None:
+    def _open_file(self, target_path: str, size: int, mode: int, is_sparse: bool) -> None:
         if not (is_sparse and self._exact):
             self._room_bytes -= size
         if self._entries > 1:
-            _remove_file(place)
+            _remove_file(target_path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(place, flags | (os.O_NOFOLLOW if self._entries > 1 else 0), 0o600)
+        descriptor = os.open(
+            target_path, flags | (os.O_NOFOLLOW if self._entries > 1 else 0), 0o600
+        )
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(22, "not a regular file", place)
+            raise OSError(22, "not a regular file", target_path)
         os.fchmod(descriptor, mode)
         self._file = descriptor
         self._file_left_bytes = 0 if is_sparse else size

@@ -51,13 +51,13 @@ except (ImportError, KeyError, ValueError):
     _filter_code = b""
 
 SHOWN_ERROR_CHARS = 2000
-LONGEST_SWEEP_S = 2.0
+MAX_SWEEP_S = 2.0
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-VALUE, ANSWERS, FIRST_FREE = 3, 4, 5
+VALUE, REPORTS, FIRST_FREE = 3, 4, 5
 """Descriptors above the standard streams: a function's return value (in its process only), and the stream to the host.
 """
-TESTS_AT_ONCE, KEPT_BYTES = 32, 1 << 20
+MAX_OPEN_TESTS, MAX_OPEN_BYTES = 32, 1 << 20
 """Tests whose files are open at the same time, and the maximum size of those files: of input before the tests, of
 output after them.
 """
@@ -87,7 +87,7 @@ _CPU_SIGNALS = (signal.SIGXCPU, signal.SIGPROF)
 _temporary = "/tmp"
 _folder = "/tmp/test"
 """Directory in which a test starts. Each test gets a new one."""
-_places: dict[str, tuple[int, frozenset[str]]] = {}
+_writable_folders: dict[str, tuple[int, frozenset[str]]] = {}
 """Writable folder → its mode, and the names in it before the first test."""
 
 
@@ -133,8 +133,8 @@ def main(batch: bytes | None = None) -> None:
     stops at an error), or {"failed": [type, message]} after an error of the runner itself.
     """
     global _program
-    os.dup2(1, ANSWERS, inheritable=False)
-    _answer({"worker": "ready"})  # from here on, the program causes every failure
+    os.dup2(1, REPORTS, inheritable=False)
+    _report({"worker": "ready"})  # from here on, the program causes every failure
     try:
         if _prctl is not None:  # otherwise the processes end with the sandbox
             # Deny the program's processes access to this process's memory, and adopt the processes that they leave
@@ -148,12 +148,12 @@ def main(batch: bytes | None = None) -> None:
         try:
             _program = compile(source, "<program>", "exec")
         except (SyntaxError, ValueError, MemoryError, RecursionError) as caught:
-            _answer({"error": "".join(traceback.format_exception_only(type(caught), caught))})
+            _report({"error": "".join(traceback.format_exception_only(type(caught), caught))})
             return
         _prepare(source, limits)
-        _answer({"outcomes": _run_tests(requests, stop_at_error)})
+        _report({"outcomes": _run_tests(requests, stop_at_error)})
     except BaseException as error:  # noqa: BLE001 - the host judges any error
-        _answer({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
+        _report({"failed": [type(error).__name__, str(error)[:SHOWN_ERROR_CHARS]]})
 
 
 def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
@@ -165,7 +165,7 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
         importlib.import_module(name)
     _limits.update(limits)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    _remember_places()
+    _record_folders()
     descriptor = _new_file()
     for number in (0, 1, 2):  # a stream examines its descriptor when it is made
         os.dup2(descriptor, number)
@@ -188,16 +188,16 @@ def _prepare(source: str, limits: dict[str, typing.Any]) -> None:
         (resource.RLIMIT_AS, own_bytes + limits["memory_bytes"], 0),
         (resource.RLIMIT_FSIZE, limits["max_file_bytes"], 0),
     ):
-        most = resource.getrlimit(which)[1]
-        if most == resource.RLIM_INFINITY:
-            most = amount + grace
-        _resource_limits.append((which, (min(amount, most), min(amount + grace, most))))
+        hard_limit = resource.getrlimit(which)[1]
+        if hard_limit == resource.RLIM_INFINITY:
+            hard_limit = amount + grace
+        _resource_limits.append((which, (min(amount, hard_limit), min(amount + grace, hard_limit))))
     os.chdir("/")
-    _forbid_notes()
-    _begin(source)
+    _install_test_filter()
+    _run_leading_imports(source)
 
 
-def _begin(source: str) -> None:
+def _run_leading_imports(source: str) -> None:
     """Execute the program's leading imports once for all tests."""
     global _program
     leading = _LEADING.match(source)
@@ -205,42 +205,45 @@ def _begin(source: str) -> None:
     rest = source[len(lines) :]
     if not lines or rest.startswith(("'", '"', "from __future__")):
         return  # the meaning of these depends on their position
-    after = compile("\n" * lines.count("\n") + rest, "<program>", "exec")
+    rest_code = compile("\n" * lines.count("\n") + rest, "<program>", "exec")
     try:
         exec(lines, _main.__dict__)
     except ImportError:
         return  # each test reports the error
-    _program = after
+    _program = rest_code
 
 
-def _remember_places() -> None:
+def _record_folders() -> None:
     device = os.stat(_temporary).st_dev
-    for place in (_temporary, os.environ.get("HOME", _temporary), "/dev/shm"):
+    for folder in (_temporary, os.environ.get("HOME", _temporary), "/dev/shm"):
         # Elsewhere the folder may belong to others: some back ends share a file system.
-        if os.path.isdir(place) and os.stat(place).st_dev == device:
-            _places[place] = (os.stat(place).st_mode & 0o7777, frozenset(os.listdir(place)))
+        if os.path.isdir(folder) and os.stat(folder).st_dev == device:
+            _writable_folders[folder] = (
+                os.stat(folder).st_mode & 0o7777,
+                frozenset(os.listdir(folder)),
+            )
 
 
-def _open_places() -> None:
+def _restore_folders() -> None:
     """Restore the writable folders themselves: a test may have removed or replaced them or changed their modes."""
-    for place, (mode, _) in _places.items():
+    for folder, (mode, _) in _writable_folders.items():
         try:
-            now = os.lstat(place).st_mode
+            now = os.lstat(folder).st_mode
         except FileNotFoundError:
             now = 0
         if not stat.S_ISDIR(now):
             if now:
-                os.unlink(place)
-            os.mkdir(place)
+                os.unlink(folder)
+            os.mkdir(folder)
         if stat.S_IMODE(now) != mode:
-            os.chmod(place, mode)
+            os.chmod(folder, mode)
 
 
-def _clear_places() -> None:
+def _clean_folders() -> None:
     """Remove files that a test left behind, so that no other test finds them."""
-    _open_places()
-    for place, (_, before) in _places.items():
-        top = os.open(place, _OPEN_FOLDER)
+    _restore_folders()
+    for folder, (_, before) in _writable_folders.items():
+        top = os.open(folder, _OPEN_FOLDER)
         try:
             _remove(top, set(os.listdir(top)) - before)
         finally:
@@ -295,7 +298,7 @@ def _is_removed(folder: int, name: str) -> bool:
     return True
 
 
-def _forbid_notes() -> None:
+def _install_test_filter() -> None:
     """Prevent tests from leaving data in the kernel for later tests, and from hiding CPU time.
 
     System V objects and message queues outlive their process. The kernel does not count the CPU time of a child
@@ -312,12 +315,12 @@ def _forbid_notes() -> None:
     _prctl(PR_SET_SECCOMP, 2, header, 0, 0)
 
 
-def _erase_notes() -> None:
+def _reset_folder_metadata() -> None:
     """Reset times and attributes of the writable folders. A test could store data in them."""
-    for place in _places:
-        os.utime(place, (0, 0))
-        for name in os.listxattr(place):
-            os.removexattr(place, name)
+    for folder in _writable_folders:
+        os.utime(folder, (0, 0))
+        for name in os.listxattr(folder):
+            os.removexattr(folder, name)
 
 
 def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
@@ -330,9 +333,9 @@ def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
     )
 
 
-def _answer(value: object) -> None:
+def _report(value: object) -> None:
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    _write_all(ANSWERS, text + b"\n")
+    _write_all(REPORTS, text + b"\n")
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -349,7 +352,7 @@ def _batches(requests: list[dict[str, typing.Any]]) -> typing.Iterator[list[_Tes
         test = _Test(request)
         tests.append(test)
         input_bytes += os.fstat(test.files[0]).st_size
-        if len(tests) == TESTS_AT_ONCE or input_bytes > KEPT_BYTES:
+        if len(tests) == MAX_OPEN_TESTS or input_bytes > MAX_OPEN_BYTES:
             yield tests
             tests, input_bytes = [], 0
     if tests:
@@ -366,7 +369,7 @@ def _run_tests(
         gc.enable()  # programs expect an enabled collector
         _run_each(tests, stop_at_error)
         gc.disable()
-        _open_places()
+        _restore_folders()
         for test in tests:
             if test.usage is not None:
                 outcomes.append(test.settle())
@@ -384,16 +387,19 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     open_process, watched, poll = getattr(os, "pidfd_open", None), -1, select.poll()
     free = os.statvfs(temporary)
-    free_files, least_blocks = free.f_ffree, free.f_bfree - KEPT_BYTES // (free.f_frsize or 4096)
+    free_files, min_free_blocks = (
+        free.f_ffree,
+        free.f_bfree - MAX_OPEN_BYTES // (free.f_frsize or 4096),
+    )
     for test in tests:
         try:
             os.mkdir(folder)
         except OSError:
-            _clear_places()
+            _clean_folders()
             os.mkdir(folder)
         pid = os.fork()
         if pid == 0:
-            _be_the_program(test)  # never returns
+            _run_program_process(test)  # never returns
         if open_process is None:
             test.in_time = _wait_watching(pid, wall_limit_ms / 1000)
         else:
@@ -411,18 +417,18 @@ def _run_each(tests: list[_Test], stop_at_error: bool) -> None:
         except ChildProcessError:
             pass  # the test left no process running, which is the usual case
         else:
-            _sweep(pid)
+            _kill_leftovers(pid)
         before, usage = usage, resource.getrusage(resource.RUSAGE_CHILDREN)  # cheaper than wait4
         test.usage = (before, usage)
         try:
             os.rmdir(folder)
         except OSError:
-            _clear_places()
+            _clean_folders()
         free = os.statvfs(temporary)
         if free.f_ffree != free_files:
-            _clear_places()
-        _erase_notes()
-        if free.f_bfree < least_blocks:
+            _clean_folders()
+        _reset_folder_metadata()
+        if free.f_bfree < min_free_blocks:
             test.settle()
             free_files = os.statvfs(temporary).f_ffree
         if stop_at_error and (test.wait_status or not test.in_time):
@@ -470,7 +476,7 @@ def _new_file() -> int:
     return descriptor
 
 
-def _be_the_program(test: _Test) -> None:
+def _run_program_process(test: _Test) -> None:
     """Become the program's process. Never returns."""
     code = 1
     try:
@@ -485,9 +491,9 @@ def _be_the_program(test: _Test) -> None:
             resource.setrlimit(which, amounts)
         if _cpu_timer_s:
             signal.setitimer(signal.ITIMER_PROF, _cpu_timer_s)
-        code = _play(test.function, test.request)
-    except SystemExit as ending:
-        code = _code_of(ending)
+        code = _execute(test.function, test.request)
+    except SystemExit as exit_request:
+        code = _exit_code(exit_request)
     except BaseException:  # noqa: BLE001 - a program may raise anything
         _print_traceback()
     finally:
@@ -500,15 +506,15 @@ def _be_the_program(test: _Test) -> None:
         _exit(code & 0xFF)
 
 
-def _play(function: str | None, request: dict[str, typing.Any]) -> int:
+def _execute(function: str | None, request: dict[str, typing.Any]) -> int:
     namespace = _main.__dict__
     if function is not None:
         # The code under `if __name__ == "__main__"` must not read stdin.
         namespace["__name__"] = "program"
     exec(_program, namespace)  # type: ignore[arg-type]  # `load` came first
     if function is not None:
-        value = _function(namespace, function)(*request["arguments"])
-        _write_all(VALUE, json.dumps(value, default=_plain).encode())
+        value = _find_function(namespace, function)(*request["arguments"])
+        _write_all(VALUE, json.dumps(value, default=_jsonable).encode())
     # An interpreter does this at its end: wait for threads, run exit functions.
     threading = sys.modules.get("threading")
     if threading is not None:
@@ -518,17 +524,17 @@ def _play(function: str | None, request: dict[str, typing.Any]) -> int:
     return 0
 
 
-def _function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
+def _find_function(namespace: dict[str, typing.Any], name: str) -> typing.Any:
     """Return a function of the program, or the method of its class `Solution`."""
-    found = namespace.get(name)
-    if found is None and isinstance(namespace.get("Solution"), type):
-        found = getattr(namespace["Solution"](), name, None)
-    if found is None:
+    function = namespace.get(name)
+    if function is None and isinstance(namespace.get("Solution"), type):
+        function = getattr(namespace["Solution"](), name, None)
+    if function is None:
         raise NameError(f"the program defines no function {name!r}")
-    return found
+    return function
 
 
-def _plain(value: typing.Any) -> list[typing.Any]:
+def _jsonable(value: typing.Any) -> list[typing.Any]:
     """Convert a value for JSON: sets become sorted lists, arrays and other iterables lists."""
     if isinstance(value, (set, frozenset)):
         return sorted(value)
@@ -539,10 +545,10 @@ def _plain(value: typing.Any) -> list[typing.Any]:
     raise TypeError(f"a {type(value).__name__} cannot be the result of a test")
 
 
-def _code_of(ending: SystemExit) -> int:
-    if ending.code is None or isinstance(ending.code, int):
-        return int(ending.code or 0)
-    sys.stderr.write(f"{ending.code}\n")
+def _exit_code(exit_request: SystemExit) -> int:
+    if exit_request.code is None or isinstance(exit_request.code, int):
+        return int(exit_request.code or 0)
+    sys.stderr.write(f"{exit_request.code}\n")
     return 1
 
 
@@ -569,9 +575,9 @@ def _wait_watching(pid: int, limit_s: float) -> bool:
     return True
 
 
-def _sweep(leader: int) -> None:
+def _kill_leftovers(leader: int) -> None:
     """Kill every process that the program left behind."""
-    deadline = time.monotonic() + LONGEST_SWEEP_S
+    deadline = time.monotonic() + MAX_SWEEP_S
     _kill(os.killpg, leader)
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
@@ -588,8 +594,8 @@ def _sweep(leader: int) -> None:
         time.sleep(0.001)
 
 
-def _kill(how: typing.Callable[[int, int], None], pid: int) -> None:
+def _kill(send: typing.Callable[[int, int], None], pid: int) -> None:
     try:
-        how(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass

@@ -22,15 +22,15 @@ def run(operation: dict[str, Any]) -> int:
     try:
         _OPERATIONS[operation["name"]](operation)
     except archive.ArchiveTooLarge as error:
-        return _trouble(TOO_LARGE, str(error))
+        return _report_failure(TOO_LARGE, str(error))
     except archive.BadArchive as error:
-        return _trouble(errno.EINVAL, str(error))
+        return _report_failure(errno.EINVAL, str(error))
     except OSError as error:
-        return _trouble(error.errno or errno.EIO, error.strerror or str(error))
+        return _report_failure(error.errno or errno.EIO, error.strerror or str(error))
     return 0
 
 
-def _trouble(number: int, reason: str) -> int:
+def _report_failure(number: int, reason: str) -> int:
     sys.stderr.write(json.dumps({"errno": number, "reason": reason}) + "\n")
     return 1
 

@@ -103,11 +103,11 @@ def print_error(error: BaseException, file_name: str) -> None:
 
 def format_error(error: BaseException, file_name: str) -> str:
     """Return the traceback without the frames of the guest."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != file_name:
-        frames = frames.tb_next
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != file_name:
+        trace = trace.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, frames))
+        return "".join(traceback.format_exception(type(error), error, trace))
     except BaseException:  # noqa: BLE001 - a program's exception class can fail in its own __str__
         return f"{type(error).__name__}: (the text of this error cannot be shown)\n"
 
@@ -125,13 +125,13 @@ CELL = 1
 RESULT = 2
 MAX_VALUE_CHARS = 40_000
 """Maximum length of a value, message or traceback: three of them must fit into one frame, escaped."""
-KINDS = frozenset((CELL, RESULT))
+CELL_KINDS = frozenset((CELL, RESULT))
 
 
 def serve_cells(descriptor: int) -> int:
     """Run cells until the host closes the stream or a cell exits; return the exit code."""
     control = socket.socket(fileno=descriptor)
-    reader = frames.FrameReader(KINDS)
+    reader = frames.FrameReader(CELL_KINDS)
     reseed()
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins

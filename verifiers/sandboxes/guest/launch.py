@@ -191,12 +191,12 @@ def _text_writer(descriptor: int, *, line_buffering: bool = False) -> io.TextIOW
 
 def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) -> None:
     """Lower the limits of a process that has just started (0 = this one)."""
-    wanted = []
+    limits = []
     if memory_bytes is not None:
-        wanted.append((resource.RLIMIT_AS, memory_bytes))
+        limits.append((resource.RLIMIT_AS, memory_bytes))
     if cpu_time_s is not None:
-        wanted.append((resource.RLIMIT_CPU, max(1, int(-(-cpu_time_s // 1)))))
-    for which, amount in wanted:
+        limits.append((resource.RLIMIT_CPU, max(1, int(-(-cpu_time_s // 1)))))
+    for which, amount in limits:
         try:
             hard = resource.prlimit(pid, which)[1]
             amount = amount if hard == resource.RLIM_INFINITY else min(hard, amount)
@@ -207,12 +207,12 @@ def limit_process(pid: int, memory_bytes: int | None, cpu_time_s: float | None) 
             raise CannotStart(CANNOT_START, f"the limit {amount} cannot be set: {error}") from None
 
 
-TIMES = 16
+WARM_UP_RUNS = 16
 """Python specialises code after about eight runs."""
-_PROGRAM = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
+_WARM_UP_PROGRAM = "n = int(input())\nprint(sum(i * i for i in range(n)))\n"
 
 
-def rehearse() -> None:
+def warm_up() -> None:
     """Run a small program several times before the first fork. Standard output must lead to /dev/null.
 
     While the interpreter runs code, it stores what it learns in its objects: the method behind a name, the
@@ -221,9 +221,9 @@ def rehearse() -> None:
     fork.
     """
     streams = sys.stdin, sys.stdout, sys.stderr
-    with open(os.memfd_create("rehearsal"), "wb+", buffering=0) as file:
+    with open(os.memfd_create("warm-up"), "wb+", buffering=0) as file:
         file.write(b"3\n")
-        for _ in range(TIMES):
+        for _ in range(WARM_UP_RUNS):
             file.seek(0)
             reader = io.BufferedReader(io.FileIO(file.fileno(), closefd=False))
             sys.stdin = io.TextIOWrapper(reader, "utf-8", "replace")
@@ -231,7 +231,7 @@ def rehearse() -> None:
                 io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8")
                 for number in (1, 2)
             )
-            exec(compile(_PROGRAM, "<program>", "exec"), {"__name__": "__main__"})
+            exec(compile(_WARM_UP_PROGRAM, "<program>", "exec"), {"__name__": "__main__"})
             sys.stdout.flush()
             json.loads(json.dumps({"text": ["", 1, 1.0, None, True]}, ensure_ascii=False))
     sys.stdin, sys.stdout, sys.stderr = streams

@@ -33,9 +33,9 @@ OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES = 1 << 20, 256 << 10
 MAX_JOBS = 256
 WATCH_INTERVAL_S, IDLE_WATCH_INTERVAL_S = 0.05, 0.25
 """Interval between two scans of all processes, with and without a running job."""
-GIVE_BACK_S = 0.5
-LONGEST_CLEARANCE_S = 1.0
-LONGEST_POLL_S = 3600.0
+RELEASE_GRACE_S = 0.5
+MAX_CLEARANCE_S = 1.0
+MAX_POLL_S = 3600.0
 """epoll receives its timeout in milliseconds as an `int`."""
 FAULT_EXIT_CODE = 137
 """Exit code of a job that an internal error ended. It equals that of a killed process."""
@@ -124,7 +124,7 @@ class Guest:
         self._oom_kills_seen = 0
         self._has_children = False
         self._next_watch_s = 0.0
-        self._may_kill_again_s = 0.0
+        self._next_kill_s = 0.0
 
     def run(self) -> None:
         """Serve until the host closes the stream."""
@@ -165,12 +165,12 @@ class Guest:
         except (EOFError, _HungUp):
             raise
         except Exception as error:
-            blamed = list(self._jobs.values()) if job is None else [job]
-            if not blamed:
+            failed_jobs = list(self._jobs.values()) if job is None else [job]
+            if not failed_jobs:
                 raise  # no job is to blame, so the sandbox is unusable
             reason = f"{type(error).__name__}: {error}"
             del error
-            for each in blamed:
+            for each in failed_jobs:
                 self._fail_job(each, reason)
 
     def _fail_job(self, job: GuestJob, reason: str) -> None:
@@ -228,7 +228,7 @@ class Guest:
             nearest_s = min(nearest_s, self._next_watch_s)
         if nearest_s == float("inf"):
             return -1
-        return min(max(0.0, nearest_s - time.monotonic()), LONGEST_POLL_S)
+        return min(max(0.0, nearest_s - time.monotonic()), MAX_POLL_S)
 
     @property
     def _is_watching(self) -> bool:
@@ -361,7 +361,7 @@ class Guest:
         try:
             job.start(*start)
         except (launch.CannotStart, OSError) as error:
-            if job.pid or not _is_for_want_of_processes(error):
+            if job.pid or not _is_process_limit(error):
                 raise
             self._make_room(job, start)
 
@@ -369,7 +369,7 @@ class Guest:
         self, job: GuestJob, start: tuple[dict[str, str], str, Callable[[], None]]
     ) -> None:
         """Kill processes that earlier jobs left running and that leave no room for this job; then start it."""
-        deadline_s = time.monotonic() + LONGEST_CLEARANCE_S
+        deadline_s = time.monotonic() + MAX_CLEARANCE_S
         while True:
             processes.kill_all_but(
                 {other.pid for other in self._jobs.values()},
@@ -381,7 +381,7 @@ class Guest:
                 return job.start(*start)
             except (launch.CannotStart, OSError) as error:
                 # A killed process counts against the limit until it has ended.
-                if not _is_for_want_of_processes(error) or time.monotonic() > deadline_s:
+                if not _is_process_limit(error) or time.monotonic() > deadline_s:
                     raise
             time.sleep(0.005)
 
@@ -608,22 +608,22 @@ class Guest:
             self._enforce_memory(self._settings.watched_memory_bytes, running)
 
     def _enforce_memory(self, limit_bytes: int, running: dict[int, processes.ProcessFacts]) -> None:
-        count_all = self._settings.used_memory_bytes
-        if count_all is not None and count_all() <= limit_bytes:
+        measure_all = self._settings.used_memory_bytes
+        if measure_all is not None and measure_all() <= limit_bytes:
             return
         sizes = {pid: processes.own_memory_bytes(pid) for pid in running}
         if self._settings.socket_memory is not None:
             processes.add_socket_shares(sizes, self._settings.socket_memory(limit_bytes))
         used_bytes = sum(sizes.values())
-        if count_all is not None and used_bytes <= limit_bytes:
+        if measure_all is not None and used_bytes <= limit_bytes:
             # The excess is files, or memory that a killed process still holds: gVisor releases it with a delay.
-            if time.monotonic() < self._may_kill_again_s:
+            if time.monotonic() < self._next_kill_s:
                 return
-            used_bytes = count_all()
+            used_bytes = measure_all()
         while sizes and used_bytes > limit_bytes:
             largest = max(sizes, key=lambda pid: sizes[pid])
             used_bytes -= sizes.pop(largest)
-            self._may_kill_again_s = time.monotonic() + GIVE_BACK_S
+            self._next_kill_s = time.monotonic() + RELEASE_GRACE_S
             for job in self._jobs.values():
                 if largest in processes.family({job.pid}, {job.mark}, running):
                     job.oom = True
@@ -641,7 +641,7 @@ class Guest:
         processes.kill_all_but(set(), set(), self._settings.is_init)
 
 
-def _is_for_want_of_processes(error: BaseException) -> bool:
+def _is_process_limit(error: BaseException) -> bool:
     cause = error.__context__ if isinstance(error, launch.CannotStart) else error
     return isinstance(cause, OSError) and cause.errno == errno.EAGAIN
 

@@ -40,7 +40,7 @@ class ProcessFacts(NamedTuple):
 
 def running_processes() -> dict[int, ProcessFacts]:
     """Return all visible processes except zombies."""
-    found = {}
+    by_pid = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -55,25 +55,27 @@ def running_processes() -> dict[int, ProcessFacts]:
             int(name), int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[17])
         )
         if facts.state not in "ZX":
-            found[facts.pid] = facts
-    return found
+            by_pid[facts.pid] = facts
+    return by_pid
 
 
 def family(
     leaders: Iterable[int], marks: Iterable[int], processes: dict[int, ProcessFacts]
 ) -> set[int]:
     """Return leaders, their sessions, all their descendants, and every process that has one of the marks."""
-    leaders, wanted = set(leaders), set(marks)
+    leaders, wanted_marks = set(leaders), set(marks)
     members = {
         pid
         for pid, facts in processes.items()
-        if pid in leaders or facts.session in leaders or (wanted and mark_of(pid) in wanted)
+        if pid in leaders
+        or facts.session in leaders
+        or (wanted_marks and mark_of(pid) in wanted_marks)
     }
-    grown = True
-    while grown:
+    has_grown = True
+    while has_grown:
         more = {pid for pid, f in processes.items() if f.parent in members and pid not in members}
         members |= more
-        grown = bool(more)
+        has_grown = bool(more)
     return members
 
 
@@ -131,10 +133,10 @@ def kill_all_but(protected_leaders: set[int], protected_marks: set[int], is_init
     for _ in range(_MAX_ROUNDS):
         processes = running_processes() if is_init else own_descendants()
         processes.pop(os.getpid(), None)
-        doomed = set(processes) - family(protected_leaders, protected_marks, processes)
-        if not doomed:
+        victims = set(processes) - family(protected_leaders, protected_marks, processes)
+        if not victims:
             return
-        _stop_then_kill(doomed)
+        _stop_then_kill(victims)
 
 
 def own_descendants() -> dict[int, ProcessFacts]:
@@ -144,10 +146,10 @@ def own_descendants() -> dict[int, ProcessFacts]:
     return {pid: processes[pid] for pid in members}
 
 
-def _stop_then_kill(doomed: set[int]) -> None:
-    for pid in doomed:  # stop them first, so that none forks while the others die
+def _stop_then_kill(victims: set[int]) -> None:
+    for pid in victims:  # stop them first, so that none forks while the others die
         _kill(pid, signal.SIGSTOP)
-    for pid in doomed:
+    for pid in victims:
         _kill(pid, signal.SIGKILL)
 
 
@@ -230,16 +232,16 @@ class Throttle:
         """Choose the processes that run until the next tick."""
         self._stopped &= running.keys()
         busy = sorted(p for p, f in running.items() if p in self._stopped or is_runnable(f))
-        go: set[int] = set(busy)
+        allowed: set[int] = set(busy)
         if len(busy) > self._busy_limit:
             start = self._turn % len(busy)
-            go = set((busy + busy)[start : start + self._running_limit])
+            allowed = set((busy + busy)[start : start + self._running_limit])
             self._turn += self._running_limit
         for pid in busy:
-            if pid in go and pid in self._stopped:
+            if pid in allowed and pid in self._stopped:
                 self._stopped.discard(pid)
                 _kill(pid, signal.SIGCONT)
-            elif pid not in go and pid not in self._stopped:
+            elif pid not in allowed and pid not in self._stopped:
                 self._stopped.add(pid)
                 _kill(pid, signal.SIGSTOP)
 
@@ -257,9 +259,9 @@ _REQUESTS = (
         for protocol in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)
     ),
 )
-ASSUMED_BYTES = 208 << 10
+ASSUMED_SOCKET_BYTES = 208 << 10
 """Assumed memory of one socket if the kernel does not report it: the usual size of its buffer."""
-LARGEST_BYTES = 1 << 20
+MAX_SOCKET_BYTES = 1 << 20
 """Approximate maximum memory of one socket. If the number of sockets times this size is far below the limit, the
 sockets are not inspected.
 """
@@ -279,31 +281,33 @@ class SocketMemory:
     def used_bytes(self, limit_bytes: int) -> int:
         """Return the memory of all sockets; 0 while their number is too low to reach a quarter of the limit."""
         count = self._count()
-        if 4 * count * LARGEST_BYTES < limit_bytes:
+        if 4 * count * MAX_SOCKET_BYTES < limit_bytes:
             return 0
         try:
             return sum(_used(*each) for request in _REQUESTS for each in self._dump(*request))
         except OSError:  # this kernel cannot list sockets
-            return count * ASSUMED_BYTES
+            return count * ASSUMED_SOCKET_BYTES
 
     def _count(self) -> int:
         self._statistics.seek(0)
         first = self._statistics.readline().split()
         return int(first[2]) if len(first) > 2 else 0
 
-    def _dump(self, request: bytes, fixed: int, kind: int) -> Iterator[tuple[bytes, int, int]]:
+    def _dump(
+        self, request: bytes, fixed_bytes: int, kind: int
+    ) -> Iterator[tuple[bytes, int, int]]:
         header = _HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 0, 0)
         self._netlink.send(header + request)
         while True:
             data = self._netlink.recv(1 << 18)
             position = 0
             while position + _HEADER.size <= len(data):
-                length, answer, _, _, _ = _HEADER.unpack_from(data, position)
-                if answer == _DONE:
+                length, reply_kind, _, _, _ = _HEADER.unpack_from(data, position)
+                if reply_kind == _DONE:
                     return
-                if answer == _ERROR or length < _HEADER.size:
+                if reply_kind == _ERROR or length < _HEADER.size:
                     raise OSError("the kernel cannot list sockets of this kind")
-                yield data[position : position + length], _HEADER.size + fixed, kind
+                yield data[position : position + length], _HEADER.size + fixed_bytes, kind
                 position += (length + 3) & ~3
 
 

@@ -169,7 +169,7 @@ class Instruction(NamedTuple):
 class Protection(NamedTuple):
     """Prevents commands, which run as the same user, from disturbing the guest."""
 
-    agent_pid: int = 1
+    guest_pid: int = 1
     forbids_signals: bool = False
     """For a guest that is not the first process of a pid namespace of Linux. There, the kernel forbids the signals."""
 
@@ -315,10 +315,10 @@ def of_tests(machine: str) -> list[Instruction]:
 
 
 def _protect(column: int, protection: Protection) -> list[Instruction]:
-    agent_pid = protection.agent_pid
+    guest_pid = protection.guest_pid
     program: list[Instruction] = []
     for numbers in AIMED_AT_PROCESS.values():
-        program += _on_call(numbers[column], _if_argument(0, (agent_pid,), EPERM, 0xFFFFFFFF))
+        program += _on_call(numbers[column], _if_argument(0, (guest_pid,), EPERM, 0xFFFFFFFF))
     for name, numbers in AIMED_BY_KIND.items():
         # Also all processes of the user, who is the guest's too.
         program += _on_call(
@@ -327,17 +327,17 @@ def _protect(column: int, protection: Protection) -> list[Instruction]:
                 _argument(0),
                 Instruction(_JUMP_EQUAL, 2, 0, _USER_KINDS[name]),
                 _argument(1),
-                Instruction(_JUMP_EQUAL, 0, 1, agent_pid),
+                Instruction(_JUMP_EQUAL, 0, 1, guest_pid),
                 _fail(EPERM),
                 _ALLOWED,
             ],
         )
     if protection.forbids_signals:
-        targets = (agent_pid,)
+        targets = (guest_pid,)
         if (
-            agent_pid != 1
+            guest_pid != 1
         ):  # kill(-1) spares the first process, which itself uses it to end everything
-            targets += (-agent_pid & 0xFFFFFFFF, _ALL_PROCESSES)
+            targets += (-guest_pid & 0xFFFFFFFF, _ALL_PROCESSES)
         for numbers in SIGNALLING.values():
             program += _on_call(numbers[column], _if_argument(0, targets, EPERM, 0xFFFFFFFF))
     return program

@@ -96,10 +96,10 @@ def _filter_system_calls(must_forbid_signals: bool, *, whole: bool) -> None:
 
     With `whole` false, the filter protects only this process and gives up no privilege.
     """
-    machine, agent_pid = os.uname().machine, os.getpid()
+    machine, guest_pid = os.uname().machine, os.getpid()
     if machine not in seccomp.AUDIT_ARCHITECTURE:
         return
-    protection = seccomp.Protection(agent_pid, must_forbid_signals)
+    protection = seccomp.Protection(guest_pid, must_forbid_signals)
     try:
         if whole:
             program = seccomp.instructions(
@@ -141,12 +141,12 @@ def _oom_kills(counter: str) -> int:
 
 def _used_memory_bytes() -> int:
     """Return the used memory of the whole kernel."""
-    found = {}
+    sizes = {}
     with open("/proc/meminfo", "rb") as file:
         for line in file:
             fields = line.split()
-            found[fields[0]] = int(fields[1]) << 10
-    return found[b"MemTotal:"] - found[b"MemFree:"]
+            sizes[fields[0]] = int(fields[1]) << 10
+    return sizes[b"MemTotal:"] - sizes[b"MemFree:"]
 
 
 def _open_oom_score() -> int | None:

@@ -89,7 +89,7 @@ class Zygote:
             )
         self._uid, self._gid = uid, gid
         launch.prepare_forks()
-        launch.rehearse()
+        launch.warm_up()
         self._try_once()
         gc.collect()
         linux.trim_memory()  # every fork pays for each page that there is
