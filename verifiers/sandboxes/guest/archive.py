@@ -164,12 +164,10 @@ class Unpacker:
     """Writes an archive piece by piece below `root`, and nowhere else.
 
     Every entry is checked before anything is written. Its path is relative, without `..`, and its parent is an
-    entry of
-    this archive, so no path can lead through a link. A link may only lead to a target inside the tree.
+    entry of this archive, so no path can lead through a link. A link may only lead to a target inside the tree.
 
     With `exact`, for unpacking inside a sandbox, links may lead anywhere, modification times are kept, and holes do
-    not
-    count as bytes.
+    not count as bytes.
     """
 
     def __init__(self, root: str, *, max_bytes: int, exact: bool = False) -> None:
@@ -352,8 +350,7 @@ def stays_inside(path: str, target: str) -> bool:
     """Whether a link at `path` leads to a target inside the tree, through all other links of the tree.
 
     `..` is allowed only at the beginning, where it counts from the link's own directory, which is a real one. After
-    the
-    name of another link, `..` would count from that link's target.
+    the name of another link, `..` would count from that link's target.
     """
     if target.startswith("/"):
         return False

@@ -1,15 +1,13 @@
 """Runs one program against test cases, each in its own fork: the part of `CodeEnv` inside the sandbox.
 
 The host starts it in the prepared interpreter (`Sandbox.run_python`) with a batch on stdin; see `main`. It prints
-lines
-of JSON on stdout. This side receives inputs and never expected outputs. It does not trust the program: neither its
-output nor that it can be killed.
+lines of JSON on stdout. This side receives inputs and never expected outputs. It does not trust the program:
+neither its output nor that it can be killed.
 
 The cost of a fork depends on memory: some 2 microseconds for each page that either process writes to afterwards,
-and
-in Python, reading an object also writes to it. Hence three parts. `_prepare` does everything once that each test's
-process would otherwise do. `_run_each` does nothing between two forks that can happen before the first or after the
-last. `_outcome` reads a test's files, usually after all tests have ended.
+and in Python, reading an object also writes to it. Hence three parts. `_prepare` does everything once that each
+test's process would otherwise do. `_run_each` does nothing between two forks that can happen before the first or
+after the last. `_outcome` reads a test's files, usually after all tests have ended.
 """
 
 from __future__ import annotations
@@ -127,10 +125,8 @@ def main(batch: bytes | None = None) -> None:
 
     A batch is a marshalled tuple (source, limits, tests, whether to stop at an error). A test is {"stdin": text} or
     {"function": name, "arguments": list}. `main` prints two lines: {"worker": "ready"}, then one of {"error": text}
-    if the
-    program does not compile, {"outcomes": list} in the order of the tests (up to the first that is not "ok" if the
-    batch
-    stops at an error), or {"failed": [type, message]} after an error of the runner itself.
+    if the program does not compile, {"outcomes": list} in the order of the tests (up to the first that is not "ok"
+    if the batch stops at an error), or {"failed": [type, message]} after an error of the runner itself.
     """
     global _program
     os.dup2(1, REPORTS, inheritable=False)
@@ -254,8 +250,7 @@ def _remove(top: int, names: typing.Iterable[str]) -> None:
     """Remove entries of an open directory, of any kind and at any depth.
 
     The function holds one descriptor and uses names relative to it. Paths, call stacks and the number of
-    descriptors are
-    limited; the depth of a directory tree is not.
+    descriptors are limited; the depth of a directory tree is not.
     """
     here = os.dup(top)
     entered: list[str] = []
@@ -302,8 +297,7 @@ def _install_test_filter() -> None:
     """Prevent tests from leaving data in the kernel for later tests, and from hiding CPU time.
 
     System V objects and message queues outlive their process. The kernel does not count the CPU time of a child
-    whose
-    parent ignores SIGCHLD.
+    whose parent ignores SIGCHLD.
     """
     if _prctl is None or not _filter_code:
         return  # an interpreter without the guest: the sandbox is the only limit

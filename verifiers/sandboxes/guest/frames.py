@@ -1,8 +1,7 @@
 """The wire format between host and guest: `u32 length | u8 kind | u32 channel | payload`, big-endian.
 
 Channel 0 is the sandbox itself. Every other channel is one job; the host numbers the jobs. The host treats
-everything
-from the guest as hostile: `FrameReader` is the only parser and raises only `ProtocolViolation`.
+everything from the guest as hostile: `FrameReader` is the only parser and raises only `ProtocolViolation`.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ class HeadTail:
         self._head_room = max_bytes - max_bytes // 2
         self._tail_max = max_bytes // 2
         # One buffer, cut when it is twice the limit. A list of pieces would cost far more memory than its content when
-        # a
-        # program prints single bytes.
+        # a program prints single bytes.
         self._tail = bytearray()
         self._after_head_bytes = 0
         self.seen_bytes = 0

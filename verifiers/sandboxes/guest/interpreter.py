@@ -1,9 +1,8 @@
 """Python code in a fork of the prepared interpreter: whole programs, and sessions of cells that keep variables.
 
 A program runs as if `python3 -c` had started it. A session receives cells on a control stream: frames of kind CELL
-with
-the cell number as channel and UTF-8 source as payload. It returns one frame of kind RESULT per cell, with the same
-number and JSON as payload.
+with the cell number as channel and UTF-8 source as payload. It returns one frame of kind RESULT per cell, with the
+same number and JSON as payload.
 """
 
 from __future__ import annotations

@@ -216,9 +216,8 @@ def warm_up() -> None:
     """Run a small program several times before the first fork. Standard output must lead to /dev/null.
 
     While the interpreter runs code, it stores what it learns in its objects: the method behind a name, the
-    instruction that
-    suits the values. Each fork pays for each page that it writes to, so the interpreter should learn before the
-    fork.
+    instruction that suits the values. Each fork pays for each page that it writes to, so the interpreter should
+    learn before the fork.
     """
     streams = sys.stdin, sys.stdout, sys.stderr
     with open(os.memfd_create("warm-up"), "wb+", buffering=0) as file:

@@ -1,13 +1,11 @@
 """The guest's event loop: one thread, one epoll, one framed stream to the host.
 
 The guest trusts the host and nothing else. As the first process of a pid namespace it reaps orphans, and all
-processes
-inside end with it.
+processes inside end with it.
 
 Blame follows one rule: after READY, the jobs cause every failure. `_guarded` runs each step that depends on a job.
-An
-exception in such a step ends the job, or all jobs if no single job is to blame, and each of them gets a result. The
-guest continues to serve, so the sandbox stays usable.
+An exception in such a step ends the job, or all jobs if no single job is to blame, and each of them gets a result.
+The guest continues to serve, so the sandbox stays usable.
 """
 
 from __future__ import annotations

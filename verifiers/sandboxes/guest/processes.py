@@ -1,11 +1,9 @@
 """Processes of a sandbox: which job they belong to, how to kill them, their memory, and a fair share of CPU time.
 
 Each job has a mark that its processes inherit and cannot forge: the hard limits of two resources that Linux does
-not
-use. Job n has the limits BASE + n and BASE - n. A process can lower a hard limit and never raise it, so no process
-can
-turn its own pair into the pair of another job. Where limits cannot be set (gVisor), the mark is an environment
-variable, which a process can change.
+not use. Job n has the limits BASE + n and BASE - n. A process can lower a hard limit and never raise it, so no
+process can turn its own pair into the pair of another job. Where limits cannot be set (gVisor), the mark is an
+environment variable, which a process can change.
 """
 
 from __future__ import annotations
@@ -216,10 +214,8 @@ class Throttle:
     """Shares CPU time fairly without a control group: lets busy processes take turns.
 
     Linux gives every session (`setsid`) an equal share of CPU time, so 60 busy sessions in one sandbox would starve
-    a
-    sandbox with one. The throttle lets a few processes run at a time and stops the others, in rotation. Call `tick`
-    a few
-    times per second with the sandbox's processes.
+    a sandbox with one. The throttle lets a few processes run at a time and stops the others, in rotation. Call
+    `tick` a few times per second with the sandbox's processes.
     """
 
     def __init__(self, cores: int) -> None:

@@ -219,8 +219,7 @@ def instructions(
 ) -> list[Instruction]:
     """Return the filter for one architecture.
 
-    `allow_sockets=False` allows only socket pairs. It is for sandboxes that share the network namespace,
-    where a
+    `allow_sockets=False` allows only socket pairs. It is for sandboxes that share the network namespace, where a
     socket file could belong to a container daemon.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
@@ -286,8 +285,7 @@ def of_tests(machine: str) -> list[Instruction]:
     """Return a filter for the test cases of a program, in addition to the sandbox's own filter.
 
     It denies objects that outlive a test, and changes of the action for SIGCHLD: if a process ignores that signal,
-    the
-    kernel does not count the CPU time of its children.
+    the kernel does not count the CPU time of its children.
     """
     column = list(AUDIT_ARCHITECTURE).index(machine)
     program = [

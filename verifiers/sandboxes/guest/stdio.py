@@ -25,8 +25,7 @@ def main(settings: dict[str, Any]) -> None:
     """Serve until the host closes the stream.
 
     `settings`: workdir, folders, env, preload, memory_bytes, limit_memory, max_processes (None: another mechanism
-    limits
-    them), owns_kernel (/proc/meminfo counts this sandbox only), filter_system_calls.
+    limits them), owns_kernel (/proc/meminfo counts this sandbox only), filter_system_calls.
     """
     stream = loop.PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
