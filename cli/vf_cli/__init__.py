@@ -1,9 +1,10 @@
-"""The commands `vf-eval`, `vf-init`, `vf-install`, `vf-build`, `vf-validate`, `vf-endpoint`: one module each.
+"""The commands `vf-…`, one module per command, and `prime`. Reading order:
 
-    main        entry points: arguments → command → exit code; logging; the only place that catches everything
-    output      the only module that prints: results on stdout, everything else on stderr
-    progress    what the live display shows while an evaluation runs
-    report      the tables and the JSON after it
+    main         entry points: each imports its command
+    command      runs a command: arguments → exit code, errors → messages, the log
+    interrupts   Ctrl-C and SIGTERM
+    output       the only module that prints: results on stdout, everything else on stderr
+    eval         `vf-eval`, then `eval_run` (plan, load, run), `progress` (live display), `report` (tables and JSON)
 
-Commands import the library inside their functions, so `--help` needs neither it nor its dependencies.
+Commands import the library inside their functions, so `--help` loads neither the library nor its dependencies.
 """

@@ -77,7 +77,7 @@ def endpoint(
     the bundled environments reverse-text and addition, and little else.
     """
     from verifiers.endpoint.process import BLAS_THREAD_VARIABLES
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
     for name in BLAS_THREAD_VARIABLES:  # numpy reads them when it loads, which is below

@@ -85,8 +85,8 @@ def evaluate(  # one parameter an option
     Exit code: 0 done, 1 some rollouts failed or a threshold was missed, 2 wrong usage, 130 interrupted.
     """
     said = dict(locals())  # the options by name, before anything else is a local
+    from vf_cli.command import configure_logging
     from vf_cli.eval_run import Choices, run_all
-    from vf_cli.main import configure_logging
 
     configure_logging(is_verbose=verbose)
     if fullscreen and disable_tui:

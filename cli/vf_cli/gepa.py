@@ -9,7 +9,7 @@ import typer
 
 from vf_cli import eval_options as o
 from vf_cli import output
-from vf_cli.guardian import protect
+from vf_cli.interrupts import protect
 
 if TYPE_CHECKING:
     from verifiers.prompt_search import SearchResult
@@ -106,7 +106,7 @@ def gepa(  # one parameter an option
     vf-gepa prompts.toml
     """
     said = dict(locals())
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
     settings = _settings(said)

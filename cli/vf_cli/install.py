@@ -60,7 +60,7 @@ def install(
     from verifiers.hub.installation import HubSource
     from verifiers.packages.install import install as install_environment
     from verifiers.packages.install import is_hub_env, parse_hub_id
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=False)
     from_hub = (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vf_cli import output
-from vf_cli.guardian import protect
-from vf_cli.interrupts import stop_on_signal
+from vf_cli.interrupts import protect, stop_on_signal
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
@@ -126,8 +125,8 @@ def rollouts(
     """
     from verifiers.training.pull_api import PullServer
     from verifiers.training.source import RolloutSource
+    from vf_cli.command import configure_logging
     from vf_cli.eval import json_object
-    from vf_cli.main import configure_logging
 
     configure_logging(is_verbose=verbose)
     options = {

@@ -90,7 +90,7 @@ def serve(
     from verifiers.errors import ConfigError
     from verifiers.sandbox_server import ServerConfig, read_tokens_file
     from verifiers.sandboxes import SandboxSpec
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
     made_up = None
@@ -224,7 +224,7 @@ def stop(
 ) -> int:
     """End sandboxes: by id, by label, or all of a token."""
     from verifiers.errors import ConfigError
-    from vf_cli.main import EXIT_FAILED
+    from vf_cli.command import EXIT_FAILED
 
     if [bool(ids), bool(label), every].count(True) != 1:
         raise ConfigError("Say which sandboxes to end: ids, or --label, or --all.")

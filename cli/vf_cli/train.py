@@ -10,7 +10,7 @@ import typer
 
 from vf_cli import eval_options as o
 from vf_cli import output
-from vf_cli.guardian import protect
+from vf_cli.interrupts import protect
 
 if TYPE_CHECKING:
     from verifiers.loading import Loaded
@@ -72,7 +72,7 @@ def train(
     Three processes: this one plays rollouts, one trains (torch), one serves the model. Needs the `train` extra. Ctrl-C
     ends the run after the step under way, with a checkpoint; a second one at once.
     """
-    from vf_cli.main import EXIT_FAILED, EXIT_INTERRUPTED, configure_logging
+    from vf_cli.command import EXIT_FAILED, EXIT_INTERRUPTED, configure_logging
 
     configure_logging(is_verbose=verbose)
     protect()

@@ -8,8 +8,8 @@ import typer
 
 from vf_cli import eval_options as o
 from vf_cli import output
-from vf_cli.guardian import protect
-from vf_cli.main import EXIT_FAILED
+from vf_cli.command import EXIT_FAILED
+from vf_cli.interrupts import protect
 
 app = typer.Typer(add_completion=False)
 
@@ -55,8 +55,8 @@ def validate(
     import logging
 
     from verifiers.packages.validation import Limits, validate
+    from vf_cli.command import configure_logging
     from vf_cli.eval import json_object
-    from vf_cli.main import configure_logging
 
     # The checks make rollouts fail on purpose; what matters of that is in their findings.
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)

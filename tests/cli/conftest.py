@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from vf_cli import main
+from vf_cli import command as command_line
 
 _spec = util.spec_from_file_location(
     "answering_endpoint", Path(__file__).with_name("answering_endpoint.py")
@@ -86,7 +86,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
         capsys.readouterr()
         app = import_module(f"vf_cli.{command}").app
-        code = main.run(app, f"vf-{command}", [str(argument) for argument in arguments])
+        code = command_line.run(app, f"vf-{command}", [str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return Done(code, out, err)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from verifiers.clients.connect import PROVIDERS
 from verifiers.configs import CLIENT_TYPES
-from vf_cli import eval_options, main, output
+from vf_cli import command, eval_options, output
 
 COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
 
@@ -116,7 +116,7 @@ def test_without_a_terminal_no_line_is_broken(capsys, monkeypatch):
     output.show(long + "TEXT")
     for say in (output.note, output.warn, output.error):
         say(long + "SAID")
-    main.configure_logging(is_verbose=False)
+    command.configure_logging(is_verbose=False)
     logging.getLogger("verifiers.somewhere").warning("%s LOGGED", long)
     out, err = capsys.readouterr()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from vf_cli.demo_venv import clean_venv, venv_without_the_library
+from vf_cli.demo import clean_venv, venv_without_the_library
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")

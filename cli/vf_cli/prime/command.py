@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 import typer
 
 from vf_cli import output
-from vf_cli.main import EXIT_FAILED
+from vf_cli.command import EXIT_FAILED
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
@@ -201,7 +201,7 @@ def with_hub(
 ) -> Result:
     """Run `work` with a connection to the user's hub (or `at`), and give what it gives."""
     from verifiers.hub.client import HubClient
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=chosen().is_verbose)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from vf_cli import output
-from vf_cli.main import EXIT_FAILED
+from vf_cli.command import EXIT_FAILED
 from vf_cli.prime.command import (
     chosen,
     environment_of,
@@ -175,7 +175,7 @@ def _installer(program: str | None, python: str | None, *, prerelease: bool = Fa
     from verifiers.errors import ConfigError
     from verifiers.hub.installation import target_python
     from verifiers.packages.install import Installer, installer_command
-    from vf_cli.main import configure_logging
+    from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=chosen().is_verbose)
     if program is not None and program != "uv" and program != "pip":

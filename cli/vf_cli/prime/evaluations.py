@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from vf_cli import output
-from vf_cli.main import EXIT_FAILED
+from vf_cli.command import EXIT_FAILED
 from vf_cli.prime.command import (
     chosen,
     command,
@@ -53,8 +53,8 @@ def run(context: typer.Context) -> int:
 
     This hub does not run evaluations itself, so --hosted is refused.
     """
+    from vf_cli.command import run as run_app
     from vf_cli.eval import app as eval_app
-    from vf_cli.main import run as run_app
 
     arguments = ["--help" if argument == "-h" else argument for argument in context.args]
     if "--hosted" in arguments:

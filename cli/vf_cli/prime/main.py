@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vf_cli import output
-from vf_cli.main import run
+from vf_cli.command import run
 from vf_cli.prime import account, config, env, env_publish, env_values, evaluations
 from vf_cli.prime.command import HELP_NAMES, choose, command, forget_choices
 

@@ -12,7 +12,7 @@ import pytest
 
 from verifiers.packages.install import installed_from
 from verifiers.packages.library import installed_library, write_library
-from vf_cli.demo_venv import venv_without_the_library
+from vf_cli.demo import venv_without_the_library
 
 PROGRAMS = ["uv", "pip"]
 _file = Path(__file__).parents[2] / "hub_server" / "wheels.py"

@@ -1,0 +1,156 @@
+"""Run a command: arguments → exit code, errors → messages on stderr, and the log.
+
+0    done
+1    some rollouts failed, a threshold was missed, or something broke
+2    wrong usage: an option, a configuration, an environment that is not there, a key that is not set
+130  interrupted
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+import typer
+
+from vf_cli import output
+from vf_cli.interrupts import guarded
+
+MAX_SAME_WARNINGS = 1
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# Typer comes with click, in newer releases under a private name; its own error class leads to click's either way.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickException: Any = typer.BadParameter.__mro__[2]
+
+
+def run(
+    app: typer.Typer,
+    name: str,
+    arguments: list[str] | None = None,
+    *,
+    verbose: str = r"--verbose|-[A-Za-z]*v[A-Za-z]*",
+    grace_s: float | None = None,
+) -> int:
+    """Run an app under its name and give the exit code; what it raises becomes a message on stderr.
+
+    `verbose` matches the arguments that ask for tracebacks. `grace_s`: time for an orderly end after a second Ctrl-C
+    or a SIGTERM, in seconds.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    with guarded(grace_s):
+        return _run(app, name, arguments, verbose)
+
+
+def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int:
+    is_verbose = any(re.fullmatch(verbose, argument) for argument in arguments)
+    try:
+        code = app(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        if code == EXIT_INTERRUPTED and app.registered_groups:
+            output.note("Interrupted.")  # with groups Typer gives Ctrl-C back instead of raising it
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; nothing can be said to anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except _ClickException as error:
+        return _usage_error(error)
+    except (KeyboardInterrupt, typer.Abort):
+        output.note("Interrupted.")
+        return EXIT_INTERRUPTED
+    except typer.Exit as exit_request:
+        if exit_request.exit_code == EXIT_INTERRUPTED:  # Typer's form of Ctrl-C
+            output.note("Interrupted.")
+        return exit_request.exit_code
+    except Exception as error:  # noqa: BLE001  # the one place where a command's failure becomes its exit code
+        return failure(error, is_verbose=is_verbose)
+
+
+def failure(error: BaseException, *, is_verbose: bool) -> int:
+    """Say what went wrong, with the traceback when wanted, and give the exit code."""
+    from verifiers.clients.failures import NoSuchRoute
+    from verifiers.errors import (
+        AuthenticationError,
+        ConfigError,
+        EnvironmentNotFound,
+        Error,
+        MissingKeyError,
+    )
+    from verifiers.runs.store import RunNotFound
+
+    while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
+        error = error.exceptions[0]
+    if is_verbose:
+        output.traceback_of(error)
+    if isinstance(error, Error | MissingKeyError):
+        output.error(str(error))
+    elif isinstance(error, OSError):
+        output.error(f"{type(error).__name__}: {error}")
+    else:
+        output.error(f"{type(error).__name__}: {error}")
+        if not is_verbose:
+            output.note("This was not expected. Run again with -v to see where it happened.")
+    is_usage = isinstance(
+        error,
+        ConfigError
+        | EnvironmentNotFound
+        | MissingKeyError
+        | AuthenticationError
+        | RunNotFound
+        | NoSuchRoute,
+    )
+    return EXIT_USAGE if is_usage else EXIT_FAILED
+
+
+def _usage_error(error: Any) -> int:
+    said = error.format_message()
+    if said:
+        output.error(said)
+    context = getattr(error, "ctx", None)
+    if context is not None and said:  # without words it is the help, which was shown just now
+        output.note(f"See `{context.command_path} --help`.")
+    return error.exit_code
+
+
+class _Repeats(logging.Filter):
+    """Lets the first few messages of a kind through: thousands of rollouts may fail for one reason."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show the message."""
+        kind = (record.name, str(record.msg))
+        self._seen[kind] += 1
+        if self._seen[kind] == self._most:
+            record.msg = f"{record.msg}  (further ones like this are shown with -v)"
+        return self._seen[kind] <= self._most
+
+
+def configure_logging(*, is_verbose: bool, least: int = logging.WARNING) -> None:
+    """Send the library's log to stderr: the first of each kind from `least` on, or everything with -v."""
+    handler: logging.Handler = output.LogLines()
+    if output.stderr().is_terminal:
+        from rich.logging import RichHandler
+
+        handler = RichHandler(
+            console=output.stderr(), show_path=False, show_time=is_verbose, markup=False
+        )
+    handler.setFormatter(
+        logging.Formatter("%(message)s" if not is_verbose else "%(name)s: %(message)s")
+    )
+    if not is_verbose:
+        handler.addFilter(_Repeats(MAX_SAME_WARNINGS))
+    logger = logging.getLogger("verifiers")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.DEBUG if is_verbose else least)
+    logger.propagate = False
