@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-ClientType = Literal[
-    "openai_completions",
-    "openai_chat_completions",
-    "openai_chat_completions_token",
-    "openai_responses",
-    "renderer",
-    "anthropic_messages",
-    "nemorl_chat_completions",
-]
-CLIENT_TYPES: tuple[str, ...] = get_args(ClientType)
+from verifiers.run_options import ClientType, EvaluationOptions
+from verifiers.run_options import OnChanged as OnChanged
 
-OnChanged = Literal["stop", "rerun", "keep"]
-"""Treatment of saved rollouts whose dataset row has changed since: stop with an error, run them again, or keep
-them.
-"""
+CLIENT_TYPES: tuple[str, ...] = get_args(ClientType)
 
 DEFAULT_API_KEY_VAR = "OPENAI_API_KEY"
 DEFAULT_API_BASE_URL = "https://api.openai.com/v1"
@@ -115,38 +103,16 @@ class ClientConfig(EndpointClientConfig):
 EndpointConfig = EndpointClientConfig
 
 
-class EvalConfig(Config):
-    """One evaluation: environment, model, size, and what to save."""
+class EvalConfig(Config, EvaluationOptions):
+    """One evaluation: environment, model, and the options of `run_options.EvaluationOptions`."""
 
-    env_id: str
+    env_id: str  # pyright: ignore[reportGeneralTypeIssues]  # required here
     env_args: dict[str, Any] = Field(default_factory=dict)
-    env_dir_path: str = "./environments"
+    extra_env_kwargs: dict[str, Any] = Field(default_factory=dict)
     endpoint_id: str | None = None
     model: str
     client_config: ClientConfig
     sampling_args: dict[str, Any] = Field(default_factory=dict)
-    num_examples: int
-    rollouts_per_example: int
-    max_concurrent: int = -1
-    max_concurrent_scoring: int | None = None
-    num_workers: int | str = "auto"
-    independent_scoring: bool = False
-    extra_env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    max_retries: int = 0
-    rollout_timeout_s: float | None = None
-    scoring_timeout_s: float | None = None
-    max_total_tokens: int | None = None
-    max_cost_usd: float | None = None
-    disable_env_server: bool = False
-    verbose: bool = False
-    disable_tui: bool = False
-    output_dir: str | None = None
-    state_columns: list[str] | None = None
-    save_results: bool = False
-    resume_path: Path | None = None
-    on_changed: OnChanged = "stop"
-    save_to_hf_hub: bool = False
-    hf_hub_dataset_name: str | None = None
 
 
 class EvalRunConfig(Config):

@@ -21,9 +21,9 @@ from vf_cli.progress import LiveProgress, PlainProgress, Progress
 if TYPE_CHECKING:
     from verifiers.configs import ClientConfig, EvalConfig
     from verifiers.evaluate.config_file import PlannedEvaluation
-    from verifiers.evaluate.run import RunOptions
     from verifiers.loading import Loaded
     from verifiers.types import GenerateOutputs
+    from vf_cli.eval_options import CommandOptions
 
 ASK_FROM_ROLLOUTS = 5000
 """Evaluations of at least this many rollouts on a remote endpoint are confirmed, in a terminal."""
@@ -31,34 +31,14 @@ REFRESH_S = 0.25
 HEARTBEAT_INTERVAL_S = 30.0
 
 
-class Choices(NamedTuple):
-    """What the command line says beside the settings of evaluations."""
-
-    as_json: bool
-    dry_run: bool
-    yes: bool
-    verbose: bool
-    fullscreen: bool
-    disable_tui: bool
-    abbreviated_summary: bool
-    heartbeat_url: str | None
-    fail_under: float | None
-    seed: int | None
-    strict: bool
-    prices: str | None
-    num_workers: str | None
-    push: bool
-
-
 class Planned(NamedTuple):
     """One evaluation, resolved."""
 
     config: EvalConfig
     swept: Mapping[str, Any]
-    resume_latest: bool
 
 
-def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> int:
+def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions) -> int:
     """Plan and run every evaluation of the command, and give the exit code."""
     from verifiers.clients.connect import api_key_of, resolve_client_configs
     from verifiers.loading import require_present
@@ -66,39 +46,42 @@ def run_all(env_id_or_config: str, said: dict[str, Any], choices: Choices) -> in
 
     protect()
     planned, heartbeat_url = plan(env_id_or_config, said)
-    if choices.dry_run:
-        _show_plan(planned, as_json=choices.as_json)
+    if options.dry_run:
+        _show_plan(planned, as_json=options.as_json)
         return 0
-    if choices.push:
+    if options.push:
         eval_hub.check_push([one.config.env_id for one in planned])
-    if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=choices.yes):
+    if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=options.yes):
         planned, heartbeat_url = plan(
             env_id_or_config, said
         )  # with the defaults of what is there now
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
             api_key_of(endpoint)  # a missing key is said before anything is loaded
-        if one.config.max_cost_usd is not None and choices.prices is None:
+        if one.config.prices:
+            PriceTable.load(
+                one.config.prices
+            )  # a mistake in the table is reported before a run starts
+        elif one.config.max_cost_usd is not None:
             raise typer.BadParameter(
                 "--max-cost needs --prices FILE, which says what the model costs."
             )
-    prices = PriceTable.load(choices.prices) if choices.prices else None
     for one in planned[1:]:
         # A slip in the last of them is told before the first is paid for.
         require_present(one.config.env_id)
-    finished, cause = _run_planned(planned, choices, prices, heartbeat_url or choices.heartbeat_url)
+    finished, cause = _run_planned(planned, options, heartbeat_url or options.heartbeat_url)
     if cause is None:
-        code = exit_code(finished, len(planned), choices.fail_under)
+        code = exit_code(finished, len(planned), options.fail_under)
     elif not finished:
         raise cause
     else:  # what the others gave is not lost with it
         output.note(f"evaluation {len(finished) + 1} of {len(planned)} could not be run:")
-        code = failure(cause, is_verbose=choices.verbose)
-    return _reported(finished, code, len(planned), choices)
+        code = failure(cause, is_verbose=any(one.config.verbose for one in planned))
+    return _reported(finished, code, len(planned), options)
 
 
 def _run_planned(
-    planned: Sequence[Planned], choices: Choices, prices: Any, heartbeat_url: str | None
+    planned: Sequence[Planned], options: CommandOptions, heartbeat_url: str | None
 ) -> tuple[list[report.Finished], Exception | None]:
     """The evaluations that ended, shown one by one, and what kept the next one from running."""
     finished: list[report.Finished] = []
@@ -106,15 +89,15 @@ def _run_planned(
         if len(planned) > 1:
             output.note(f"evaluation {len(finished) + 1} of {len(planned)}")
         try:
-            result = _run_one(one, choices, prices, heartbeat_url)
+            result = _run_one(one, options, heartbeat_url)
         except (typer.Abort, typer.Exit):
             raise  # somebody said no when asked
         except Exception as error:  # noqa: BLE001  # said by whoever asked, after what is finished
             return finished, error
         finished.append(result)
-        if not choices.as_json:
+        if not options.as_json:
             is_only = len(planned) == 1
-            with_example = is_only and not choices.abbreviated_summary
+            with_example = is_only and not options.abbreviated_summary
             for part in report.tables(result, with_example=with_example, is_only=is_only):
                 output.show(part)
         if not result.is_complete:
@@ -123,17 +106,17 @@ def _run_planned(
 
 
 def _reported(
-    finished: Sequence[report.Finished], code: int, planned: int, choices: Choices
+    finished: Sequence[report.Finished], code: int, planned: int, options: CommandOptions
 ) -> int:
     """Push what is to be pushed, show everything as JSON or the comparison, and give the exit code."""
     pushed: list[dict[str, Any] | None] = [None] * len(finished)
-    if choices.push:
-        pushed = [eval_hub.push(one, as_json=choices.as_json) for one in finished]
+    if options.push:
+        pushed = [eval_hub.push(one, as_json=options.as_json) for one in finished]
         if code == 0 and None in pushed:
             code = EXIT_FAILED
-    if choices.as_json:
+    if options.as_json:
         reports = [
-            {**report.as_json(one), **({"pushed": to} if choices.push else {})}
+            {**report.as_json(one), **({"pushed": to} if options.push else {})}
             for one, to in zip(finished, pushed, strict=True)
         ]
         positions = {id(one): index for index, one in enumerate(finished)}
@@ -173,7 +156,7 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
     planned = []
     for settings, swept in chosen:
         config = resolve(settings, environment_defaults=evaluation_defaults)
-        planned.append(Planned(config, swept, bool(settings.resume)))
+        planned.append(Planned(config, swept))
     return planned, heartbeat_url
 
 
@@ -182,10 +165,10 @@ _SAYS_NOTHING_OF_THE_RUN = frozenset({"verbose", "disable_tui"})
 
 def _and(settings: Sequence[str]) -> str:
     """`--model`, or `--max-tokens, --model and --seed`: settings by the names of their options."""
-    options = [
+    flags = [
         "--resume" if name == "resume_path" else f"--{name.replace('_', '-')}" for name in settings
     ]
-    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
+    return flags[0] if len(flags) == 1 else f"{', '.join(flags[:-1])} and {flags[-1]}"
 
 
 def _show_plan(planned: Sequence[Planned], *, as_json: bool) -> None:
@@ -214,17 +197,15 @@ def _show_plan(planned: Sequence[Planned], *, as_json: bool) -> None:
     output.show("nothing was run (--dry-run)")
 
 
-def _run_one(
-    one: Planned, choices: Choices, prices: Any, heartbeat_url: str | None
-) -> report.Finished:
+def _run_one(one: Planned, options: CommandOptions, heartbeat_url: str | None) -> report.Finished:
     from verifiers.errors import ConfigError
     from verifiers.evaluate.run import (
-        RunOptions,
         environment_version,
         example_count,
         prepare_environment,
         run_folder_for,
     )
+    from verifiers.runs.prices import PriceTable
     from verifiers.runs.summary import rewards_by_example, summarize
 
     config = one.config
@@ -245,12 +226,12 @@ def _run_one(
         config.rollouts_per_example,
         config.model,
     )
-    _confirm(config, wanted, choices)
-    options = RunOptions(choices.seed, choices.strict, one.resume_latest, prices)
-    folder = run_folder_for(config, environment, options)
+    _confirm(config, wanted, options)
+    folder = run_folder_for(config, environment)
     progress = Progress(title, wanted, most_running=config.max_concurrent)
-    results = asyncio.run(_run(config, loaded, folder, options, progress, choices, heartbeat_url))
+    results = asyncio.run(_run(config, loaded, folder, progress, options, heartbeat_url))
     outputs = results["outputs"]
+    prices = PriceTable.load(config.prices) if config.prices else None
     summary = summarize(
         outputs,
         environment.pass_threshold,
@@ -274,15 +255,15 @@ def _run_one(
     )
 
 
-def _confirm(config: EvalConfig, wanted: int, choices: Choices) -> None:
+def _confirm(config: EvalConfig, wanted: int, options: CommandOptions) -> None:
     from verifiers.evaluate.settings import is_local
 
     url = config.client_config.api_base_url
     asks = (
         wanted >= ASK_FROM_ROLLOUTS
         and not is_local(url)
-        and not choices.yes
-        and not choices.as_json
+        and not options.yes
+        and not options.as_json
     )
     if asks and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(
@@ -297,9 +278,8 @@ async def _run(
     config: EvalConfig,
     loaded: Loaded,
     folder: Path | None,
-    options: RunOptions,
     progress: Progress,
-    choices: Choices,
+    options: CommandOptions,
     heartbeat_url: str | None,
 ) -> GenerateOutputs:
     """The run itself with its display, its heartbeat, and Ctrl-C."""
@@ -307,7 +287,7 @@ async def _run(
     from verifiers.clients.failures import NoSuchRoute
     from verifiers.evaluate.run import run_evaluation
 
-    is_live = output.stderr().is_terminal and not (choices.disable_tui or config.disable_tui)
+    is_live = output.stderr().is_terminal and not config.disable_tui
     plain = PlainProgress(progress, output.note)
 
     def changed(outputs: Sequence[Any], new: Sequence[Any], _: Any) -> None:
@@ -336,7 +316,8 @@ async def _run(
             on_log=output.note,
             environment=loaded.environment,
             results_path=folder,
-            options=options._replace(stop=stop, on_retry=progress.retried),
+            stop=stop,
+            on_retry=progress.retried,
         )
 
     def interrupted() -> None:
@@ -351,7 +332,7 @@ async def _run(
         if not is_live:
             output.note(progress.title)
             return await interruptible(work, interrupted)
-        with output.live(LiveProgress(progress), fullscreen=choices.fullscreen) as shown:
+        with output.live(LiveProgress(progress), fullscreen=options.fullscreen) as shown:
             beside.append(asyncio.create_task(_refresh(shown)))
             return await interruptible(work, interrupted)
     finally:

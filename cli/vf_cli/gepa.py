@@ -75,15 +75,15 @@ Tui = Annotated[
 @app.command()
 def gepa(  # one parameter an option
     env_id_or_config: EnvIdOrConfig,
-    env_args: o.EnvArgs = None,
+    env_args: Annotated[str | None, o.typer_option("env_args")] = None,
     extra_env_kwargs: ExtraEnvKwargs = None,
     env_dir_path: EnvDirPath = None,
-    sandbox_backend: o.SandboxBackend = None,
-    model: o.Model = None,
+    sandbox_backend: Annotated[str | None, o.typer_option("sandbox_backend")] = None,
+    model: Annotated[str | None, o.typer_option("model")] = None,
     reflection_model: ReflectionModel = None,
-    endpoints_path: o.EndpointsPath = None,
-    api_key_var: o.ApiKeyVar = None,
-    api_base_url: o.ApiBaseUrl = None,
+    endpoints_path: Annotated[str | None, o.typer_option("endpoints_path")] = None,
+    api_key_var: Annotated[str | None, o.typer_option("api_key_var")] = None,
+    api_base_url: Annotated[str | None, o.typer_option("api_base_url")] = None,
     max_calls: MaxCalls = None,
     minibatch_size: MinibatchSize = None,
     perfect_score: PerfectScore = None,
@@ -91,13 +91,13 @@ def gepa(  # one parameter an option
     num_train: NumTrain = None,
     num_val: NumVal = None,
     max_concurrent: MaxConcurrent = None,
-    sampling_args: o.SamplingArgs = None,
+    sampling_args: Annotated[str | None, o.typer_option("sampling_args")] = None,
     seed: Seed = None,
-    verbose: o.Verbose = False,
+    verbose: Annotated[bool, o.typer_option("verbose")] = False,
     run_dir: RunDir = None,
     no_save: NoSave = False,
     tui: Tui = False,
-    as_json: o.AsJson = False,
+    as_json: Annotated[bool, o.typer_option("as_json")] = False,
 ) -> int:
     """Search for a system prompt with a higher reward, by the gepa package (pip install 'gepa>=0.1').
 
@@ -129,7 +129,7 @@ _NOT_SETTINGS = ("env_id_or_config", "as_json", "tui", "no_save", "sandbox_backe
 def _settings(said: dict[str, Any]) -> dict[str, Any]:
     """What the file says, and over it what the command line says."""
     from verifiers.prompt_search import load_gepa_toml_config
-    from vf_cli.eval import json_object
+    from vf_cli.eval_options import json_object
 
     given = {
         name: value

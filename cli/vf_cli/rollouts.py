@@ -126,7 +126,7 @@ def rollouts(
     from verifiers.training.pull_api import PullServer
     from verifiers.training.source import RolloutSource
     from vf_cli.command import configure_logging
-    from vf_cli.eval import json_object
+    from vf_cli.eval_options import json_object
 
     configure_logging(is_verbose=verbose)
     options = {

@@ -53,7 +53,7 @@ def train(
         int | None, typer.Option("--steps", min=1, help="Steps of reinforcement learning.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the run.")] = None,
-    sandbox_backend: o.SandboxBackend = None,
+    sandbox_backend: Annotated[str | None, o.typer_option("sandbox_backend")] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON document.")
     ] = False,

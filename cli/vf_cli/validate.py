@@ -28,7 +28,7 @@ def validate(
     env_args: Annotated[
         str | None, typer.Option("--env-args", "-a", help="JSON object for load_environment().")
     ] = None,
-    sandbox_backend: o.SandboxBackend = None,
+    sandbox_backend: Annotated[str | None, o.typer_option("sandbox_backend")] = None,
     num_rows: Annotated[
         int, typer.Option("--num-rows", "-n", min=-1, help="Rows to look at; -1 means all.")
     ] = 100,
@@ -56,7 +56,7 @@ def validate(
 
     from verifiers.packages.validation import Limits, validate
     from vf_cli.command import configure_logging
-    from vf_cli.eval import json_object
+    from vf_cli.eval_options import json_object
 
     # The checks make rollouts fail on purpose; what matters of that is in their findings.
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)

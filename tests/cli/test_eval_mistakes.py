@@ -25,7 +25,7 @@ import pytest
         ),
         (["my-env", "-c", "-3"], "max_concurrent: must be at least 1, or -1 for all; got -3"),
         (["my-env", "-s", "--on-changed", "ignore"], "'stop', 'rerun' or 'keep'"),
-        (["my-env", "-p", "opnai"], "none of prime, openrouter"),
+        (["my-env", "-p", "opnai"], "'opnai' is not one of 'prime', 'openrouter'"),
         (["my-env", "-b", "http://127.0.0.1/v1", "--header", "X"], "'Name: value'"),
         (["my-env", "-f", "-d"], "exclude each other"),
         (["my-env", "-e", "nope.toml"], "no endpoint registry at nope.toml"),

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from importlib import import_module
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 import typer.main
 from rich.table import Table
 
 from verifiers.clients.connect import PROVIDERS
-from verifiers.configs import CLIENT_TYPES
+from verifiers.run_options import FILE_OPTIONS, Provider
 from vf_cli import command, eval_options, output
 
 COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
@@ -69,8 +70,9 @@ def test_no_option_is_declared_twice_and_each_has_help(command):
 
 
 def test_the_help_names_every_provider_and_kind_of_api():
-    assert eval_options.PROVIDER_NAMES.split(", ") == list(PROVIDERS)
-    assert set(eval_options.CLIENT_TYPE_NAMES.split(", ")) == set(CLIENT_TYPES)
+    assert get_args(Provider) == tuple(PROVIDERS)
+    for name in ("provider", "api_client_type"):
+        assert ", ".join(get_args(FILE_OPTIONS[name].type)[0].__args__) in FILE_OPTIONS[name].help
 
 
 @pytest.mark.parametrize(

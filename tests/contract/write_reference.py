@@ -6,6 +6,7 @@ python tests/contract/write_reference.py --check    exit with 1 when a page is n
 
 import argparse
 import ast
+import dataclasses
 import inspect
 import re
 import sys
@@ -20,6 +21,8 @@ import typer.main
 import verifiers
 from verifiers.envs.options import GenerateOptions
 from verifiers.lazy_names import modules_of_names
+from verifiers.run_options import FILE_OPTIONS, RUN_OPTIONS, Option, RunOptions
+from vf_cli.eval_options import OPTIONS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 COMMANDS = {
@@ -75,6 +78,8 @@ def command_page() -> str:
     for name, module in COMMANDS.items():
         command = typer.main.get_command(import_module(module).app)
         parts += described_command("##", name, command)
+        if name == "vf-eval":
+            parts += described_keys()
         if hasattr(command, "commands"):
             for path, leaf in leaves(command, name):
                 parts += described_command("###", path, leaf)
@@ -86,6 +91,19 @@ def command_page() -> str:
     for path, command in leaves(root, "prime"):
         parts += described_command("###", path, command, left_out=COMMON_PANEL)
     return "\n".join(parts)
+
+
+def described_keys() -> list[str]:
+    """The keys of configuration files that are not options of the command."""
+    keys = [(key, one) for key, one in FILE_OPTIONS.items() if not one.flags]
+    rows = [f"| `{key}` | {one.help} |" for key, one in keys]
+    return [
+        "A table of a configuration file has the options that choose, size and save a run as keys, with `_` for `-`: "
+        "`max_tokens = 512`. Files also have these keys:\n",
+        "| | |\n|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def leaves(group: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -149,6 +167,10 @@ def names_of(parameter: Any) -> str:
 def described(parameter: Any) -> str:
     """The help, with the default and the environment variable that also sets it."""
     text = " ".join(without_escapes(parameter.help or "").split()).replace("|", "\\|")
+    one = OPTIONS.get(parameter.name)
+    if one is not None and one.flags and one.flags[0] in parameter.opts and one.full_help in text:
+        text += f" In Python: `{one.name}`." * (one.name != one.key and one.key in FILE_OPTIONS)
+        text += since(one)
     default = parameter.default
     if (
         default not in (None, False, ())
@@ -187,8 +209,19 @@ def api_page() -> str:
 
 
 def described_options() -> list[str]:
-    """The options of `generate` and `evaluate`, from the fields of `GenerateOptions` and the texts below them."""
+    """The options of `generate` and `evaluate`: those of `RunOptions`, then the other fields of `GenerateOptions`."""
     lines = ["## Options of `evaluate` and `generate`\n"]
+    defaults = {one.name: one.default for one in dataclasses.fields(RunOptions)}
+    for one in RUN_OPTIONS:
+        kind = (
+            one.type.__name__
+            if isinstance(one.type, type)
+            else str(one.type).replace("typing.", "")
+        )
+        help = re.sub(
+            r"--([\w-]+)", lambda m: f"`{FILE_OPTIONS[m[1].replace('-', '_')].name}`", one.help
+        )
+        lines.append(f"* `{one.name}: {kind} = {defaults[one.name]!r}`: {help}{since(one)}")
     [owner] = (
         node
         for node in ast.walk(ast.parse(inspect.getsource(GenerateOptions)))
@@ -203,6 +236,11 @@ def described_options() -> list[str]:
                 f"* `{ast.unparse(field.target)}: {ast.unparse(field.annotation)}{shown}`: {described}"
             )
     return [*lines, ""]
+
+
+def since(one: Option) -> str:
+    """The version that added an option, if later than 0.1.14."""
+    return "" if one.since == "0.1.14" else f" Since {one.since}."
 
 
 def entry_of(name: str) -> str | None:

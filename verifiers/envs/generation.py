@@ -273,7 +273,7 @@ async def run_rows(
         raise
     finally:
         record.close()
-    if options.push_to_hf_hub:
+    if options.save_to_hf_hub:
         from verifiers.runs.publish import push_results_to_hf_hub
 
         await asyncio.to_thread(push_results_to_hf_hub, outputs, options.hf_hub_dataset_name)

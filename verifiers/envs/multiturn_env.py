@@ -169,7 +169,7 @@ class MultiTurnEnv(Environment):
     def _time_limit_s(self) -> float | None:
         limits = [
             limit
-            for limit in (self.timeout_seconds, current_limits().timeout_s)
+            for limit in (self.timeout_seconds, current_limits().rollout_timeout_s)
             if limit is not None
         ]
         return min(limits) if limits else None

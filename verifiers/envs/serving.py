@@ -70,7 +70,7 @@ def remote_schedule(
         or "advantage" in options.state_columns
     )
     settings = {"max_retries": options.max_retries, "state_columns": options.state_columns}
-    if (limits := _limits(model, options)) is not None:
+    if (limits := options.rollout_limits(model).as_request()) is not None:
         settings["limits"] = limits
 
     async def play(tasks: list[Task]) -> list[RolloutOutput]:
@@ -119,23 +119,6 @@ def _warn_if_clipped(remote: Any, options: GenerateOptions) -> None:
             options.max_concurrent,
             options.max_concurrent,
         )
-
-
-def _limits(model: str, options: GenerateOptions) -> dict[str, Any] | None:
-    asked: dict[str, Any] = {
-        "timeout_s": options.rollout_timeout_s,
-        "max_total_tokens": options.max_total_tokens,
-        "max_cost_usd": options.max_cost_usd,
-        "scoring_timeout_s": options.scoring_timeout_s,
-    }
-    options.rollout_limits(model)  # its checks, before anything is sent
-    if all(value is None for value in asked.values()):
-        return None
-    if options.max_cost_usd is not None and options.prices is not None:
-        price = options.prices.required_price_of(model)
-        asked["input_usd_per_token"] = price.input_usd_per_mtok / 1e6
-        asked["output_usd_per_token"] = price.output_usd_per_mtok / 1e6
-    return asked
 
 
 async def _failed(

@@ -28,18 +28,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.errors import ConfigError
-from verifiers.evaluate.settings import EvalSettings, settings_of
+from verifiers.evaluate.settings import Settings, settings_of
+from verifiers.run_options import FILE_OPTIONS
 
 SWEPT_TABLES = ("env_args", "args")
 """Tables whose keys can be swept one by one, under `[ablation.sweep.env_args]`."""
 _RUN_KEYS = ("heartbeat_url",)
 _MODEL_KEYS = ("model", "endpoint_id")
+_OLDER = {older: key for key, option in FILE_OPTIONS.items() for older in option.older}
 
 
 class PlannedEvaluation(NamedTuple):
     """One evaluation of a file."""
 
-    settings: EvalSettings
+    settings: Settings
     swept: dict[str, Any]
     """What distinguishes it within its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for `[[eval]]`."""
 
@@ -78,7 +80,7 @@ def read_config_file(path: str | Path, overrides: Mapping[str, Any] | None = Non
                 )  # a table's own mistakes, before the top's values are added
                 merged = _over(_over(top, values), overrides or {})
                 settings = settings_of(_with_paths(merged, path.parent, overrides or {}), where)
-                if not settings.env_id:
+                if not settings.get("env_id"):
                     raise ConfigError(f"{where} needs env_id, the environment to evaluate.")
                 planned.append(PlannedEvaluation(settings, swept))
     if not planned:
@@ -106,7 +108,7 @@ def _check_top(top: Mapping[str, Any], path: Path) -> None:
     """Refuse keys and values at the top that no table may have; a misspelt section is named as such."""
     for key in top:
         near = get_close_matches(key, ("eval", "ablation"), n=1)
-        if key not in EvalSettings.model_fields and near and isinstance(top[key], dict | list):
+        if key not in FILE_OPTIONS and near and isinstance(top[key], dict | list):
             raise ConfigError(f"{path} has no section {key!r}. Did you mean [[{near[0]}]]?")
     for key in ("env_id", "id"):
         if key in top:
@@ -141,8 +143,8 @@ def _expanded(
                 for name, v in values.items()
             ]
         else:
-            if key not in (*EvalSettings.model_fields, "id"):
-                near = get_close_matches(key, EvalSettings.model_fields, n=1)
+            if key not in (*FILE_OPTIONS, *_OLDER):
+                near = get_close_matches(key, FILE_OPTIONS, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(f"{where} sweeps {key!r}, which is no setting.{hint}")
             axes.append(((key,), _swept_values(key, values, where)))
@@ -171,14 +173,11 @@ def _swept_values(name: str, values: Any, where: str) -> list[Any]:
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` over `below`, key by key; naming a model in one way drops the other way from below."""
     merged = dict(below)
-    for other, name in (
-        ("args", "env_args"),
-        ("env_args", "args"),
-        ("id", "env_id"),
-        ("env_id", "id"),
-    ):
-        if other in above:
-            merged.pop(name, None)
+    for older, key in _OLDER.items():
+        if older in above:
+            merged.pop(key, None)
+        if key in above:
+            merged.pop(older, None)
     if any(key in above for key in _MODEL_KEYS):
         for key in _MODEL_KEYS:
             merged.pop(key, None)
@@ -201,4 +200,4 @@ def _with_paths(
 
 def load_toml_config(path: str | Path) -> list[dict[str, Any]]:
     """v0's form of `read_config_file`: what each evaluation says, as dicts."""
-    return [planned.settings.said() for planned in read_config_file(path).evaluations]
+    return [planned.settings for planned in read_config_file(path).evaluations]

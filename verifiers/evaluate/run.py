@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
 from verifiers.configs import EvalConfig, EvalRunConfig
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError
 from verifiers.loading import Loaded, load
+from verifiers.run_options import RUN_OPTIONS
 from verifiers.runs.description import get_env_version
 from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
 from verifiers.runs.store import RunNotFound
@@ -25,7 +26,6 @@ from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, Star
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
-    from verifiers.runs.prices import PriceTable
 
 logger = logging.getLogger(__name__)
 
@@ -38,22 +38,6 @@ BUSY_SHARE = 0.6
 
 _LOOSE_KWARGS = frozenset({"timeout_seconds", "concurrency", "max_seq_len", "score_rollouts"})
 """Settings every environment takes whether or not it has an attribute of that name."""
-
-
-class RunOptions(NamedTuple):
-    """How to run an evaluation, beside what its configuration says."""
-
-    shuffle_seed: int | None = None
-    """Take examples at random with this seed; None takes the first ones."""
-    strict: bool = False
-    """Stop at the first reward function that raises."""
-    resume_latest: bool = False
-    """Continue the newest incomplete run like this one, if there is one."""
-    prices: PriceTable | None = None
-    stop: asyncio.Event | None = None
-    """When set, nothing more is started; what is finished is kept and returned."""
-    on_retry: Callable[[], None] | None = None
-    """Called when a rollout is about to be played again; rollouts of worker processes are not reported."""
 
 
 def prepare_environment(config: EvalConfig) -> Loaded:
@@ -83,9 +67,7 @@ def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:
     environment.set_kwargs(**extra)
 
 
-def run_folder_for(
-    config: EvalConfig, environment: Environment, options: RunOptions
-) -> Path | None:
+def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
     """Where the results go: the run to continue, or a new folder; None when nothing is saved.
 
     Raises RunNotFound when `resume_path` is no run.
@@ -96,10 +78,10 @@ def run_folder_for(
                 f"{config.resume_path} is no saved run: it needs results.jsonl and metadata.json."
             )
         return config.resume_path
-    if not config.save_results and not options.resume_latest:
+    if not config.save_results and not config.resume:
         return None
     env_id = environment.env_id
-    if options.resume_latest:
+    if config.resume:
         found = find_latest_incomplete(
             env_id,
             config.model,
@@ -155,7 +137,8 @@ async def run_evaluation(
     *,
     environment: Environment | None = None,
     results_path: Path | None = None,
-    options: RunOptions | None = None,
+    stop: asyncio.Event | None = None,
+    on_retry: Callable[[], None] | None = None,
 ) -> GenerateOutputs:
     """Evaluate, and save as the configuration says.
 
@@ -164,12 +147,10 @@ async def run_evaluation(
     run in that many processes of their own for the time of this evaluation, unless `disable_env_server`.
     Failed rollouts are results; what ends the whole run (wrong credentials, a full disk) raises.
     """
-    options = options or RunOptions()
     if environment is None:
         environment = prepare_environment(config).environment
     if results_path is None:
-        results_path = run_folder_for(config, environment, options)
-    callbacks = {"on_start": on_start, "on_progress": on_progress, "on_log": on_log}
+        results_path = run_folder_for(config, environment)
     if workers := worker_count(config):
         await environment.start_server(
             num_workers=workers,
@@ -179,7 +160,20 @@ async def run_evaluation(
         )
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     try:
-        results = await _evaluated(config, environment, results_path, options, **callbacks)
+        results = await environment.evaluate(
+            resolve_client(config.client_config),
+            config.model,
+            config.sampling_args,
+            **{option.name: getattr(config, option.name) for option in RUN_OPTIONS}
+            | {"save_results": results_path is not None},
+            results_path=results_path,
+            retry_failed=config.resume_path is not None or config.resume,
+            on_start=on_start,
+            on_progress=on_progress,
+            on_log=on_log,
+            stop=stop,
+            on_retry=on_retry,
+        )
         wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
         if workers and (note := note_on_workers(workers, wall_s=wall_s, own_cpu_s=cpu_s)):
             logger.warning("%s", note)
@@ -215,44 +209,6 @@ def worker_count(config: EvalConfig) -> int:
     """Processes to run an evaluation in; 0 for this one."""
     return (
         0 if config.disable_env_server or config.num_workers == "auto" else int(config.num_workers)
-    )
-
-
-async def _evaluated(
-    config: EvalConfig,
-    environment: Environment,
-    results_path: Path | None,
-    options: RunOptions,
-    **callbacks: Any,
-) -> GenerateOutputs:
-    return await environment.evaluate(
-        resolve_client(config.client_config),
-        config.model,
-        config.sampling_args,
-        num_examples=config.num_examples,
-        rollouts_per_example=config.rollouts_per_example,
-        max_concurrent=config.max_concurrent,
-        max_concurrent_scoring=config.max_concurrent_scoring,
-        results_path=results_path,
-        save_results=results_path is not None,
-        state_columns=config.state_columns,
-        independent_scoring=config.independent_scoring,
-        max_retries=config.max_retries,
-        on_changed=config.on_changed,
-        retry_failed=config.resume_path is not None or options.resume_latest,
-        rollout_timeout_s=config.rollout_timeout_s,
-        scoring_timeout_s=config.scoring_timeout_s,
-        max_total_tokens=config.max_total_tokens,
-        max_cost_usd=config.max_cost_usd,
-        prices=options.prices,
-        strict=options.strict,
-        shuffle=options.shuffle_seed is not None,
-        shuffle_seed=options.shuffle_seed,
-        push_to_hf_hub=config.save_to_hf_hub,
-        hf_hub_dataset_name=config.hf_hub_dataset_name,
-        stop=options.stop,
-        on_retry=options.on_retry,
-        **callbacks,
     )
 
 

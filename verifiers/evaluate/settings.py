@@ -1,117 +1,63 @@
-"""One evaluation as somebody asks for it, and what it resolves to.
+"""From the options of one evaluation, given on the command line or in a table of a file, to the `EvalConfig` that runs.
 
-`EvalSettings` holds what was said, by options or by a table of a configuration file; everything may be left out.
-`resolve` adds the environment's and our defaults, looks the model up in the endpoint registry, and gives the
-`EvalConfig` that runs. It makes no request, and names no host that the user did not name.
+`settings_of` checks the options that were given. `resolve` adds the defaults of the environment and of the commands,
+looks the model up in the endpoint registry, and returns the `EvalConfig`. It sends no request, and uses no host that
+the user did not name.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from verifiers.clients.connect import PROVIDERS, is_private
-from verifiers.configs import ClientConfig, ClientType, Config, EvalConfig, OnChanged
+from verifiers.configs import ClientConfig, Config, EvalConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluate.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
+from verifiers.run_options import EVALUATION_OPTIONS, FILE_OPTIONS, Option
 from verifiers.types import Endpoint
 
 DEFAULT_MODEL = "openai/gpt-4.1-mini"
-DEFAULT_ENV_DIR_PATH = "./environments"
 DEFAULT_NUM_EXAMPLES = 5
 DEFAULT_ROLLOUTS_PER_EXAMPLE = 3
 DEFAULT_MAX_CONCURRENT = 32
 ADAPTIVE_MAX_CONCURRENT = 256
-"""Rollouts in progress at most while the requests in flight follow the endpoint's rate limit."""
+"""Maximum number of rollouts at the same time while the number of requests follows the endpoint's rate limit."""
 SESSION_HEADER = {"X-Session-ID": "example_id"}
-"""Sent with every request, so that a router can keep the rollouts of one example on one replica."""
+"""Sent with every request. A router can keep the rollouts of one example on one replica."""
 
 
-class EvalSettings(Config):
-    """What was said about one evaluation. A field that is None was not said."""
+Settings = dict[str, Any]
+"""The options given for one evaluation: key of a configuration file → value. Options that were left out are absent."""
 
-    env_id: str | None = None
-    env_args: dict[str, Any] | None = None
-    """Arguments of the environment's `load_environment`; `args` in a table means the same."""
-    extra_env_kwargs: dict[str, Any] | None = None
-    """Attributes set on the environment after it is built, e.g. `max_turns`."""
-    env_dir_path: str | None = None
-    """Folder of local environments; a run of one of them is saved inside its folder."""
 
-    model: str | None = None
-    """A name in the endpoint registry, or else the model's name at the endpoint."""
-    endpoint_id: str | None = None
-    """A name that must be in the registry; instead of `model`."""
-    endpoints_path: str | None = None
-    provider: str | None = None
-    """A well-known API: sets base URL, key variable and client type."""
-    api_base_url: str | None = None
-    api_key_var: str | None = None
-    api_client_type: ClientType | None = None
-    header: list[str] | None = None
-    """`Name: value` lines; each replaces the same name in `headers`, which replaces the registry's."""
-    headers: dict[str, str] | None = None
-    header_from_state: list[str] | None = None
-    """`Name: state key` lines."""
-    headers_from_state: dict[str, str] | None = None
+_UNLIMITED = [key for key, option in FILE_OPTIONS.items() if option.is_unlimited]
 
-    num_examples: int | None = None
-    """Examples to evaluate; -1 means all."""
-    rollouts_per_example: int | None = Field(None, ge=1)
-    max_concurrent: int | None = None
-    """Rollouts in progress at most; -1 means no limit."""
-    max_concurrent_generation: int | None = None
-    """The older name of `max_concurrent`."""
-    max_concurrent_scoring: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0)
-    sampling_args: dict[str, Any] | None = None
-    """Sent as they are with every request; over `max_tokens` and `temperature`."""
-    timeout: float | None = Field(None, gt=0)
-    """Longest time of one rollout, in seconds."""
-    scoring_timeout: float | None = Field(None, gt=0)
-    """Longest run of one reward function, in seconds."""
-    max_retries: int | None = Field(None, ge=0)
-    """How often a rollout that failed for infrastructure reasons is tried again."""
-    max_total_tokens: int | None = Field(None, ge=1)
-    """Tokens one rollout may use before it ends."""
-    max_cost: float | None = Field(None, gt=0)
-    """US dollars one rollout may cost before it ends."""
-    independent_scoring: bool | None = None
-    num_workers: int | str | None = None
-    disable_env_server: bool | None = None
 
-    output_dir: str | None = None
-    state_columns: list[str] | None = None
-    save_results: bool | None = None
-    resume: bool | None = None
-    """Continue the newest run of the same evaluation that is not complete."""
-    resume_path: Path | None = None
-    """Continue the run in this folder."""
-    on_changed: OnChanged | None = None
-    """What to do when a run is continued and rows of the dataset have changed since."""
-    save_to_hf_hub: bool | None = None
-    hf_hub_dataset_name: str | None = None
-    verbose: bool | None = None
-    disable_tui: bool | None = None
+class _Checked(Config):
+    """Base of the model that checks settings; its fields are generated from `run_options.FILE_OPTIONS`."""
 
     @model_validator(mode="before")
     @classmethod
     def accept_other_names(cls, value: Any) -> Any:
-        """`id` and `args` are other names of `env_id` and `env_args`."""
+        """Replace older names, e.g. `id` and `args`, and refuse keys that exclude each other."""
         if not isinstance(value, dict):
             return value
         value = dict(value)
-        for other, name in (("id", "env_id"), ("args", "env_args")):
-            if other in value:
-                if name in value:
-                    raise ValueError(f"{other} and {name} are the same setting; give one of them")
-                value[name] = value.pop(other)
+        if "max_concurrent" in value:
+            value.pop("max_concurrent_generation", None)
+        for key, option in FILE_OPTIONS.items():
+            for older in option.older:
+                if older not in value:
+                    continue
+                if key in value:
+                    raise ValueError(f"{older} and {key} are the same setting; give one of them")
+                value[key] = value.pop(older)
         for name in ("taskset", "harness"):
             if name in value:
                 raise ValueError(
@@ -121,66 +67,70 @@ class EvalSettings(Config):
             raise ValueError("endpoint_id and model both choose the model; give one of them")
         return value
 
-    @field_validator("provider")
+    @field_validator(*_UNLIMITED, check_fields=False)
     @classmethod
-    def provider_is_known(cls, value: str | None) -> str | None:
-        """Name the providers there are."""
-        if value is not None and value not in PROVIDERS:
-            raise ValueError(f"{value!r} is none of {', '.join(PROVIDERS)}")
-        return value
-
-    @field_validator("num_examples", "max_concurrent", "max_concurrent_generation")
-    @classmethod
-    def nothing_is_not_all(cls, value: int | None) -> int | None:
-        """0 meant "all" in 0.1.14, which is not what anybody expects of it."""
+    def zero_is_not_all(cls, value: int | None) -> int | None:
+        """Refuse 0, which meant "all" in 0.1.14 and reads as "none"."""
         if value is not None and value < 1 and value != -1:
             raise ValueError(f"must be at least 1, or -1 for all; got {value}")
         return value
 
-    @field_validator("num_workers")
+    @field_validator("num_workers", check_fields=False)
     @classmethod
     def workers_are_counted(cls, value: int | str | None) -> int | str | None:
-        """`auto` or a number."""
+        """Accept `auto` or a number."""
         if isinstance(value, str) and value != "auto":
             if not value.isdecimal() or int(value) < 1:
                 raise ValueError(f"{value!r} is neither 'auto' nor a number of processes")
             return int(value)
         return value
 
-    def said(self) -> dict[str, Any]:
-        """The fields that were given, by name."""
-        return {
-            name: getattr(self, name)
-            for name in type(self).model_fields
-            if name in self.model_fields_set and getattr(self, name) is not None
-        }
+
+def _field_of(option: Option) -> Any:
+    limits: dict[str, Any] = {}
+    if option.minimum is not None:
+        limits["ge"] = option.minimum
+    elif option.is_positive:
+        limits["gt"] = 0
+    return (option.type | None, Field(None, **limits))
 
 
-def settings_of(values: Mapping[str, Any], where: str) -> EvalSettings:
-    """Validated settings; ConfigError that says where and what is wrong."""
+@cache
+def _model() -> type[_Checked]:
+    fields = {key: _field_of(option) for key, option in FILE_OPTIONS.items()}
+    return create_model("EvalSettings", __base__=_Checked, **fields)
+
+
+def settings_of(values: Mapping[str, Any], where: str) -> Settings:
+    """Return the checked settings. Raises ConfigError that names the place and the mistake."""
     try:
-        return EvalSettings.model_validate(dict(values))
+        checked = _model().model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError(f"{where}: {readable_problems(error)}") from error
+    given = {key: getattr(checked, key) for key in FILE_OPTIONS if key in checked.model_fields_set}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def readable_problems(error: ValidationError) -> str:
-    """Pydantic's findings as short sentences, without its links and type names."""
+    """Return the problems that pydantic reports as short sentences, without links and type names."""
     problems: list[str] = []
-    for found in error.errors(include_url=False):
-        name = ".".join(str(part) for part in found["loc"])
+    for problem in error.errors(include_url=False):
+        name = ".".join(str(part) for part in problem["loc"])
         text = (
-            found["msg"]
+            problem["msg"]
             .removeprefix("Value error, ")
             .replace("EvalSettings has no key", "there is no key")
         )
-        got = "" if found["type"] == "value_error" else f" (got {found['input']!r:.80})"
-        problems.append(f"{name}: {text}{got}" if name else text)
+        if problem["type"] == "literal_error":
+            text = f"{problem['input']!r} is not one of {problem.get('ctx', {}).get('expected')}"
+        elif problem["type"] != "value_error":
+            text += f" (got {problem['input']!r:.80})"
+        problems.append(f"{name}: {text}" if name else text)
     return "; ".join(problems)
 
 
 def parse_header_lines(lines: list[str], what: str) -> dict[str, str]:
-    """`["Name: value"]` → `{"Name": "value"}`; ConfigError names the line that is none."""
+    """`["Name: value"]` → `{"Name": "value"}`. Raises ConfigError with the line that has another form."""
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -191,111 +141,88 @@ def parse_header_lines(lines: list[str], what: str) -> dict[str, str]:
 
 
 def resolve(
-    settings: EvalSettings,
+    settings: Mapping[str, Any],
     *,
     environment_defaults: Callable[[str], Mapping[str, Any]] = lambda env_id: {},
     environ: Mapping[str, str] | None = None,
 ) -> EvalConfig:
-    """The evaluation to run: settings over the environment's own defaults over ours.
+    """Return the evaluation to run: the settings, then the environment's defaults, then the defaults of a command.
 
-    `environment_defaults(env_id)` gives `num_examples` and `rollouts_per_example` an environment suggests.
-    Raises ConfigError, for one when nothing says which host to use.
+    `environment_defaults(env_id)` returns the `num_examples` and `rollouts_per_example` that an environment suggests.
+    Raises ConfigError, also if no setting names a host.
     """
-    if not settings.env_id:
+    env_id = settings.get("env_id")
+    if not env_id:
         raise ConfigError(
             "No environment is named. Give its id, e.g. `vf-eval my-env`, or env_id in the table."
         )
     environ = os.environ if environ is None else environ
-    suggested = environment_defaults(settings.env_id)
+    suggested = environment_defaults(env_id)
     model, endpoint_id, client_config = _client_of(settings, environ)
-
-    def chosen(name: str, default: Any) -> Any:
-        said = getattr(settings, name)
-        return said if said is not None else suggested.get(name, default)
-
-    max_concurrent = settings.max_concurrent
-    if max_concurrent is None:
-        max_concurrent = settings.max_concurrent_generation
-    if max_concurrent is None:
-        max_concurrent = (
+    options: dict[str, Any] = {
+        "num_examples": suggested.get("num_examples", DEFAULT_NUM_EXAMPLES),
+        "rollouts_per_example": suggested.get("rollouts_per_example", DEFAULT_ROLLOUTS_PER_EXAMPLE),
+        "max_concurrent": (
             ADAPTIVE_MAX_CONCURRENT
             if client_config.adaptive_concurrency
             else DEFAULT_MAX_CONCURRENT
-        )
-    extra_env_kwargs = dict(settings.extra_env_kwargs or {})
-    if settings.timeout is not None:
-        extra_env_kwargs.pop("timeout_seconds", None)
+        ),
+    }
+    options |= {one.name: settings[one.key] for one in EVALUATION_OPTIONS if one.key in settings}
+    options["shuffle"] = "seed" in settings
+    options["save_results"] = any(
+        settings.get(key) for key in ("save_results", "resume", "resume_path")
+    )
+    if "timeout" in settings and "extra_env_kwargs" in settings:
+        others = settings["extra_env_kwargs"].items()
+        options["extra_env_kwargs"] = {k: v for k, v in others if k != "timeout_seconds"}
+    plain = {key: settings[key] for key in ("max_tokens", "temperature") if key in settings}
     try:
         return EvalConfig(
-            env_id=settings.env_id,
-            env_args=settings.env_args or {},
-            env_dir_path=settings.env_dir_path or DEFAULT_ENV_DIR_PATH,
+            **{name: value for name, value in options.items() if value not in _EMPTY},
             endpoint_id=endpoint_id,
             model=model,
             client_config=client_config,
-            sampling_args=_sampling_args(settings),
-            num_examples=chosen("num_examples", DEFAULT_NUM_EXAMPLES),
-            rollouts_per_example=chosen("rollouts_per_example", DEFAULT_ROLLOUTS_PER_EXAMPLE),
-            max_concurrent=max_concurrent,
-            max_concurrent_scoring=settings.max_concurrent_scoring,
-            num_workers=settings.num_workers or "auto",
-            independent_scoring=settings.independent_scoring or False,
-            extra_env_kwargs=extra_env_kwargs,
-            max_retries=settings.max_retries or 0,
-            rollout_timeout_s=settings.timeout,
-            scoring_timeout_s=settings.scoring_timeout,
-            max_total_tokens=settings.max_total_tokens,
-            max_cost_usd=settings.max_cost,
-            disable_env_server=settings.disable_env_server or False,
-            verbose=settings.verbose or False,
-            disable_tui=settings.disable_tui or False,
-            output_dir=settings.output_dir,
-            state_columns=settings.state_columns or None,
-            save_results=bool(settings.save_results or settings.resume or settings.resume_path),
-            resume_path=settings.resume_path,
-            on_changed=settings.on_changed or "stop",
-            save_to_hf_hub=settings.save_to_hf_hub or False,
-            hf_hub_dataset_name=settings.hf_hub_dataset_name or None,
+            sampling_args={**plain, **settings.get("sampling_args", {})},
         )
     except ValidationError as error:
-        raise ConfigError(f"{settings.env_id}: {readable_problems(error)}") from error
+        raise ConfigError(f"{env_id}: {readable_problems(error)}") from error
 
 
-def _sampling_args(settings: EvalSettings) -> dict[str, Any]:
-    plain = {"max_tokens": settings.max_tokens, "temperature": settings.temperature}
-    return {k: v for k, v in plain.items() if v is not None} | (settings.sampling_args or {})
+_EMPTY = ("", [])
+"""Values that count as left out: the name of a dataset, a path, the list of state columns."""
 
 
 def _client_of(
-    settings: EvalSettings, environ: Mapping[str, str]
+    settings: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[str, str | None, ClientConfig]:
-    """Model name at the endpoint, registry name or None, and how to reach it."""
+    """Return the model's name at the endpoint, its name in the registry or None, and the client's configuration."""
     replicas, endpoint_id = _replicas(settings)
-    provider = PROVIDERS[settings.provider] if settings.provider else None
-    base_url = settings.api_base_url or (provider.base_url if provider else None)
-    key_var = settings.api_key_var or (provider.key_var if provider else None)
-    client_type = settings.api_client_type or (
+    provider = PROVIDERS[settings["provider"]] if settings.get("provider") else None
+    base_url = settings.get("api_base_url") or (provider.base_url if provider else None)
+    key_var = settings.get("api_key_var") or (provider.key_var if provider else None)
+    client_type = settings.get("api_client_type") or (
         replicas[0].get("api_client_type") if replicas else None
     )
     client_type = client_type or (provider.client_type if provider else None)
     if not replicas and base_url is None:
         base_url, key_var = _openai_from(environ, key_var, settings)
 
-    model = replicas[0]["model"] if replicas else settings.model or DEFAULT_MODEL
-    if settings.model is None and not replicas and _host(base_url) == "api.openai.com":
+    model = replicas[0]["model"] if replicas else settings.get("model") or DEFAULT_MODEL
+    if settings.get("model") is None and not replicas and _host(base_url) == "api.openai.com":
         model = model.removeprefix("openai/")
     headers = dict(replicas[0].get("extra_headers") or {}) if replicas else {}
-    said_headers = {
-        **(settings.headers or {}),
-        **parse_header_lines(settings.header or [], "--header"),
+    own_headers = {
+        **(settings.get("headers") or {}),
+        **parse_header_lines(settings.get("header") or [], "--header"),
     }
     used_urls = [base_url] if base_url else [replica["url"] for replica in replicas]
     from_state = {
         **SESSION_HEADER,
-        **(settings.headers_from_state or {}),
-        **parse_header_lines(settings.header_from_state or [], "--header-from-state"),
+        **(settings.get("headers_from_state") or {}),
+        **parse_header_lines(settings.get("header_from_state") or [], "--header-from-state"),
     }
-    fixed = settings.max_concurrent is not None or settings.max_concurrent_generation is not None
+    fixed = "max_concurrent" in settings
     several = [] if base_url or len(replicas) < 2 else replicas
     fields: dict[str, Any] = {
         "client_type": client_type or "openai_chat_completions",
@@ -305,55 +232,54 @@ def _client_of(
             {
                 "api_key_var": key_var or replica["key"],
                 "api_base_url": replica["url"],
-                "extra_headers": {**(replica.get("extra_headers") or {}), **said_headers},
+                "extra_headers": {**(replica.get("extra_headers") or {}), **own_headers},
             }
             for replica in several
         ],
-        "extra_headers": {**headers, **said_headers},
+        "extra_headers": {**headers, **own_headers},
         "extra_headers_from_state": from_state,
         "adaptive_concurrency": not fixed and not all(is_local(url) for url in used_urls),
     }
     try:
         config = ClientConfig(**fields)
     except ValidationError as error:
-        raise ConfigError(f"{settings.env_id}: {readable_problems(error)}") from error
+        raise ConfigError(f"{settings['env_id']}: {readable_problems(error)}") from error
     return model, endpoint_id, config
 
 
-def _replicas(settings: EvalSettings) -> tuple[list[Endpoint], str | None]:
-    path = settings.endpoints_path or DEFAULT_ENDPOINTS_PATH
-    if settings.endpoints_path and registry_file(path) is None:
+def _replicas(settings: Mapping[str, Any]) -> tuple[list[Endpoint], str | None]:
+    path = settings.get("endpoints_path") or DEFAULT_ENDPOINTS_PATH
+    if settings.get("endpoints_path") and registry_file(path) is None:
         raise ConfigError(f"There is no endpoint registry at {path} (-e, endpoints_path).")
-    wanted = settings.endpoint_id or settings.model or DEFAULT_MODEL
+    name = settings.get("endpoint_id") or settings.get("model") or DEFAULT_MODEL
     endpoints = load_endpoints(path)
-    if wanted not in endpoints:
-        if settings.endpoint_id:
-            known = ", ".join(sorted(endpoints)) or "no endpoint at all"
+    if name not in endpoints:
+        if settings.get("endpoint_id"):
+            known = ", ".join(sorted(endpoints)) or "no endpoints"
             raise ConfigError(
-                f"The endpoint {wanted!r} is not in the registry {path}, which has {known}."
+                f"The endpoint {name!r} is not in the registry {path}, which has {known}."
             )
         return [], None
-    replicas = endpoints[wanted]
+    replicas = endpoints[name]
     models = {replica["model"] for replica in replicas}
     if len(models) > 1:
         raise ConfigError(
-            f"The replicas of {wanted!r} in {path} serve different models: {', '.join(sorted(models))}."
+            f"The replicas of {name!r} in {path} serve different models: {', '.join(sorted(models))}."
         )
-    return replicas, wanted
+    return replicas, name
 
 
 def _openai_from(
-    environ: Mapping[str, str], key_var: str | None, settings: EvalSettings
+    environ: Mapping[str, str], key_var: str | None, settings: Mapping[str, Any]
 ) -> tuple[str, str]:
     if environ.get("OPENAI_API_KEY"):
         url = environ.get("OPENAI_BASE_URL") or PROVIDERS["openai"].base_url
         return url, key_var or "OPENAI_API_KEY"
-    wanted = settings.model or DEFAULT_MODEL
     raise ConfigError(
-        f"No endpoint is named for the model {wanted!r}. Say where it runs, in one of these ways: "
+        f"No endpoint is named for the model {settings.get('model') or DEFAULT_MODEL!r}. The ways to name one: "
         f"-p PROVIDER ({', '.join(PROVIDERS)}); -b http://localhost:8000/v1 for any OpenAI-compatible server; "
-        f"-m NAME with a name from {settings.endpoints_path or DEFAULT_ENDPOINTS_PATH}; or set OPENAI_API_KEY "
-        "(and OPENAI_BASE_URL). To try without any of them: `vf-endpoint` serves a small model on this machine."
+        f"-m NAME with a name from {settings.get('endpoints_path') or DEFAULT_ENDPOINTS_PATH}; or set OPENAI_API_KEY "
+        "(and OPENAI_BASE_URL). Without an endpoint, `vf-endpoint` serves a small model on this machine."
     )
 
 
@@ -362,5 +288,5 @@ def _host(url: str | None) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether the URL names this machine or its network, where no rate limit has to be found out."""
+    """Whether the URL names this machine or its network, which have no rate limit."""
     return is_private(_host(url))

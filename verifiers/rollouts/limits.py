@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from verifiers.errors import ConfigError
+from verifiers.run_options import ROLLOUT_OPTIONS, RolloutOptions
 from verifiers.state import State
 
 
-@dataclass(frozen=True)
-class RolloutLimits:
-    """Limits of one rollout; None means no limit."""
+@dataclass(kw_only=True)
+class RolloutLimits(RolloutOptions):
+    """Limits of one rollout, with the prices that a cost limit needs; None means no limit."""
 
-    timeout_s: float | None = None
-    max_total_tokens: int | None = None
-    max_cost_usd: float | None = None
-    cost_usd_of: Callable[[float, float], float] | None = None
-    """Cost in US dollars of (input tokens, output tokens)."""
+    input_usd_per_token: float | None = None
+    output_usd_per_token: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_cost_usd is not None and self.cost_usd_of is None:
+        if self.max_cost_usd is not None and self.input_usd_per_token is None:
             raise ConfigError(
                 f"A cost limit (max_cost_usd={self.max_cost_usd:g}) needs prices; give a price table."
             )
-        for name in ("timeout_s", "max_total_tokens", "max_cost_usd"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} must be positive; got {value}.")
+        for option in ROLLOUT_OPTIONS:
+            value = getattr(self, option.name)
+            if value is not None and option.is_positive and value <= 0:
+                raise ConfigError(f"{option.name} must be positive; got {value}.")
+
+    @classmethod
+    def from_request(cls, request: Mapping[str, Any] | None) -> RolloutLimits:
+        """Return the limits of a request to a worker. Raises ConfigError for a limit that is not valid."""
+        names = {wire: name for name, wire in _wire_names().items()}
+        return cls(**{names[key]: value for key, value in (request or {}).items()})
+
+    def as_request(self) -> dict[str, Any] | None:
+        """Return the limits for a request to a worker, by their names there; None if no option is set."""
+        values = {wire: getattr(self, name) for name, wire in _wire_names().items()}
+        return {name: value for name, value in values.items() if value is not None} or None
 
     @property
     def are_set(self) -> bool:
         """Whether any limit is set."""
-        return (self.timeout_s, self.max_total_tokens, self.max_cost_usd) != (None, None, None)
+        return (self.rollout_timeout_s, self.max_total_tokens, self.max_cost_usd) != (None,) * 3
 
     def tokens_reached(self, state: State) -> bool:
         """Whether the rollout has used all the tokens that the limit allows."""
@@ -45,10 +55,17 @@ class RolloutLimits:
 
     def cost_reached(self, state: State) -> bool:
         """Whether the rollout has reached its cost limit."""
-        if self.max_cost_usd is None or self.cost_usd_of is None:
+        if self.max_cost_usd is None:
             return False
         usage = state.usage
-        return self.cost_usd_of(usage["input_tokens"], usage["output_tokens"]) >= self.max_cost_usd
+        cost_usd = usage["input_tokens"] * (self.input_usd_per_token or 0.0)
+        cost_usd += usage["output_tokens"] * (self.output_usd_per_token or 0.0)
+        return cost_usd >= self.max_cost_usd
+
+
+def _wire_names() -> dict[str, str]:
+    declared = {option.name: option.wire or option.name for option in ROLLOUT_OPTIONS}
+    return {one.name: declared.get(one.name, one.name) for one in fields(RolloutLimits)}
 
 
 NO_LIMITS = RolloutLimits()

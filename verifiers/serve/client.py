@@ -30,7 +30,6 @@ from verifiers.serve.wire import (
     HealthRequest,
     HealthResponse,
     PendingRequest,
-    RolloutLimitsRequest,
     RunGroupRequest,
     RunGroupResponse,
     RunRolloutRequest,
@@ -94,7 +93,7 @@ class EnvClient(ABC):
         max_retries: int = 0,
         state_columns: Sequence[str] | None = None,
         *,
-        limits: RolloutLimitsRequest | Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
     ) -> RolloutOutput:
         """One rollout. Raises ServerError, RequestQuarantined, and what the environment itself raises."""
         request = RunRolloutRequest(
@@ -104,7 +103,7 @@ class EnvClient(ABC):
             sampling_args=dict(sampling_args or {}),
             max_retries=max_retries,
             state_columns=None if state_columns is None else list(state_columns),
-            limits=_checked(limits),
+            limits=None if limits is None else dict(limits),
         )
         response = await self.send_request(request, RunRolloutResponse)
         if not response.success or response.output is None:
@@ -120,7 +119,7 @@ class EnvClient(ABC):
         max_retries: int = 0,
         state_columns: Sequence[str] | None = None,
         *,
-        limits: RolloutLimitsRequest | Mapping[str, Any] | None = None,
+        limits: Mapping[str, Any] | None = None,
     ) -> list[RolloutOutput]:
         """The rollouts of one example, scored together. Raises as `run_rollout`."""
         request = RunGroupRequest(
@@ -130,7 +129,7 @@ class EnvClient(ABC):
             sampling_args=dict(sampling_args or {}),
             max_retries=max_retries,
             state_columns=None if state_columns is None else list(state_columns),
-            limits=_checked(limits),
+            limits=None if limits is None else dict(limits),
         )
         response = await self.send_request(request, RunGroupResponse)
         if not response.success or response.outputs is None:
@@ -174,12 +173,6 @@ class EnvClient(ABC):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _checked(
-    limits: RolloutLimitsRequest | Mapping[str, Any] | None,
-) -> RolloutLimitsRequest | None:
-    return None if limits is None else RolloutLimitsRequest.model_validate(limits)
 
 
 def config_of(client: Any) -> ClientConfig:

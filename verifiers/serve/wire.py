@@ -120,29 +120,23 @@ def _as_output(value: Any) -> Any:
 Output = Annotated[RolloutOutput, PlainValidator(_as_output)]
 
 
-class RolloutLimitsRequest(BaseModel):
-    """How far a rollout may go, as `RolloutLimits`, with prices instead of a function."""
+class RunRequest(BaseRequest):
+    """The fields that requests for rollouts share."""
 
-    timeout_s: float | None = None
-    max_total_tokens: int | None = None
-    max_cost_usd: float | None = None
-    input_usd_per_token: float = 0.0
-    output_usd_per_token: float = 0.0
-    scoring_timeout_s: float | None = None
-    """Longest run of one call of a reward function, in seconds."""
-
-
-class RunRolloutRequest(BaseRequest):
-    """One rollout, played and scored."""
-
-    request_type: Literal["run_rollout"] = "run_rollout"  # pyright: ignore[reportIncompatibleVariableOverride]
-    input: Row
     client_config: ClientConfig
     model: str
     sampling_args: dict[str, Any]
     max_retries: int
     state_columns: list[str] | None
-    limits: RolloutLimitsRequest | None = None
+    limits: dict[str, Any] | None = None
+    """Limits of each rollout, as `RolloutLimits.as_request` returns them."""
+
+
+class RunRolloutRequest(RunRequest):
+    """One rollout, played and scored."""
+
+    request_type: Literal["run_rollout"] = "run_rollout"  # pyright: ignore[reportIncompatibleVariableOverride]
+    input: Row
 
 
 class RunRolloutResponse(BaseResponse):
@@ -151,17 +145,11 @@ class RunRolloutResponse(BaseResponse):
     output: Output | None = None
 
 
-class RunGroupRequest(BaseRequest):
+class RunGroupRequest(RunRequest):
     """The rollouts of one example, played together and scored together."""
 
     request_type: Literal["run_group"] = "run_group"  # pyright: ignore[reportIncompatibleVariableOverride]
     group_inputs: list[Row]
-    client_config: ClientConfig
-    model: str
-    sampling_args: dict[str, Any]
-    max_retries: int
-    state_columns: list[str] | None
-    limits: RolloutLimitsRequest | None = None
 
 
 class RunGroupResponse(BaseResponse):

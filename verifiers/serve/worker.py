@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from verifiers.child_process import end_group, read_settings, watch_parent
@@ -149,19 +149,12 @@ class EnvWorker:
             return pack_result({"success": True, "outputs": outputs})
         raise ConfigError(f"A worker cannot carry out {request.request_type!r}.")
 
-    def _limits(self, asked: wire.RolloutLimitsRequest | None) -> RolloutLimits:
-        if asked is None:
-            return RolloutLimits()
-        if asked.scoring_timeout_s not in (None, self._scoring_timeout_s):
-            self._scoring_timeout_s = asked.scoring_timeout_s
-            self._environment.rubric.set_scoring_timeout_s(asked.scoring_timeout_s)
-        read_usd, written_usd = asked.input_usd_per_token, asked.output_usd_per_token
-        return RolloutLimits(
-            timeout_s=asked.timeout_s,
-            max_total_tokens=asked.max_total_tokens,
-            max_cost_usd=asked.max_cost_usd,
-            cost_usd_of=lambda read, written: read * read_usd + written * written_usd,
-        )
+    def _limits(self, request: Mapping[str, Any] | None) -> RolloutLimits:
+        limits = RolloutLimits.from_request(request)
+        if limits.scoring_timeout_s not in (None, self._scoring_timeout_s):
+            self._scoring_timeout_s = limits.scoring_timeout_s
+            self._environment.rubric.set_scoring_timeout_s(limits.scoring_timeout_s)
+        return limits
 
 
 async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:

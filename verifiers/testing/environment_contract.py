@@ -291,7 +291,7 @@ async def _a_failed_rollout_leaves_its_siblings(subject: _Subject) -> AsyncItera
 
 async def _a_silent_model_ends_in_a_timeout(subject: _Subject) -> AsyncIterator[str]:
     silent = ScriptedClient(then=Reply("too late", after=asyncio.Event()))
-    with run_limits(RolloutLimits(timeout_s=SHORT_LIMIT_S)):
+    with run_limits(RolloutLimits(rollout_timeout_s=SHORT_LIMIT_S)):
         state = await subject.play(silent)
     if state.stop_condition != "timeout_reached":
         yield f"Past its time limit a rollout must stop as 'timeout_reached'; it stopped as {state.stop_condition!r}."

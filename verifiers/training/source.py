@@ -120,7 +120,7 @@ class RolloutSource:
         """Number of consecutive groups whose rollouts all have the same reward."""
         self._last_batch_time = 0.0
         self._updating = asyncio.Lock()
-        self._limits = RolloutLimits(timeout_s=config.rollout_timeout_s)
+        self._limits = RolloutLimits(rollout_timeout_s=config.rollout_timeout_s)
         self._evaluations = Evaluations()
         self._early_stop = EarlyStop()
 

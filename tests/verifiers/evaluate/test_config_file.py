@@ -11,9 +11,7 @@ from verifiers.evaluate.settings import resolve
 
 def evaluations(text: str, overrides: dict | None = None) -> list[dict]:
     Path("file.toml").write_text(text)
-    return [
-        planned.settings.said() for planned in read_config_file("file.toml", overrides).evaluations
-    ]
+    return [planned.settings for planned in read_config_file("file.toml", overrides).evaluations]
 
 
 def test_the_tops_values_are_the_default_of_every_table():
@@ -79,7 +77,7 @@ def test_an_ablations_arguments_replace_the_tops():
         ('nonsense = 1\n[[eval]]\nenv_id = "a"', "at the top: there is no key 'nonsense'"),
         ('[[eval]]\nid = "a"\nenv_id = "b"', "the same setting"),
         ('[[eval]]\nenv_id = "a"\nmodel = "m"\nendpoint_id = "e"', "both choose the model"),
-        ('[[eval]]\nenv_id = "a"\nprovider = "zz"', "none of prime"),
+        ('[[eval]]\nenv_id = "a"\nprovider = "zz"', "'zz' is not one of 'prime'"),
         ('[[eval]]\nenv_id = "a"\ntaskset = "t"', "verifiers v1"),
         ('[[eval]]\nenv_id = 3', "env_id"),
         ('[[eval]]\nenv_id = "a"\nrollouts_per_example = 0', "rollouts_per_example"),

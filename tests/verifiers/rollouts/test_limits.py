@@ -75,14 +75,14 @@ async def test_max_turns_of_minus_one_is_no_limit() -> None:
     assert output["reward"] == 20.0
 
 
-@pytest.mark.parametrize("field", ["timeout_s", "max_total_tokens", "max_cost_usd"])
+@pytest.mark.parametrize("field", ["rollout_timeout_s", "max_total_tokens", "max_cost_usd"])
 def test_limits_must_be_positive(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} must be positive; got 0"):
-        RolloutLimits(**{field: 0, "cost_usd_of": lambda *_: 0.0})
+        RolloutLimits(**{field: 0, "input_usd_per_token": 0.0})
 
 
 def test_limits_hold_inside_the_block_only() -> None:
-    limits = RolloutLimits(timeout_s=1.0)
+    limits = RolloutLimits(rollout_timeout_s=1.0)
     with run_limits(limits):
         assert current_limits() is limits
-    assert current_limits().timeout_s is None
+    assert current_limits().rollout_timeout_s is None
