@@ -39,8 +39,9 @@ def lazy_names(
     def __getattr__(name: str) -> Any:
         module = modules.get(name)
         if module is None:
+            names = {*modules, *(each for each in namespace if not each.startswith("_"))}
             raise AttributeError(
-                f"module {package!r} has no attribute {name!r}.{_suggestion(name, modules)}"
+                f"module {package!r} has no attribute {name!r}.{_suggestion(name, names)}"
             )
         value = namespace[name] = getattr(importlib.import_module(module), name)
         return value
@@ -51,8 +52,8 @@ def lazy_names(
     return sorted(modules), __getattr__, __dir__
 
 
-def _suggestion(name: str, names: dict[str, str]) -> str:
+def _suggestion(name: str, names: set[str]) -> str:
     import difflib  # costs a millisecond, and most processes never need it
 
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, sorted(names), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

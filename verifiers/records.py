@@ -1,4 +1,5 @@
-"""`Record`: a dict whose declared fields are also attributes, and which has pydantic's method names.
+"""`Record`, a dict whose declared fields are also attributes, with pydantic's method names; and the records: messages,
+tools, responses.
 
 A run creates millions of messages, responses and tools. Authors of both v0 generations read them as `m["role"]`,
 `m.get("role")` and `m.role`, and they go to JSON, pickle and `datasets`. A dict subclass supports all of that.
@@ -10,7 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_type_hints
 
 _NOTHING: Any = object()
 
@@ -216,3 +218,224 @@ def _plain(value: Any, options: dict[str, Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, options) for item in value]
     return value
+
+
+# ---------------------------------------------------------------------------------------- messages, tools, responses
+
+
+class CustomBaseModel(Record):
+    """v0's name for the base of messages."""
+
+    __slots__ = ()
+
+
+class TextContentPart(CustomBaseModel):
+    """Text inside a message of several parts."""
+
+    __slots__ = ()
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageUrlSource(CustomBaseModel):
+    """Address of an image; a `data:` URL carries the image itself."""
+
+    __slots__ = ()
+    url: str
+
+
+class ImageUrlContentPart(CustomBaseModel):
+    """An image inside a message."""
+
+    __slots__ = ()
+    _nested: ClassVar[dict[str, type[Record]]] = {"image_url": ImageUrlSource}
+    type: Literal["image_url"] = "image_url"
+    image_url: ImageUrlSource
+
+
+class InputAudioSource(CustomBaseModel):
+    """Base64 audio and its format (`wav`, `mp3`)."""
+
+    __slots__ = ()
+    data: str
+    format: str
+
+
+class InputAudioContentPart(CustomBaseModel):
+    """Audio inside a message."""
+
+    __slots__ = ()
+    _nested: ClassVar[dict[str, type[Record]]] = {"input_audio": InputAudioSource}
+    type: Literal["input_audio"] = "input_audio"
+    input_audio: InputAudioSource
+
+
+class GenericContentPart(CustomBaseModel):
+    """A part of a kind this library does not know; passed on as it is."""
+
+    __slots__ = ()
+    type: str
+
+
+class ToolCall(CustomBaseModel):
+    """A call of a tool by the model; `arguments` is JSON text.
+
+    Reads in the OpenAI shape too (`call["function"]["name"]`), which generation (a) of the API used.
+    """
+
+    __slots__ = ()
+    id: str
+    name: str
+    arguments: str
+
+    def __missing__(self, key: str) -> Any:
+        if key == "function":
+            return Record.of({"name": self["name"], "arguments": self["arguments"]})
+        if key == "type":
+            return "function"
+        return super().__missing__(key)
+
+
+class Tool(CustomBaseModel):
+    """A tool offered to the model; `parameters` is a JSON schema of its arguments."""
+
+    __slots__ = ()
+    name: str
+    description: str
+    parameters: dict[str, object]
+    strict: bool | None = None
+
+
+class SystemMessage(CustomBaseModel):
+    """What the author tells the model before the conversation."""
+
+    __slots__ = ()
+    role: Literal["system"] = "system"
+    content: Any
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> SystemMessage:
+        """A system message with the text of a file (UTF-8), verbatim."""
+        return cls(content=Path(path).read_text(encoding="utf-8"))
+
+
+class UserMessage(CustomBaseModel):
+    """What the user, or the environment in the user's place, says."""
+
+    __slots__ = ()
+    role: Literal["user"] = "user"
+    content: Any
+
+
+class AssistantMessage(CustomBaseModel):
+    """What the model says: text, reasoning, tool calls."""
+
+    __slots__ = ()
+    _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall}
+    role: Literal["assistant"] = "assistant"
+    content: Any = None
+    reasoning_content: str | None = None
+    thinking_blocks: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ToolMessage(CustomBaseModel):
+    """The result of one tool call."""
+
+    __slots__ = ()
+    role: Literal["tool"] = "tool"
+    tool_call_id: str
+    content: Any
+
+
+class TextMessage(CustomBaseModel):
+    """Raw text: the prompt or the completion of a text-completion environment."""
+
+    __slots__ = ()
+    role: Literal["text"] = "text"
+    content: str
+
+
+ContentPart = (
+    TextContentPart
+    | ImageUrlContentPart
+    | InputAudioContentPart
+    | GenericContentPart
+    | dict[str, Any]
+)
+MessageContent = str | list[ContentPart]
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage | TextMessage
+Messages = list[Message]
+FinishReason = Literal["stop", "length", "tool_calls"] | None
+SamplingArgs = dict[str, Any]
+
+
+class Usage(CustomBaseModel):
+    """Tokens of one model call, as the endpoint counted them."""
+
+    __slots__ = ()
+    prompt_tokens: int
+    reasoning_tokens: int = 0
+    completion_tokens: int
+    total_tokens: int
+
+
+class ResponseTokens(CustomBaseModel):
+    """Token ids of one model call.
+
+    `prompt_ids`, `prompt_mask`: `[P]`; `completion_ids`, `completion_mask`, `completion_logprobs`: `[C]`. A mask is 1
+    where the model sampled the token.
+    """
+
+    __slots__ = ()
+    prompt_ids: list[int]
+    prompt_mask: list[int]
+    completion_ids: list[int]
+    completion_mask: list[int]
+    completion_logprobs: list[float]
+    routed_experts: list[list[list[int]]] | None = None
+
+
+class ResponseMessage(AssistantMessage):
+    """The assistant message of a response, with how and why it ended."""
+
+    __slots__ = ()
+    _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall, "tokens": ResponseTokens}
+    finish_reason: FinishReason = None
+    is_truncated: bool | None = None
+    tokens: ResponseTokens | None = None
+
+
+class Response(CustomBaseModel):
+    """One answer of a model, whatever API it came through.
+
+    Reads in the OpenAI shape too (`response.choices[0].message.content`), which generation (a) of the API used.
+    """
+
+    __slots__ = ()
+    _nested: ClassVar[dict[str, type[Record]]] = {"usage": Usage, "message": ResponseMessage}
+    id: str
+    created: int
+    model: str
+    usage: Usage | None = None
+    message: ResponseMessage
+
+    def __missing__(self, key: str) -> Any:
+        return [_as_choice(self["message"])] if key == "choices" else super().__missing__(key)
+
+
+def _as_choice(message: ResponseMessage) -> Record:
+    """The message as the one element of OpenAI's `choices`, of a chat and of a text completion."""
+    logprobs = None
+    if message.tokens is not None:
+        each = [Record.of({"logprob": value}) for value in message.tokens.completion_logprobs]
+        logprobs = Record.of({"content": each})
+    return Record.of(
+        {
+            "index": 0,
+            "message": message,
+            "text": message.content or "",
+            "finish_reason": message.finish_reason,
+            "logprobs": logprobs,
+        }
+    )

@@ -9,10 +9,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, NotRequired, Self, TypedDict, TypeVar, overload
 
-if TYPE_CHECKING:
-    from verifiers.types import Messages, SamplingArgs, TokenUsage, Tool, TrajectoryStep
+from verifiers.records import Messages, Response, SamplingArgs, Tool
+
+
+class TrajectoryStepTokens(TypedDict):
+    """Token ids of one turn; shapes as in `ResponseTokens`."""
+
+    prompt_ids: list[int]
+    prompt_mask: list[int]
+    completion_ids: list[int]
+    completion_mask: list[int]
+    completion_logprobs: list[float]
+    overlong_prompt: bool
+    is_truncated: bool
+    routed_experts: NotRequired[list[list[list[int]]] | None]
+
+
+class TrajectoryStep(TypedDict):
+    """One turn: what the model saw, what it said."""
+
+    prompt: Messages
+    completion: Messages
+    response: Response
+    tokens: TrajectoryStepTokens | None
+    reward: float | None
+    advantage: float | None
+    is_truncated: bool
+    trajectory_id: str
+    extras: dict[str, Any]
+
+
+class TokenUsage(TypedDict):
+    """Tokens of a rollout. `final_*`: of the last context, where tokens shared by turns count once."""
+
+    input_tokens: float
+    output_tokens: float
+    final_input_tokens: NotRequired[float]
+    final_output_tokens: NotRequired[float]
 
 
 class _Fields(MutableMapping[str, Any]):

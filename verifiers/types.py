@@ -1,252 +1,66 @@
-"""What flows through the library: messages, rollout inputs, state, trajectory steps, scores, outputs.
+"""Values at v0's import path: messages, rollout inputs, state, trajectory steps, scores, outputs.
 
-The import path and the names are those of the v0 API. Names that would pull in a heavy package (`ClientConfig` and
-the other pydantic configs, the OpenAI response types of generation (a)) are resolved on first use.
+Messages, tools and responses are defined in `verifiers.records`, state and steps in `verifiers.state`, the others here.
+Names that would import a heavy package (`ClientConfig` and the other pydantic configs, the OpenAI response types of
+generation (a)) are resolved on first use.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
 
-from verifiers.records import Record
+from verifiers.lazy_names import lazy_names
+from verifiers.records import AssistantMessage as AssistantMessage
+from verifiers.records import ContentPart as ContentPart
+from verifiers.records import CustomBaseModel as CustomBaseModel
+from verifiers.records import FinishReason as FinishReason
+from verifiers.records import GenericContentPart as GenericContentPart
+from verifiers.records import ImageUrlContentPart as ImageUrlContentPart
+from verifiers.records import ImageUrlSource as ImageUrlSource
+from verifiers.records import InputAudioContentPart as InputAudioContentPart
+from verifiers.records import InputAudioSource as InputAudioSource
+from verifiers.records import Message as Message
+from verifiers.records import MessageContent as MessageContent
+from verifiers.records import Messages as Messages
+from verifiers.records import Response as Response
+from verifiers.records import ResponseMessage as ResponseMessage
+from verifiers.records import ResponseTokens as ResponseTokens
+from verifiers.records import SamplingArgs as SamplingArgs
+from verifiers.records import SystemMessage as SystemMessage
+from verifiers.records import TextContentPart as TextContentPart
+from verifiers.records import TextMessage as TextMessage
+from verifiers.records import Tool as Tool
+from verifiers.records import ToolCall as ToolCall
+from verifiers.records import ToolMessage as ToolMessage
+from verifiers.records import Usage as Usage
+from verifiers.records import UserMessage as UserMessage
 from verifiers.state import RolloutTiming as RolloutTiming
 from verifiers.state import State as State
 from verifiers.state import StateUsageTracker as StateUsageTracker
 from verifiers.state import TimeSpan as TimeSpan
 from verifiers.state import TimeSpans as TimeSpans
+from verifiers.state import TokenUsage as TokenUsage
+from verifiers.state import TrajectoryStep as TrajectoryStep
+from verifiers.state import TrajectoryStepTokens as TrajectoryStepTokens
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# ---------------------------------------------------------------------------------------------- messages
+    from verifiers.configs import ClientConfig as ClientConfig
+    from verifiers.configs import ClientType as ClientType
+    from verifiers.configs import EndpointClientConfig as EndpointClientConfig
+    from verifiers.configs import EndpointConfig as EndpointConfig
+    from verifiers.configs import EvalConfig as EvalConfig
+    from verifiers.configs import EvalRunConfig as EvalRunConfig
 
-
-class CustomBaseModel(Record):
-    """v0's name for the base of messages."""
-
-    __slots__ = ()
-
-
-class TextContentPart(CustomBaseModel):
-    """Text inside a message of several parts."""
-
-    __slots__ = ()
-    type: Literal["text"] = "text"
-    text: str
-
-
-class ImageUrlSource(CustomBaseModel):
-    """Address of an image; a `data:` URL carries the image itself."""
-
-    __slots__ = ()
-    url: str
-
-
-class ImageUrlContentPart(CustomBaseModel):
-    """An image inside a message."""
-
-    __slots__ = ()
-    _nested: ClassVar[dict[str, type[Record]]] = {"image_url": ImageUrlSource}
-    type: Literal["image_url"] = "image_url"
-    image_url: ImageUrlSource
-
-
-class InputAudioSource(CustomBaseModel):
-    """Base64 audio and its format (`wav`, `mp3`)."""
-
-    __slots__ = ()
-    data: str
-    format: str
-
-
-class InputAudioContentPart(CustomBaseModel):
-    """Audio inside a message."""
-
-    __slots__ = ()
-    _nested: ClassVar[dict[str, type[Record]]] = {"input_audio": InputAudioSource}
-    type: Literal["input_audio"] = "input_audio"
-    input_audio: InputAudioSource
-
-
-class GenericContentPart(CustomBaseModel):
-    """A part of a kind this library does not know; passed on as it is."""
-
-    __slots__ = ()
-    type: str
-
-
-class ToolCall(CustomBaseModel):
-    """A call of a tool by the model; `arguments` is JSON text.
-
-    Reads in the OpenAI shape too (`call["function"]["name"]`), which generation (a) of the API used.
-    """
-
-    __slots__ = ()
-    id: str
-    name: str
-    arguments: str
-
-    def __missing__(self, key: str) -> Any:
-        if key == "function":
-            return Record.of({"name": self["name"], "arguments": self["arguments"]})
-        if key == "type":
-            return "function"
-        return super().__missing__(key)
-
-
-class Tool(CustomBaseModel):
-    """A tool offered to the model; `parameters` is a JSON schema of its arguments."""
-
-    __slots__ = ()
-    name: str
-    description: str
-    parameters: dict[str, object]
-    strict: bool | None = None
-
-
-class SystemMessage(CustomBaseModel):
-    """What the author tells the model before the conversation."""
-
-    __slots__ = ()
-    role: Literal["system"] = "system"
-    content: Any
-
-    @classmethod
-    def from_path(cls, path: str | Path) -> SystemMessage:
-        """A system message with the text of a file (UTF-8), verbatim."""
-        return cls(content=Path(path).read_text(encoding="utf-8"))
-
-
-class UserMessage(CustomBaseModel):
-    """What the user, or the environment in the user's place, says."""
-
-    __slots__ = ()
-    role: Literal["user"] = "user"
-    content: Any
-
-
-class AssistantMessage(CustomBaseModel):
-    """What the model says: text, reasoning, tool calls."""
-
-    __slots__ = ()
-    _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall}
-    role: Literal["assistant"] = "assistant"
-    content: Any = None
-    reasoning_content: str | None = None
-    thinking_blocks: list[Any] | None = None
-    tool_calls: list[ToolCall] | None = None
-
-
-class ToolMessage(CustomBaseModel):
-    """The result of one tool call."""
-
-    __slots__ = ()
-    role: Literal["tool"] = "tool"
-    tool_call_id: str
-    content: Any
-
-
-class TextMessage(CustomBaseModel):
-    """Raw text: the prompt or the completion of a text-completion environment."""
-
-    __slots__ = ()
-    role: Literal["text"] = "text"
-    content: str
-
-
-ContentPart = (
-    TextContentPart
-    | ImageUrlContentPart
-    | InputAudioContentPart
-    | GenericContentPart
-    | dict[str, Any]
-)
-MessageContent = str | list[ContentPart]
-Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage | TextMessage
-Messages = list[Message]
 MessageType = Literal["chat", "completion"]
-FinishReason = Literal["stop", "length", "tool_calls"] | None
 Info = dict[str, Any]
-SamplingArgs = dict[str, Any]
 JsonPrimitive = Literal["string", "number", "integer", "boolean", "array", "object"]
 
-# --------------------------------------------------------------------------------------------- responses
-
-
-class Usage(CustomBaseModel):
-    """Tokens of one model call, as the endpoint counted them."""
-
-    __slots__ = ()
-    prompt_tokens: int
-    reasoning_tokens: int = 0
-    completion_tokens: int
-    total_tokens: int
-
-
-class ResponseTokens(CustomBaseModel):
-    """Token ids of one model call.
-
-    `prompt_ids`, `prompt_mask`: `[P]`; `completion_ids`, `completion_mask`, `completion_logprobs`: `[C]`. A mask is 1
-    where the model sampled the token.
-    """
-
-    __slots__ = ()
-    prompt_ids: list[int]
-    prompt_mask: list[int]
-    completion_ids: list[int]
-    completion_mask: list[int]
-    completion_logprobs: list[float]
-    routed_experts: list[list[list[int]]] | None = None
-
-
-class ResponseMessage(AssistantMessage):
-    """The assistant message of a response, with how and why it ended."""
-
-    __slots__ = ()
-    _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall, "tokens": ResponseTokens}
-    finish_reason: FinishReason = None
-    is_truncated: bool | None = None
-    tokens: ResponseTokens | None = None
-
-
-class Response(CustomBaseModel):
-    """One answer of a model, whatever API it came through.
-
-    Reads in the OpenAI shape too (`response.choices[0].message.content`), which generation (a) of the API used.
-    """
-
-    __slots__ = ()
-    _nested: ClassVar[dict[str, type[Record]]] = {"usage": Usage, "message": ResponseMessage}
-    id: str
-    created: int
-    model: str
-    usage: Usage | None = None
-    message: ResponseMessage
-
-    def __missing__(self, key: str) -> Any:
-        return [_as_choice(self["message"])] if key == "choices" else super().__missing__(key)
-
-
-def _as_choice(message: ResponseMessage) -> Record:
-    """The message as the one element of OpenAI's `choices`, of a chat and of a text completion."""
-    logprobs = None
-    if message.tokens is not None:
-        each = [Record.of({"logprob": value}) for value in message.tokens.completion_logprobs]
-        logprobs = Record.of({"content": each})
-    return Record.of(
-        {
-            "index": 0,
-            "message": message,
-            "text": message.content or "",
-            "finish_reason": message.finish_reason,
-            "logprobs": logprobs,
-        }
-    )
-
-
-# ------------------------------------------------------------------------------------- inputs and steps
+# ------------------------------------------------------------------------------------------- inputs and options
 
 
 class RolloutInput(TypedDict, total=False):
@@ -263,33 +77,6 @@ BaseRolloutInput = RolloutInput
 TASK_INPUT_FIELDS = {"prompt", "example_id", "answer", "info"}
 
 
-class TrajectoryStepTokens(TypedDict):
-    """Token ids of one turn; shapes as in `ResponseTokens`."""
-
-    prompt_ids: list[int]
-    prompt_mask: list[int]
-    completion_ids: list[int]
-    completion_mask: list[int]
-    completion_logprobs: list[float]
-    overlong_prompt: bool
-    is_truncated: bool
-    routed_experts: NotRequired[list[list[list[int]]] | None]
-
-
-class TrajectoryStep(TypedDict):
-    """One turn: what the model saw, what it said."""
-
-    prompt: Messages
-    completion: Messages
-    response: Response
-    tokens: TrajectoryStepTokens | None
-    reward: float | None
-    advantage: float | None
-    is_truncated: bool
-    trajectory_id: str
-    extras: dict[str, Any]
-
-
 class ErrorInfo(TypedDict):
     """What is saved of an error."""
 
@@ -302,15 +89,6 @@ class ErrorInfo(TypedDict):
     """At most 8,000 characters, without keys."""
     voids_reward: NotRequired[bool]
     """True when the rollout crashed or infrastructure failed: its reward is 0.0 and is not trained on."""
-
-
-class TokenUsage(TypedDict):
-    """Tokens of a rollout. `final_*`: of the last context, where tokens shared by turns count once."""
-
-    input_tokens: float
-    output_tokens: float
-    final_input_tokens: NotRequired[float]
-    final_output_tokens: NotRequired[float]
 
 
 class RolloutScore(TypedDict):
@@ -512,16 +290,6 @@ StartCallback = Callable[[list[Any], Any], None]
 ProgressCallback = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadata], None]
 LogCallback = Callable[[str], None]
 
-_CONFIGS = frozenset(
-    [
-        "ClientConfig",
-        "ClientType",
-        "EndpointClientConfig",
-        "EndpointConfig",
-        "EvalConfig",
-        "EvalRunConfig",
-    ]
-)
 _OPENAI = {
     "ChatCompletion": ("openai.types.chat", "ChatCompletion"),
     "ChatMessage": ("openai.types.chat", "ChatCompletionMessageParam"),
@@ -531,11 +299,10 @@ _OPENAI = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+_load = lazy_names(__name__)[1]
 
-    if name in _CONFIGS:
-        return getattr(importlib.import_module("verifiers.configs"), name)
+
+def __getattr__(name: str) -> Any:
     if name in _OPENAI:
         module, attribute = _OPENAI[name]
         return getattr(importlib.import_module(module), attribute)
@@ -543,4 +310,4 @@ def __getattr__(name: str) -> Any:
         return __getattr__("ChatCompletion") | __getattr__("Completion")
     if name == "ChatMessages":
         return list[dict[str, Any]]
-    raise AttributeError(f"module 'verifiers.types' has no attribute {name!r}")
+    return _load(name)

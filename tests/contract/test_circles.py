@@ -18,9 +18,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"verifiers": ROOT, "hub_server": ROOT, "vf_cli": ROOT / "cli"}
 
 CIRCLES: dict[str, str] = {
-    "verifiers.state verifiers.state verifiers.types": (
-        "`types` is v0's path of `State`, whose keys hold values of `types`"
-    ),
     "verifiers.envs.calls verifiers.envs.environment verifiers.envs.generation verifiers.envs.preflight"
     " verifiers.envs.processed_outputs verifiers.envs.run_record verifiers.envs.serving": (
         "`Environment` is one class whose methods stand in several modules"
