@@ -119,9 +119,9 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         command: str, *arguments: Any, is_patient: bool = True, **options: Any
     ) -> subprocess.Popen[str]:
         # An orderly end may take longer than the grace on a machine that does other things.
-        patience = "guardian.GRACE_S, guardian.KILL_S = 60, 61" if is_patient else ""
+        patience = "interrupts.GRACE_S, interrupts.KILL_S = 60, 61" if is_patient else ""
         code = (
-            f"import sys\nfrom vf_cli import guardian\n{patience}\n"
+            f"import sys\nfrom vf_cli import interrupts\n{patience}\n"
             f"from vf_cli.main import {command}_main\nsys.exit({command}_main())"
         )
         process = subprocess.Popen(
