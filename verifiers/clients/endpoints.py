@@ -7,7 +7,9 @@
 
 Repetitions: a request that was never sent (`ConnectFailed`) or that the endpoint refused (408, 409, 429, 5xx) is
 repeated up to `max_retries` times. A request that the endpoint may have processed (`AnswerLost`) is repeated once,
-with the same `Idempotency-Key`.
+with the same `Idempotency-Key`. This module holds all repetitions of a model call, 429 included; a `Retry-After` and
+the choice of another endpoint decide the wait, which a general retry loop does not offer. Whole rollouts are repeated
+by `verifiers/rollouts/retries.py`.
 
 The adaptive limit is additive increase, multiplicative decrease (AIMD) without a clock or I/O. Slow start doubles the
 limit after every round without a refusal; the first 429 ends slow start and cuts the limit to 80 %; from then on it

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from verifiers.endpoint.engine import PauseMode
 from verifiers.endpoint.errors import RequestError, WeightsError
-from verifiers.endpoint.fields import Fields, refuse, shown
 from verifiers.endpoint.model import SHIPPED_WEIGHTS, load_weights, prepare_weights
+from verifiers.endpoint.requests import Fields, refuse, shown
 from verifiers.endpoint.server import DRIVER, Handler, json_body, json_response
 from verifiers.endpoint.weights import Tensors, check_tensors, read_safetensors
 

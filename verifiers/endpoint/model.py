@@ -23,10 +23,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from verifiers.endpoint.configuration import ModelConfig, read_config
 from verifiers.endpoint.errors import WeightsError
 from verifiers.endpoint.tokenizer import VOCAB_SIZE
-from verifiers.endpoint.weights import Tensors, check_tensors, read_safetensors
+from verifiers.endpoint.weights import (
+    ModelConfig,
+    Tensors,
+    check_tensors,
+    read_config,
+    read_safetensors,
+)
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

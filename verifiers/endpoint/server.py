@@ -22,8 +22,7 @@ from verifiers.endpoint.answers import CHAT, COMPLETION, StreamKind, write_event
 from verifiers.endpoint.driver import EngineDriver
 from verifiers.endpoint.engine import DEFAULT_MAX_RUNNING, Engine
 from verifiers.endpoint.errors import EndpointError, RequestError
-from verifiers.endpoint.fields import Fields, names
-from verifiers.endpoint.requests import GenerationRequest, Served
+from verifiers.endpoint.requests import Fields, GenerationRequest, Served, names
 from verifiers.endpoint.tokenizer import VOCAB_SIZE, decode, encode, token_text
 from verifiers.errors import ConfigError
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from verifiers.endpoint.configuration import ModelConfig
+from verifiers.endpoint.weights import ModelConfig
 
 
 class Attention(nn.Module):

@@ -23,13 +23,12 @@ from torch.nn import functional
 
 from verifiers.endpoint import practice, tokenizer
 from verifiers.endpoint.chat_template import render_chat
-from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.engine import Engine, Generation
 from verifiers.endpoint.model import load_model
 from verifiers.endpoint.practice import PracticeProblem
 from verifiers.endpoint.sampling import Sampling
 from verifiers.endpoint.torch_llama import TorchLlama
-from verifiers.endpoint.weights import save_checkpoint
+from verifiers.endpoint.weights import ModelConfig, save_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from verifiers.endpoint import EmbeddedEndpoint, EndpointConfig, load_model
-from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.model import Model, prepare_weights
 from verifiers.endpoint.tokenizer import VOCAB_SIZE
-from verifiers.endpoint.weights import Tensors, expected_shapes
+from verifiers.endpoint.weights import ModelConfig, Tensors, expected_shapes
 
 TINY = ModelConfig(
     vocab_size=VOCAB_SIZE,

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from verifiers.endpoint.cache_rows import WORTH_WAITING_TOKENS, CacheRows
-from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.model import Cache
+from verifiers.endpoint.weights import ModelConfig
 
 SMALL = ModelConfig(264, 8, 8, 2, 1, 1, 4, 64)
 

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.endpoint import WeightsError, load_model
-from verifiers.endpoint.configuration import parse_config
 from verifiers.endpoint.model import SHIPPED_WEIGHTS, load_weights
 from verifiers.endpoint.weights import (
     check_tensors,
     folder_files,
+    parse_config,
     parse_safetensors,
     read_safetensors,
     save_checkpoint,

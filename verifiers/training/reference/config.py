@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from verifiers.configs import Config
-from verifiers.endpoint.configuration import ModelConfig
 from verifiers.endpoint.model import SHIPPED_WEIGHTS
 from verifiers.endpoint.tokenizer import VOCAB_SIZE
+from verifiers.endpoint.weights import ModelConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluate.settings import readable_problems
 from verifiers.training.losses import LOSSES

@@ -20,9 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from verifiers.endpoint.configuration import ModelConfig, read_config
 from verifiers.endpoint.torch_llama import TorchLlama
-from verifiers.endpoint.weights import check_tensors, read_safetensors, save_checkpoint
+from verifiers.endpoint.weights import (
+    ModelConfig,
+    check_tensors,
+    read_config,
+    read_safetensors,
+    save_checkpoint,
+)
 from verifiers.errors import ConfigError
 from verifiers.training.losses import LOSSES, cross_entropy
 from verifiers.training.packing import PaddedBatch, micro_batches, tensors_of, token_logprobs
