@@ -33,8 +33,7 @@ from verifiers.sandboxes import (
     SandboxImageError,
     SandboxSpec,
 )
-from verifiers.sandboxes.open import BackendName
-from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.sandboxes.open import BackendName, LoopBackends
 from verifiers.state import State, TimeSpan
 from verifiers.types import Messages, Response
 

@@ -28,8 +28,7 @@ from verifiers.sandboxes import (
     SandboxSpec,
 )
 from verifiers.sandboxes.guest.frames import joined
-from verifiers.sandboxes.open import BackendName
-from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.sandboxes.open import BackendName, LoopBackends
 
 MAX_OUTPUT_BYTES = 1 << 20
 """Kept of each stream: the first and the last half."""

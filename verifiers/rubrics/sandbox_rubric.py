@@ -17,8 +17,7 @@ from verifiers.errors import SandboxError
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxDead, SandboxSpec
-from verifiers.sandboxes.open import BackendName
-from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.sandboxes.open import BackendName, LoopBackends
 from verifiers.state import State
 from verifiers.types import Score
 

@@ -1,9 +1,9 @@
 """Sandboxes of this machine for other machines: an HTTP server that speaks the Prime Sandboxes protocol.
 
-Read in this order: `config` (limits, tokens, quotas) · `requests` (what a client asks for, as a specification) ·
-`inventory` (the sandboxes there are, whose they are and when they end) · `control` (routes that make and end them) ·
-`gateway` and `command_sessions` (routes that use them) · `protobuf` and `connect` (the binary wire format of the
-latter) · `metrics` · `app` (all of it as one server).
+Read in this order: `config` (limits, tokens, quotas) · `requests` (requests of clients, checked) · `inventory` (the
+sandboxes, their owners and their ends) · `control` (routes that create and end sandboxes) · `gateway` and
+`command_sessions` (routes that use them) · `connect` (the binary wire format of the latter) · `metrics` · `app` (the
+server).
 """
 
 from verifiers.sandbox_server.app import SandboxServer

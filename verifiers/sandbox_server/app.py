@@ -18,8 +18,7 @@ from verifiers.sandbox_server.control import ControlPlane, answer
 from verifiers.sandbox_server.gateway import Gateway, SandboxGone, bearer_token
 from verifiers.sandbox_server.inventory import RETRY_AFTER_S, Account, Inventory
 from verifiers.sandbox_server.metrics import Metrics
-from verifiers.sandbox_server.requests import RequestRefused
-from verifiers.sandbox_server.transfer import ClientTooSlow, Transfer
+from verifiers.sandbox_server.requests import ClientTooSlow, RequestRefused, Transfer
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.sandbox import SandboxBackend
 

@@ -15,15 +15,12 @@ from typing import TypeVar
 from aiohttp import web
 
 from verifiers.sandbox_server import connect
-from verifiers.sandbox_server.connect import CommandSpec, ConnectError, Selector
+from verifiers.sandbox_server.connect import CommandSpec, ConnectError, MalformedMessage, Selector
 from verifiers.sandbox_server.gateway import KILLED, find_for_gateway
 from verifiers.sandbox_server.inventory import HostedSandbox, Inventory
-from verifiers.sandbox_server.protobuf import MalformedMessage
-from verifiers.sandbox_server.requests import RequestRefused
-from verifiers.sandbox_server.transfer import Transfer
+from verifiers.sandbox_server.requests import RequestRefused, Transfer
 from verifiers.sandboxes.errors import SandboxError
-from verifiers.sandboxes.results import ExecResult, StreamName
-from verifiers.sandboxes.sandbox import Process
+from verifiers.sandboxes.sandbox import ExecResult, Process, StreamName
 
 MAX_SESSIONS = 256
 """Of one sandbox; the oldest that have ended make room."""

@@ -1,6 +1,8 @@
 """The Connect protocol for one service, `command_session.CommandSession`: envelopes, messages, errors. No I/O.
 
-Protocol: https://connectrpc.com/docs/protocol. The messages' fields are drawn beside each function.
+Protocol: https://connectrpc.com/docs/protocol. Messages are protocol buffers, of which the gateway needs varints and
+length-delimited fields: https://protobuf.dev/programming-guides/encoding. The fields of a message are drawn beside its
+function.
 """
 
 from __future__ import annotations
@@ -10,16 +12,12 @@ import struct
 import zlib
 from typing import Literal, NamedTuple
 
-from verifiers.sandbox_server import protobuf
-from verifiers.sandbox_server.protobuf import Fields, MalformedMessage, field
-
 SERVICE = "command_session.CommandSession"
 STREAM_TYPE = "application/connect+proto"
 UNARY_TYPE = "application/proto"
 HEADER_BYTES = 5
 COMPRESSED, END_OF_STREAM = 1, 2
 _HEADER = struct.Struct("!BI")
-
 Code = Literal[
     "invalid_argument",
     "deadline_exceeded",
@@ -42,6 +40,116 @@ HTTP_STATUS: dict[Code, int] = {
     "unauthenticated": 401,
     "internal": 500,
 }
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+
+Fields = dict[int, list[int | bytes]]
+"""Field number → its values in the order they came; fixed-width ones as bytes."""
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no protocol buffers message."""
+
+
+def encode_varint(value: int) -> bytes:
+    """A number from 0 to 2**64 - 1."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_sint(value: int) -> int:
+    """Zig-zag of `sint32`: 0, -1, 1, -2 … become 0, 1, 2, 3 …"""
+    return (value << 1) ^ (value >> 63)
+
+
+def decode_sint(value: int) -> int:
+    """The reverse of `encode_sint`."""
+    return (value >> 1) ^ -(value & 1)
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    """One field: a varint for a number, else length-delimited."""
+    if isinstance(value, int):
+        return encode_varint(number << 3 | VARINT) + encode_varint(value)
+    data = value.encode() if isinstance(value, str) else value
+    return encode_varint(number << 3 | BYTES) + encode_varint(len(data)) + data
+
+
+def decode(data: bytes) -> Fields:
+    """The fields of a message. Raises MalformedMessage, and nothing else, for anything that is none."""
+    fields: Fields = {}
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        number, kind = key >> 3, key & 7
+        if number == 0:
+            raise MalformedMessage("field number 0")
+        if kind == VARINT:
+            value, position = _varint(data, position)
+            fields.setdefault(number, []).append(value)
+            continue
+        if kind == BYTES:
+            length, position = _varint(data, position)
+        elif kind in (FIXED32, FIXED64):
+            length = 4 if kind == FIXED32 else 8
+        else:
+            raise MalformedMessage(f"wire type {kind}")
+        if length > len(data) - position:
+            raise MalformedMessage(
+                f"a field of {length} bytes where {len(data) - position} are left"
+            )
+        fields.setdefault(number, []).append(data[position : position + length])
+        position += length
+    return fields
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_MAX_VARINT_BYTES):
+        if position >= len(data):
+            raise MalformedMessage("a number that is cut off")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
+    raise MalformedMessage("a number of more than 10 bytes")
+
+
+def text_of(fields: Fields, number: int) -> str | None:
+    """A string field, None if it is absent. Raises MalformedMessage if it is no UTF-8 text."""
+    data = bytes_of(fields, number)
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"field {number} is no text") from error
+
+
+def bytes_of(fields: Fields, number: int) -> bytes | None:
+    """A bytes or message field (the last one counts), None if it is absent."""
+    values = fields.get(number)
+    if not values:
+        return None
+    if not isinstance(values[-1], bytes):
+        raise MalformedMessage(f"field {number} is a number, expected bytes")
+    return values[-1]
+
+
+def number_of(fields: Fields, number: int) -> int | None:
+    """A varint field, None if it is absent."""
+    values = fields.get(number)
+    if not values:
+        return None
+    if not isinstance(values[-1], int):
+        raise MalformedMessage(f"field {number} is bytes, expected a number")
+    return values[-1]
 
 
 class ConnectError(Exception):
@@ -118,40 +226,40 @@ class Selector(NamedTuple):
 def _message(data: bytes | None, what: str) -> Fields:
     if data is None:
         raise MalformedMessage(f"{what} is missing")
-    return protobuf.decode(data)
+    return decode(data)
 
 
 def parse_command(data: bytes) -> CommandSpec:
     """Raises MalformedMessage."""
-    fields = protobuf.decode(data)
-    program = protobuf.text_of(fields, 1)
+    fields = decode(data)
+    program = text_of(fields, 1)
     if not program:
         raise MalformedMessage("the command has no program")
-    arguments: list[str] = [protobuf.text_of({2: [value]}, 2) or "" for value in fields.get(2, [])]
+    arguments: list[str] = [text_of({2: [value]}, 2) or "" for value in fields.get(2, [])]
     env: dict[str, str] = {}
     for value in fields.get(3, []):
-        entry = _message(protobuf.bytes_of({3: [value]}, 3), "an entry of envs")
-        env[protobuf.text_of(entry, 1) or ""] = protobuf.text_of(entry, 2) or ""
-    cwd, user = protobuf.text_of(fields, 4) or None, protobuf.text_of(fields, 5) or None
+        entry = _message(bytes_of({3: [value]}, 3), "an entry of envs")
+        env[text_of(entry, 1) or ""] = text_of(entry, 2) or ""
+    cwd, user = text_of(fields, 4) or None, text_of(fields, 5) or None
     return CommandSpec((program, *arguments), env, cwd, user)
 
 
 def parse_start(data: bytes) -> StartRequest:
     """Raises MalformedMessage, and ConnectError for a terminal."""
-    fields = protobuf.decode(data)
+    fields = decode(data)
     if 2 in fields:
         raise ConnectError("unimplemented", "This server has no terminals (pty).")
-    command = protobuf.bytes_of(fields, 1)
+    command = bytes_of(fields, 1)
     if command is None:
         raise MalformedMessage("command is missing")
-    has_stdin = bool(protobuf.number_of(fields, 4))
-    return StartRequest(parse_command(command), has_stdin, protobuf.text_of(fields, 5) or None)
+    has_stdin = bool(number_of(fields, 4))
+    return StartRequest(parse_command(command), has_stdin, text_of(fields, 5) or None)
 
 
 def parse_selector(data: bytes | None) -> Selector:
     """Raises MalformedMessage."""
     fields = _message(data, "session")
-    selector = Selector(protobuf.number_of(fields, 1), protobuf.text_of(fields, 3))
+    selector = Selector(number_of(fields, 1), text_of(fields, 3))
     if selector.pid is None and not selector.session_uuid:
         raise MalformedMessage("session names neither pid nor session_uuid")
     return selector
@@ -159,28 +267,28 @@ def parse_selector(data: bytes | None) -> Selector:
 
 def parse_connect(data: bytes) -> Selector:
     """`ConnectRequest {1 session}`. Raises MalformedMessage."""
-    return parse_selector(protobuf.bytes_of(protobuf.decode(data), 1))
+    return parse_selector(bytes_of(decode(data), 1))
 
 
 def parse_input(data: bytes) -> tuple[Selector, bytes, str | None]:
     """`SendInputRequest {1 session, 2 input {1 stdin | 2 pty}, 3 input_uuid}`. Raises MalformedMessage."""
-    fields = protobuf.decode(data)
-    content = _message(protobuf.bytes_of(fields, 2), "input")
-    stdin = protobuf.bytes_of(content, 1)
+    fields = decode(data)
+    content = _message(bytes_of(fields, 2), "input")
+    stdin = bytes_of(content, 1)
     if stdin is None:
         raise MalformedMessage("input has no stdin")
-    selector = parse_selector(protobuf.bytes_of(fields, 1))
-    return selector, stdin, protobuf.text_of(fields, 3)
+    selector = parse_selector(bytes_of(fields, 1))
+    return selector, stdin, text_of(fields, 3)
 
 
 def parse_signal(data: bytes) -> tuple[Selector, int, str | None]:
     """`SendSignalRequest {1 session, 2 signal, 3 signal_uuid}`. Raises MalformedMessage."""
-    fields = protobuf.decode(data)
-    number = protobuf.number_of(fields, 2)
+    fields = decode(data)
+    number = number_of(fields, 2)
     if number is None or not 0 < number < 65:
         raise MalformedMessage(f"there is no signal {number}")
-    selector = parse_selector(protobuf.bytes_of(fields, 1))
-    return selector, number, protobuf.text_of(fields, 3)
+    selector = parse_selector(bytes_of(fields, 1))
+    return selector, number, text_of(fields, 3)
 
 
 # --- events: CommandSessionEvent oneof {1 start {1 pid} | 2 data {1 stdout, 2 stderr} | 3 end | 4 keepalive}
@@ -202,7 +310,7 @@ def output(stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
 
 def ended(exit_code: int, status: str, error: str | None = None) -> bytes:
     """`end {1 exit_code sint32, 2 exited, 3 status, 4 error}`: the command has ended."""
-    content = field(1, protobuf.encode_sint(exit_code)) + field(2, 1) + field(3, status)
+    content = field(1, encode_sint(exit_code)) + field(2, 1) + field(3, status)
     return _event(3, content if error is None else content + field(4, error))
 
 

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from verifiers.sandbox_server import requests
 from verifiers.sandbox_server.inventory import Account, HostedSandbox, Inventory
-from verifiers.sandbox_server.requests import RequestRefused
-from verifiers.sandbox_server.transfer import Transfer
+from verifiers.sandbox_server.requests import RequestRefused, Transfer
 from verifiers.sandboxes.errors import SandboxDead, SandboxFileError
 
 MAX_PER_PAGE = 500

@@ -12,10 +12,8 @@ from aiohttp import BodyPartReader, web
 
 from verifiers.sandbox_server.control import answer
 from verifiers.sandbox_server.inventory import HostedSandbox, Inventory
-from verifiers.sandbox_server.requests import RequestRefused
-from verifiers.sandbox_server.transfer import Transfer
-from verifiers.sandboxes.results import ExecResult
-from verifiers.sandboxes.sandbox import Process
+from verifiers.sandbox_server.requests import RequestRefused, Transfer
+from verifiers.sandboxes.sandbox import ExecResult, Process
 
 NOT_FOUND, NOT_A_FILE, NOT_READABLE = 44, 45, 46
 KILLED = 137

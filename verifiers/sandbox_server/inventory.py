@@ -16,8 +16,7 @@ from verifiers.sandbox_server.config import ServerConfig, TokenConfig
 from verifiers.sandbox_server.metrics import Metrics
 from verifiers.sandbox_server.requests import CreateRequest, RequestRefused, specification
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
-from verifiers.sandboxes.results import ExecResult
-from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
+from verifiers.sandboxes.sandbox import ExecResult, Sandbox, SandboxBackend
 
 if TYPE_CHECKING:
     from verifiers.sandbox_server.command_sessions import CommandSessions

@@ -1,9 +1,10 @@
 """Isolated machines for code that a model writes.
 
-Read in this order: `sandbox` (the interface and contract) · `spec`, `results`, `errors` (its values) · `open` and
-`pool` (how to get one) · `local` (the back end of this machine's kernel) · `containers`, `prime` (others) ·
-`carried_guest` (how the guest gets into those) · `guest` (our process inside a sandbox) · `connection`, `jobs`,
-`agent_sandbox` (the host's side of it) · `proxy` (filtered network) · `contract` (the promises as checks).
+Read in this order: `sandbox` (the interface, which is the contract) · `spec`, `errors` (its values) · `open` (how to
+get a sandbox) · `local` (the back end of this machine's kernel) · `backend`, `agent_sandbox`, `connection` (the host's
+side, the same for all back ends) · `guest` (our process inside a sandbox) · `containers`, `gvisor`, `prime`,
+`unsafe_local` (other back ends) · `carried_guest` (how the guest gets into those) · `proxy` (filtered network) ·
+`contract` (the promises as checks).
 """
 
 from verifiers.sandboxes.errors import (
@@ -18,15 +19,18 @@ from verifiers.sandboxes.errors import (
     SandboxRateLimited,
     SandboxUnresponsive,
 )
-from verifiers.sandboxes.open import backend_by_name, open_sandbox
-from verifiers.sandboxes.pool import SandboxPool
-from verifiers.sandboxes.results import CellError, CellResult, ExecResult, SandboxInfo, Snapshot
+from verifiers.sandboxes.open import SandboxPool, backend_by_name, open_sandbox
 from verifiers.sandboxes.sandbox import (
     TIMEOUT_FROM_SPEC,
+    CellError,
+    CellResult,
+    ExecResult,
     Process,
     PythonSession,
     Sandbox,
     SandboxBackend,
+    SandboxInfo,
+    Snapshot,
 )
 from verifiers.sandboxes.spec import IsolationLevel, ProxyNetwork, SandboxSpec
 

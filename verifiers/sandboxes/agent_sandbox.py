@@ -9,36 +9,45 @@ import asyncio
 import dataclasses
 import errno
 import itertools
+import json
 import os
 import posixpath
 import resource
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from verifiers.errors import Error
-from verifiers.sandboxes import file_copy
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.connection import (
+    ANSWER_GRACE_S,
+    AgentConnection,
+    AgentProcess,
+    Collected,
+    JobEnd,
+    JobReport,
+)
 from verifiers.sandboxes.errors import (
     SandboxCreationError,
     SandboxDead,
     SandboxFileError,
+    SandboxFileNotFound,
     SandboxFileTooLarge,
     SandboxUnresponsive,
 )
-from verifiers.sandboxes.guest import frames
+from verifiers.sandboxes.guest import archive, frames
 from verifiers.sandboxes.guest import jobs as wire
-from verifiers.sandboxes.jobs import ANSWER_GRACE_S, AgentProcess, Collected, JobEnd
 from verifiers.sandboxes.python_session import GuestPythonSession, Interpreter
-from verifiers.sandboxes.results import ExecResult, SandboxInfo, Snapshot
 from verifiers.sandboxes.sandbox import (
     DEFAULT_MAX_FILE_BYTES,
     DEFAULT_MAX_OUTPUT_BYTES,
     TIMEOUT_FROM_SPEC,
     Command,
+    ExecResult,
     Overflow,
+    SandboxInfo,
+    Snapshot,
     Timeout,
 )
 from verifiers.sandboxes.spec import SandboxSpec
@@ -460,7 +469,7 @@ class AgentSandbox:
         if not await asyncio.to_thread(os.path.exists, local):
             raise FileNotFoundError(errno.ENOENT, "nothing to upload", str(local))
         connection = await self._up()
-        chunks = file_copy.archive_chunks(str(local))
+        chunks = archive_chunks(str(local))
         await self._copy(connection, "unpack", remote, stdin=chunks)
 
     async def download(
@@ -472,7 +481,7 @@ class AgentSandbox:
         room_bytes = 2 * max_bytes + (1 << 20)
         packed = await self._copy(connection, "pack", remote, max_answer_bytes=room_bytes)
         # Writing files blocks, and this may be many.
-        await asyncio.to_thread(file_copy.unpack_download, packed, str(local), remote, max_bytes)
+        await asyncio.to_thread(unpack_download, packed, str(local), remote, max_bytes)
 
     async def snapshot(self) -> Snapshot:
         """See Sandbox."""
@@ -515,7 +524,7 @@ class AgentSandbox:
                 # Writing to a file blocks, if only for a moment.
                 await asyncio.to_thread(snapshot.add, data)
             result = await process.wait()
-        file_copy.raise_trouble(path, dataclasses.replace(result, stderr=errors))
+        raise_trouble(path, dataclasses.replace(result, stderr=errors))
 
     async def _restore(self, connection: AgentConnection, snapshot: Snapshot) -> None:
         places = self._places()
@@ -526,7 +535,7 @@ class AgentSandbox:
                     connection,
                     "unpack",
                     places[name],
-                    stdin=file_copy.in_thread(pieces),
+                    stdin=in_thread(pieces),
                     exact=True,
                 )
 
@@ -561,7 +570,7 @@ class AgentSandbox:
         async with self._turns:
             report = await self._finish(connection, job, request, stdin)
         result = job.result(report, 0.0)
-        file_copy.raise_trouble(path, result)
+        raise_trouble(path, result)
         if len(result.stdout) > max_answer_bytes:
             raise SandboxFileTooLarge(
                 errno.EFBIG, f"larger than the {max_answer_bytes} bytes allowed", path
@@ -605,3 +614,57 @@ def _checked_argv(argv: Sequence[str]) -> list[str]:
         if "\0" in argument:
             raise ValueError(f"The argument {argument[:80]!r} contains a zero byte.")
     return list(argv)
+
+
+async def archive_chunks(local: str) -> AsyncIterator[bytes]:
+    """The archive of a local file or directory, read in a thread, in pieces of a good size to send."""
+
+    def joined() -> Iterator[bytes]:
+        chunk = bytearray()
+        for piece in archive.pack(local):
+            chunk += piece
+            if len(chunk) >= frames.STDIN_CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk.clear()
+        yield bytes(chunk)
+
+    async for chunk in in_thread(joined()):
+        yield chunk
+
+
+async def in_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The same chunks, each made in a thread."""
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
+
+
+def unpack_download(packed: bytes, local: str, remote: str, max_bytes: int) -> None:
+    """Write a downloaded archive to `local`. Raises SandboxFileError if it is not what it should be."""
+    parent = os.path.dirname(os.path.abspath(local))
+    os.makedirs(parent, exist_ok=True)
+    pieces = iter([packed])
+    try:
+        archive.unpack(local, lambda: next(pieces, b""), max_bytes=max_bytes)
+    except archive.ArchiveTooLarge as error:
+        raise SandboxFileTooLarge(errno.EFBIG, str(error), remote) from error
+    except archive.BadArchive as error:
+        raise SandboxFileError(
+            errno.EINVAL, f"the sandbox sent nonsense: {error}", remote
+        ) from error
+
+
+def raise_trouble(path: str, result: ExecResult) -> None:
+    """Raise what a file copy reported, if it failed."""
+    if result.ok:
+        return
+    try:
+        trouble = json.loads(result.stderr.splitlines()[-1])
+        number, reason = int(trouble["errno"]), str(trouble["reason"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        number = errno.ETIMEDOUT if result.timed_out else errno.EIO
+        reason = "the copy took too long" if result.timed_out else result.error_text[-500:]
+    if number == errno.ENOENT:
+        raise SandboxFileNotFound(number, reason, path)
+    if number == errno.EFBIG:
+        raise SandboxFileTooLarge(number, reason, path)
+    raise SandboxFileError(number, reason or "the copy failed", path)

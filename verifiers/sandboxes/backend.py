@@ -14,8 +14,7 @@ from typing import Any, Self
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.agent_sandbox import AgentSandbox, Machine
 from verifiers.sandboxes.errors import SandboxCreationError
-from verifiers.sandboxes.results import SandboxInfo, Snapshot
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.sandbox import Capability, SandboxInfo, Snapshot
 from verifiers.sandboxes.spec import SandboxSpec
 
 logger = logging.getLogger(__name__)

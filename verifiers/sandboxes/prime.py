@@ -27,7 +27,7 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
     SandboxRateLimited,
 )
-from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
 MAX_STARTING = 16

@@ -8,12 +8,16 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.connection import ANSWER_GRACE_S, AgentConnection, JobEnd, JobReport
 from verifiers.sandboxes.errors import SandboxDead, SandboxUnresponsive
 from verifiers.sandboxes.guest import frames, interpreter
-from verifiers.sandboxes.jobs import ANSWER_GRACE_S, JobEnd
-from verifiers.sandboxes.results import CellError, CellResult
-from verifiers.sandboxes.sandbox import DEFAULT_MAX_OUTPUT_BYTES, TIMEOUT_FROM_SPEC, Timeout
+from verifiers.sandboxes.sandbox import (
+    DEFAULT_MAX_OUTPUT_BYTES,
+    TIMEOUT_FROM_SPEC,
+    CellError,
+    CellResult,
+    Timeout,
+)
 
 INTERRUPT_GRACE_S = 0.5
 MAX_CONTROL_BYTES = 4 << 20

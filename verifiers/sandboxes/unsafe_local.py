@@ -17,7 +17,7 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
 )
 from verifiers.sandboxes.local.plain_process import PlainProcessMachine
-from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from verifiers.sandbox_server import protobuf
-from verifiers.sandbox_server.protobuf import field
+from verifiers.sandbox_server import connect
+from verifiers.sandbox_server.connect import field
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SERVICE = "/command_session.CommandSession"
@@ -99,10 +99,10 @@ async def listen(answer: aiohttp.ClientResponse) -> Heard:
     async for flags, payload in envelopes(answer):
         if flags == 2:
             return heard._replace(trailer=json.loads(payload))
-        event = protobuf.decode(protobuf.bytes_of(protobuf.decode(payload), 1) or b"")
+        event = connect.decode(connect.bytes_of(connect.decode(payload), 1) or b"")
         [(number, [content])] = event.items()
         assert isinstance(content, bytes)
-        fields = protobuf.decode(content)
+        fields = connect.decode(content)
         if number == 1:
             heard = heard._replace(pid=fields[1][0])
         elif number == 2:
@@ -111,7 +111,7 @@ async def listen(answer: aiohttp.ClientResponse) -> Heard:
                 stderr=heard.stderr + b"".join(fields.get(2, [])),
             )
         elif number == 3:
-            heard = heard._replace(exit_code=protobuf.decode_sint(fields[1][0]))
+            heard = heard._replace(exit_code=connect.decode_sint(fields[1][0]))
         else:
             heard = heard._replace(keepalives=heard.keepalives + 1)
     raise AssertionError("the stream has no end envelope")

@@ -10,9 +10,8 @@ import tempfile
 import atheris  # pyright: ignore[reportMissingImports]
 
 with atheris.instrument_imports(include=["verifiers.sandboxes"]):
-    from verifiers.sandboxes.connection import AgentConnection
+    from verifiers.sandboxes.connection import AgentConnection, AgentProcess, Collected
     from verifiers.sandboxes.guest import archive, frames
-    from verifiers.sandboxes.jobs import AgentProcess, Collected
     from verifiers.sandboxes.proxy import Refused, parse_request
     from verifiers.sandboxes.python_session import Interpreter
 

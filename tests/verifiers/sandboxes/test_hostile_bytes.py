@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.errors import SandboxError
-from verifiers.sandboxes.connection import AgentConnection, JobReport
+from verifiers.sandboxes.connection import AgentConnection, AgentProcess, Collected, JobReport
 from verifiers.sandboxes.errors import SandboxDead
 from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.guest.frames import HeadTail, joined
-from verifiers.sandboxes.jobs import AgentProcess, Collected
 from verifiers.sandboxes.python_session import Interpreter
 
 agent_frames = st.builds(

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from verifiers.sandboxes.results import Snapshot
-from verifiers.sandboxes.sandbox import Capability, Sandbox, SandboxBackend
+from verifiers.sandboxes.sandbox import Capability, Sandbox, SandboxBackend, Snapshot
 from verifiers.sandboxes.spec import SandboxSpec
 
 ErrorType = TypeVar("ErrorType", bound=BaseException)

@@ -11,7 +11,7 @@ import threading
 
 from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.backend import GuestBackend
-from verifiers.sandboxes.container_machine import ContainerMachine
+from verifiers.sandboxes.containers import ContainerMachine
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
@@ -20,7 +20,7 @@ from verifiers.sandboxes.errors import (
 from verifiers.sandboxes.gvisor import container
 from verifiers.sandboxes.gvisor.container import RunscContainer
 from verifiers.sandboxes.gvisor.runsc import GVisorConfig, RunscHost
-from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from verifiers.sandboxes import carried_guest
-from verifiers.sandboxes.container_machine import ProcessOptions
+from verifiers.sandboxes.containers import ProcessOptions
 from verifiers.sandboxes.gvisor.root import Root
 from verifiers.sandboxes.gvisor.runsc import RunscHost
 from verifiers.sandboxes.local.zygote import cgroups

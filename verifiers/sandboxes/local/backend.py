@@ -21,8 +21,7 @@ from verifiers.sandboxes.errors import (
 )
 from verifiers.sandboxes.local.machine import Assignment, LocalMachine, RestrictedMachine, describe
 from verifiers.sandboxes.local.zygote_process import ZygoteKind, ZygoteProcess, unsupported_reason
-from verifiers.sandboxes.results import SandboxInfo
-from verifiers.sandboxes.sandbox import Capability
+from verifiers.sandboxes.sandbox import Capability, SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8

@@ -25,7 +25,7 @@ from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.local.zygote.cgroups import TCP_SHARE
 from verifiers.sandboxes.local.zygote_process import ZygoteFacts, ZygoteProcess
 from verifiers.sandboxes.proxy import FilteringProxy
-from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
 
 GONE_TIMEOUT_S = 10.0

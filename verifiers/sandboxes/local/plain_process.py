@@ -20,7 +20,7 @@ from verifiers.sandboxes import owned_folders
 from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.connection import AgentConnection
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
-from verifiers.sandboxes.results import SandboxInfo
+from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
 START_TIMEOUT_S = 60.0

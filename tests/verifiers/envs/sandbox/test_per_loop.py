@@ -7,7 +7,7 @@ import pytest
 
 from verifiers.sandboxes import SandboxSpec
 from verifiers.sandboxes.local import LocalBackend
-from verifiers.sandboxes.per_loop import LoopBackends
+from verifiers.sandboxes.open import LoopBackends
 
 SPEC = SandboxSpec(memory_mb=64)
 
