@@ -23,13 +23,13 @@ from verifiers.testing.environment_contract import (
     check_environment,
     environment_problems,
 )
-from verifiers.testing.runner import run
 from verifiers.testing.scripted_client import (
     Reply,
     Request,
     ScriptedClient,
     ScriptExhausted,
     call,
+    run,
 )
 
 __all__ = [

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from verifiers.clients.client import Client
 from verifiers.configs import ClientConfig
+from verifiers.envs.environment import Environment
 from verifiers.errors import AuthorError
 from verifiers.messages import content_text, normalize_messages
 from verifiers.types import (
@@ -19,6 +20,7 @@ from verifiers.types import (
     Response,
     ResponseMessage,
     ResponseTokens,
+    RolloutOutput,
     SamplingArgs,
     Tool,
     ToolCall,
@@ -268,3 +270,21 @@ def _tokens(prompt: Messages, reply: Reply) -> ResponseTokens:
         completion_mask=[1] * len(completion_ids),
         completion_logprobs=[LOGPROB] * len(completion_ids),
     )
+
+
+async def run(
+    env: Environment, client: Any, *, n: int = 1, rollouts_per_example: int = 1, **options: Any
+) -> list[RolloutOutput]:
+    """Outputs of the first `n` evaluation rows, in their order.
+
+    One rollout at a time, so that scripted replies meet the rollouts in order; `max_concurrent` and the other options
+    of `Environment.evaluate` may be given.
+    """
+    results = await env.evaluate(
+        client,
+        options.pop("model", "scripted"),
+        num_examples=n,
+        rollouts_per_example=rollouts_per_example,
+        **{"max_concurrent": 1, **options},
+    )
+    return results.outputs
