@@ -209,14 +209,14 @@ async def start_python(
 ) -> asyncio.subprocess.Process:
     """Start `main()` of a module in a process that leads its own group, and send the settings.
 
-    The child writes to `log`, or to this process's stderr: stdout of this process can have a meaning of its own.
+    The child writes to `log`, or to this process's stderr: output to this process's stdout could corrupt it.
     """
     process = await asyncio.create_subprocess_exec(
         *python_command(module, python),
         stdin=subprocess.PIPE,
         stdout=2 if log is None else log,
         stderr=log,
-        start_new_session=_HAS_GROUPS,  # Ctrl-C is for the parent; its children are killed with it
+        start_new_session=_HAS_GROUPS,  # Ctrl-C is for the parent; kill_group ends it with its children
     )
     assert process.stdin is not None
     process.stdin.write(settings_line(settings))

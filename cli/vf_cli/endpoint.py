@@ -26,7 +26,7 @@ def endpoint(
     port: Annotated[
         int,
         typer.Option(
-            "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one and prints it."
+            "--port", "-p", min=0, max=65535, help="Port; 0 uses a free port and prints it."
         ),
     ] = 8000,
     model_name: Annotated[
@@ -34,7 +34,7 @@ def endpoint(
         typer.Option(
             "--model-name",
             "-m",
-            help="Name the model answers to; repeat for more. Default: embedded.",
+            help="Name of the model for clients; repeat for more. Default: embedded.",
         ),
     ] = None,
     weights: Annotated[
@@ -42,38 +42,42 @@ def endpoint(
         typer.Option(
             "--weights",
             "-w",
-            help="Folder with config.json and model.safetensors, instead of the built-in.",
+            help="Folder with config.json and model.safetensors, instead of the built-in weights.",
         ),
     ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
-            "--api-key", envvar="VF_ENDPOINT_API_KEY", help="Ask for this key; prefer the variable."
+            "--api-key",
+            envvar="VF_ENDPOINT_API_KEY",
+            help="API key that clients must send; prefer the variable.",
         ),
     ] = None,
     max_running: Annotated[
         int,
         typer.Option(
-            "--max-running", min=1, help="Generations at the same time; more wait in line."
+            "--max-running",
+            min=1,
+            help="Maximum number of generations at once; further requests wait.",
         ),
     ] = 128,
     admin: Annotated[
         bool | None,
         typer.Option(
             "--admin/--no-admin",
-            help="Routes that change weights and pause. Default: on for this machine's address or with a key.",
+            help="Routes that change weights and pause. Default: on for an address of this machine or with a key.",
         ),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the address as one JSON document.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")
+        bool, typer.Option("--verbose", "-v", help="Log all messages and show tracebacks.")
     ] = False,
 ) -> int:
     """Serve the embedded model at /v1/chat/completions and /v1/completions until Ctrl-C.
 
-    No key, no network, no GPU: a model of 0.3 million parameters that ships with the package. It knows
+    No key, no network, no GPU: a model of 0.3 million parameters that ships with the package. It can solve
     the bundled environments reverse-text and addition, and little else.
     """
     from verifiers.endpoint.process import BLAS_THREAD_VARIABLES

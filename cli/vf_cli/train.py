@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 COMPARED_STEPS = 5
-"""The summary compares so many steps at the beginning and at the end."""
+"""Number of steps at the beginning and at the end that the summary compares."""
 
 
 @app.command()
@@ -30,7 +30,7 @@ def train(
         str | None,
         typer.Argument(
             metavar="CONFIG_OR_ENV",
-            help="TOML file, name of a configuration that comes with the package, or an environment: a Python file "
+            help="TOML file, name of a configuration in the package, or an environment: a Python file "
             "(./my_env.py), a folder (./my_env), or an id.",
         ),
     ] = None,
@@ -39,18 +39,19 @@ def train(
     ] = False,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", help="Go on from the latest checkpoint in a run's folder."),
+        typer.Option("--resume", help="Continue from the latest checkpoint in a run's folder."),
     ] = None,
     output_folder: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="The run's folder; when it has a run, the next free name is used.",
+            help="Folder of the run. If it contains a run already, the next free name is used.",
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Steps of reinforcement learning.")
+        int | None,
+        typer.Option("--steps", min=1, help="Number of steps of reinforcement learning."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the run.")] = None,
     sandbox_backend: Annotated[str | None, o.typer_option("sandbox_backend")] = None,
@@ -58,19 +59,19 @@ def train(
         bool, typer.Option("--json", help="Print the summary as one JSON document.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")
+        bool, typer.Option("--verbose", "-v", help="Log all messages and show tracebacks.")
     ] = False,
 ) -> int:
     """Train a small model on an environment: warm start, then asynchronous reinforcement learning.
 
     \b
     vf-train --demo                            mean reward from about 0.6 to more than 0.9
-    vf-train ./my_env.py                       an environment of your own, with default settings
+    vf-train ./my_env.py                       your own environment, with default settings
     vf-train my_run.toml --steps 200
-    vf-train --resume outputs/train/my_run     go on after an interruption; --steps for more
+    vf-train --resume outputs/train/my_run     continue an interrupted run; --steps for more
 
     Three processes: this one plays rollouts, one trains (torch), one serves the model. Needs the `train` extra. Ctrl-C
-    ends the run after the step under way, with a checkpoint; a second one at once.
+    ends the run after the current step, with a checkpoint; a second Ctrl-C ends it at once.
     """
     from vf_cli.command import EXIT_FAILED, EXIT_INTERRUPTED, configure_logging
 
@@ -84,12 +85,12 @@ def train(
     try:
         result = asyncio.run(_train(settings, loaded, folder, is_quiet=json_output))
     except (Error, OSError, KeyboardInterrupt) as error:
-        # Settings that cannot work fail again after a resume, which takes them from the run's folder.
+        # A resumed run has the same settings, so settings that cannot work would fail again.
         if not isinstance(error, ConfigError):
             output.note(
-                f"The last checkpoint is safe: vf-train --resume {folder.path}"
+                f"To continue from the last checkpoint: vf-train --resume {folder.path}"
                 if folder.latest() is not None
-                else f"There is no checkpoint yet in {folder.path}."
+                else f"{folder.path} has no checkpoint yet."
             )
         raise
     _show(result, loaded.environment.env_id, json_output=json_output)
@@ -105,7 +106,7 @@ def _prepared(
     output_folder: Path | None,
     changes: dict[str, Any],
 ) -> tuple[TrainConfig, RunFolder, Loaded]:
-    """The configuration with what the command line changes, its folder and its environment."""
+    """Return the configuration with the changes of the command line, its folder and its environment."""
     from verifiers.loading import path_of
     from verifiers.training.reference.config import DEMO, parse_config
     from verifiers.training.reference.run_folder import RunFolder
@@ -114,7 +115,7 @@ def _prepared(
         raise typer.BadParameter("give one of: a CONFIG_OR_ENV, --demo, --resume FOLDER")
     if resume is not None:
         if output_folder is not None:
-            raise typer.BadParameter("--output goes with a new run, not with --resume")
+            raise typer.BadParameter("--output is for a new run; leave it out with --resume")
         folder, fields = RunFolder.existing(resume)
         settings = parse_config(fields | changes, name=str(resume))
         return settings, folder, _loaded(settings)
@@ -126,14 +127,15 @@ def _prepared(
     settings = parse_config(fields, name=name)
     loaded = _loaded(settings)
     if (path := loaded.environment.loaded_from) is not None and path_of(settings.environment.id):
-        # A resume may be given from another folder.
+        # The run may have been started in another folder.
         section = settings.environment.model_copy(update={"id": str(path)})
         settings = settings.model_copy(update={"environment": section})
     return settings, RunFolder.new(settings), loaded
 
 
 def _fields(named: str) -> tuple[dict[str, Any], str]:
-    """What the configuration of this name says, or the default one for the environment of this name; and its name."""
+    """Return the fields of the configuration of this name, or the default ones for the environment of this name; and
+    its name."""
     from verifiers.errors import ConfigError, EnvironmentNotFound
     from verifiers.loading import path_of, require_present, source_at
     from verifiers.training.reference.config import OWN, example_names, example_path, read_fields
@@ -153,7 +155,7 @@ def _fields(named: str) -> tuple[dict[str, Any], str]:
     except EnvironmentNotFound as error:
         raise ConfigError(
             f"There is no configuration file {named}, and no environment of this name is installed. Configurations "
-            f"that come with the package: {', '.join(example_names())}."
+            f"in the package: {', '.join(example_names())}."
         ) from error
     return read_fields(example_path(OWN)) | own, named.rpartition("/")[2].partition("@")[0]
 
@@ -172,7 +174,9 @@ async def _train(
     from vf_cli.train_progress import PlainTable, shown_live
 
     def on_first() -> None:
-        output.note("Stopping after this step, with a checkpoint. Ctrl-C again stops at once.")
+        output.note(
+            "Stopping after this step, with a checkpoint. Press Ctrl-C again to stop at once."
+        )
 
     if is_quiet or not output.stderr().is_terminal:
         table = PlainTable(settings, write=output.note)

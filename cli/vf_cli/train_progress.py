@@ -1,4 +1,4 @@
-"""What is shown while a model is trained: a live table on a terminal, lines elsewhere."""
+"""The progress of a training run: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -38,43 +38,43 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 
 class PlainTable(Listener):
-    """Lines of text: the first step, every fifth, the last."""
+    """Prints lines of text: the first step, every fifth step, the last step."""
 
     def __init__(self, config: TrainConfig, write: Callable[[str], None]) -> None:
         self._config = config
         self._write = write
 
     def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
-        """All processes are up."""
+        """Print the processes."""
         self._write(heading(self._config, folder, about))
 
     def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
-        """The demonstrations were played."""
+        """Print the demonstrations."""
         self._write(demonstrated_text(count, mean_reward, noise))
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
-        """Supervised steps."""
+        """Print a supervised step."""
         if line["step"] % PLAIN_EVERY_WARM_STEPS == 0 or line["is_noisy"]:
             self._write(warm_start_text(line))
 
     def evaluated(self, when: str, mean_reward: float) -> None:
-        """An evaluation."""
+        """Print an evaluation."""
         self._write(f"held-out reward {when} reinforcement {mean_reward:.3f}")
 
     def step(self, line: dict[str, Any]) -> None:
-        """A step of reinforcement."""
+        """Print a step of reinforcement learning."""
         number = line["step"]
         if number == 1 or number % PLAIN_EVERY_STEPS == 0 or number == self._config.steps:
             cells = "  ".join(f"{title} {form.format(line[name])}" for title, name, form in COLUMNS)
             self._write(f"step {number}/{self._config.steps}  {cells}")
 
     def saved(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint."""
+        """Print a checkpoint."""
         self._write(f"checkpoint {checkpoint.folder}")
 
 
 class LiveTable(Listener):
-    """A table of the last steps that Rich keeps on the terminal."""
+    """Keeps a table of the last steps on the terminal, with Rich."""
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
@@ -88,34 +88,34 @@ class LiveTable(Listener):
             self.live.refresh()
 
     def started(self, folder: RunFolder, about: dict[str, Any]) -> None:
-        """All processes are up."""
+        """Show the processes."""
         self._title = heading(self._config, folder, about)
         self._refresh()
 
     def demonstrated(self, count: int, mean_reward: float, noise: float) -> None:
-        """The demonstrations were played."""
+        """Show the demonstrations."""
         self._state = demonstrated_text(count, mean_reward, noise)
         self._refresh()
 
     def warm_start_step(self, line: dict[str, Any]) -> None:
-        """Supervised steps."""
+        """Show a supervised step."""
         self._state = warm_start_text(line)
         self._refresh()
 
     def evaluated(self, when: str, mean_reward: float) -> None:
-        """An evaluation."""
+        """Show an evaluation."""
         self._state = f"held-out reward {when} reinforcement {mean_reward:.3f}"
         self._refresh()
 
     def step(self, line: dict[str, Any]) -> None:
-        """A step of reinforcement."""
+        """Show a step of reinforcement learning."""
         self._steps.append(line)
         left = self._config.steps - line["step"]
         self._state = f"{left} steps left, {duration(line['elapsed_s'])} so far"
         self._refresh()
 
     def saved(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint."""
+        """Show a checkpoint."""
         self._state = f"checkpoint {checkpoint.folder}"
         self._refresh()
 
@@ -140,7 +140,7 @@ class LiveTable(Listener):
 
 @contextmanager
 def shown_live(config: TrainConfig) -> Iterator[LiveTable]:
-    """A live table on the terminal while the block runs."""
+    """Show a live table on the terminal while the block runs."""
     table = LiveTable(config)
     with output.live(table) as live:
         table.live = live
@@ -148,7 +148,7 @@ def shown_live(config: TrainConfig) -> Iterator[LiveTable]:
 
 
 def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> str:
-    """What is trained, where, and with how much."""
+    """Return environment, model, folder and processes as text."""
     went_on = f"   from {about['phase'].replace('_', ' ')} {about['step']}" if about["step"] else ""
     pids = about["pids"]
     return (
@@ -158,12 +158,12 @@ def heading(config: TrainConfig, folder: RunFolder, about: dict[str, Any]) -> st
 
 
 def demonstrated_text(count: int, mean_reward: float, noise: float) -> str:
-    """How many demonstrations there are, and what they score."""
+    """Return the number of demonstrations and their score as text."""
     with_noise = f" with noise {noise:g}" if noise else ""
     return f"{count} demonstrations{with_noise}, which score {mean_reward:.3f}"
 
 
 def warm_start_text(line: dict[str, Any]) -> str:
-    """How far the warm start is."""
+    """Return the progress of the warm start as text."""
     which = "noisy" if line["is_noisy"] else "right"
     return f"warm start, step {line['step']}: loss {line['loss']:.3f} on {which} replies"

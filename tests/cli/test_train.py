@@ -237,7 +237,7 @@ def test_a_process_that_is_killed_ends_the_run_with_a_reason(victim, config, sta
         "server": f"error: The inference server's process {pids['server']} ended by itself.",
     }
     assert reasons[victim] in err
-    assert "The last checkpoint is safe: vf-train --resume run" in err
+    assert "To continue from the last checkpoint: vf-train --resume run" in err
     assert "Traceback" not in err
     assert all(is_gone(pid) for pid in pids.values())
 
@@ -260,7 +260,7 @@ def test_mistakes_are_named_before_anything_starts(config, run):
     assert (done.code, "Did you mean 'steps'?" in done.err) == (2, True)
     done = run("train", "nowhere.toml")
     assert done.code == 2
-    assert "Examples that come with the package: " in done.err
+    assert "The package contains these examples: " in done.err
     assert "reverse_text" in done.err
     done = run("train")
     assert (done.code, "give one of: a CONFIG_OR_ENV, --demo, --resume FOLDER" in done.err) == (

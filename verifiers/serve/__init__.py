@@ -1,12 +1,14 @@
-"""One environment in processes of its own, over ZeroMQ.
+"""One environment in separate worker processes, over ZeroMQ.
 
-dispatch     pure: which worker gets which request, what is done again after a death, who is to blame
-wire         requests, responses and errors; the frames between the processes, their msgpack and their addresses
-worker       one process that plays rollouts
-supervisor   starts workers, and starts them again
-server       `ZMQEnvServer`: clients on one side, workers on the other
-client       `ZMQEnvClient`: what a trainer or `Environment.evaluate` holds
+wire            requests, responses and errors; the frames between the processes, their msgpack and their addresses
+dispatch        pure: assigns requests to workers, retries after a death, finds requests that kill workers
+worker          one process that plays rollouts
+supervisor      starts workers and replaces dead ones
+server          `ZMQEnvServer`: clients on one side, workers on the other
+client          `ZMQEnvClient`, for trainers and `Environment.evaluate`
 server_process  a server as a child of this process, behind `Environment.start_server`
+
+Read `wire` first, then `server` and `dispatch`. See docs/serve.md.
 """
 
 from __future__ import annotations

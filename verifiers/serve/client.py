@@ -1,11 +1,11 @@
-"""`ZMQEnvClient`: rollouts on an environment server, as if they ran here.
+"""`ZMQEnvClient`: rollouts on an environment server, with the interface of a local environment.
 
     client = ZMQEnvClient(address, name="math")
     await client.wait_for_server_startup()
     output = await client.run_rollout(row, client_config, model, sampling_args)
 
-A request ends exactly once: with its output, an error, or its cancellation. Once a second the client asks whether the
-server still knows what it waits for; what the server has lost (it was started anew) is sent again.
+A request ends exactly once: with its output, an error, or its cancellation. Once per second the client sends the ids of
+its pending requests, and sends those requests again that the server has lost, for example by a restart.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ ResponseT = TypeVar("ResponseT", bound=BaseResponse)
 
 STARTUP_POLL_S = 0.05
 DECODED_ELSEWHERE_BYTES = 1_000_000
-"""Larger answers are decoded in a thread, so that the event loop keeps its pace."""
+"""Larger responses are decoded in a thread, so that they do not block the event loop."""
 MISSED_PINGS = 5
-"""Pings without an answer after which the server counts as gone."""
+"""Number of pings without a response after which the server counts as unreachable."""
 
 
 class ServerTimeout(ServerError, TimeoutError):
-    """A request was not answered in time; the server was told to drop it."""
+    """A request received no response in time. The server has been asked to drop it."""
 
 
 class EnvClient(ABC):
-    """An environment server from the outside."""
+    """A client of an environment server."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class EnvClient(ABC):
         self.health_check_interval = health_check_interval
         """Seconds between two pings."""
         self.startup_timeout = startup_timeout
-        """Longest wait for a server to be ready, in seconds."""
+        """Maximum time until a server is ready, in seconds."""
         self.recovery_timeout = recovery_timeout
-        """Seconds that requests wait for a server that has gone silent, before they fail."""
+        """Time that requests wait for an unreachable server before they fail, in seconds."""
 
     async def health(self, timeout: float | None = 1) -> bool:
-        """Whether a worker answers within `timeout` seconds."""
+        """Return whether a worker responds within `timeout` seconds."""
         try:
             return (await self.send_request(HealthRequest(), HealthResponse, timeout)).success
         except ServerError:
@@ -95,7 +95,7 @@ class EnvClient(ABC):
         *,
         limits: Mapping[str, Any] | None = None,
     ) -> RolloutOutput:
-        """One rollout. Raises ServerError, RequestQuarantined, and what the environment itself raises."""
+        """Play one rollout. Raise ServerError, RequestQuarantined, and the environment's own exceptions."""
         request = RunRolloutRequest(
             input=input,
             client_config=config_of(client_config),
@@ -121,7 +121,7 @@ class EnvClient(ABC):
         *,
         limits: Mapping[str, Any] | None = None,
     ) -> list[RolloutOutput]:
-        """The rollouts of one example, scored together. Raises as `run_rollout`."""
+        """Play the rollouts of one example and score them together. Raises like `run_rollout`."""
         request = RunGroupRequest(
             group_inputs=list(group_inputs),
             client_config=config_of(client_config),
@@ -140,12 +140,12 @@ class EnvClient(ABC):
     async def send_request(
         self, request: BaseRequest, response_type: type[ResponseT], timeout: float | None = None
     ) -> ResponseT:
-        """The response to a request, also one without success."""
+        """Return the response to a request, also if it has no `success`."""
 
     async def wait_for_server_startup(self, timeout: float | None = None) -> None:
-        """Wait until a worker answers. Raises ServerError at once when the environment cannot be loaded."""
+        """Wait until a worker responds. Raise ServerError at once if the environment cannot be loaded."""
         limit_s = self.startup_timeout if timeout is None else timeout
-        last = "It has not answered."
+        last = "It did not respond."
         try:
             async with asyncio.timeout(limit_s):
                 while True:
@@ -166,7 +166,7 @@ class EnvClient(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Cancel what is waited for and let go of the connection."""
+        """Cancel all pending requests and close the connection."""
 
     async def __aenter__(self) -> EnvClient:
         return self
@@ -176,7 +176,7 @@ class EnvClient(ABC):
 
 
 def config_of(client: Any) -> ClientConfig:
-    """The configuration of a client, which is what can be sent to another process. Keys are read there."""
+    """Return the configuration of a client, which can be sent to another process. That process reads the API keys."""
     if isinstance(client, ClientConfig):
         return client
     config = resolve_client(client).config
@@ -189,9 +189,10 @@ def config_of(client: Any) -> ClientConfig:
 
 
 class ZMQEnvClient(EnvClient):
-    """An environment server at a ZeroMQ address. Connects with the first request; belongs to one event loop at a time.
+    """A client of an environment server at a ZeroMQ address.
 
-    At most `max_in_flight` requests are at the server at once; further ones wait here.
+    It connects with the first request and belongs to one event loop at a time. At most `max_in_flight` requests are at
+    the server at once; further requests wait here.
     """
 
     def __init__(
@@ -204,11 +205,11 @@ class ZMQEnvClient(EnvClient):
         self.max_in_flight = max_in_flight
         self.server_state = ServerState.STARTUP
         self.stats: EnvRouterStats | None = None
-        """What the server last said about itself and its workers."""
+        """The last state that the server reported about itself and its workers."""
         self.resent = 0
-        """Requests that the server had lost and was sent again."""
+        """Number of requests that the server lost and received again."""
         self.pending: dict[str, PendingRequest] = {}
-        """What is waited for, by request id."""
+        """Pending requests by id."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: Any = None
         self._socket: Any = None
@@ -217,14 +218,17 @@ class ZMQEnvClient(EnvClient):
         self._pings_out = 0
         self._pings_sent = 0
         self._sent_after: dict[str, int] = {}
-        """Request id → pings sent before it: only a later ping can tell that the server does not have it."""
+        """Request id → number of pings sent before it.
+
+        Only a later ping shows whether the server has lost the request.
+        """
 
     async def ensure_started(self) -> None:
-        """Connect, if that has not been done in this event loop."""
+        """Connect, unless this event loop has a connection already."""
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._socket is not None:
             return
-        if self._socket is not None:  # left over from a loop that has ended
+        if self._socket is not None:  # left from an event loop that has ended
             self._disconnect()
             self.pending.clear()
         import zmq
@@ -234,7 +238,7 @@ class ZMQEnvClient(EnvClient):
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, os.urandom(wire.ID_BYTES))
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # `max_in_flight` bounds what is sent
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # `max_in_flight` limits the number of frames
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.connect(self.address)
@@ -245,10 +249,10 @@ class ZMQEnvClient(EnvClient):
     async def send_request(
         self, request: BaseRequest, response_type: type[ResponseT], timeout: float | None = None
     ) -> ResponseT:
-        """The response to a request, also one without success.
+        """Return the response to a request, also if it has no `success`.
 
-        Raises ServerTimeout after `timeout` seconds, ServerError when the server stays away for `recovery_timeout`.
-        Cancelled, or too late, the server is told to drop the request.
+        Raise ServerTimeout after `timeout` seconds, ServerError if the server stays unreachable for `recovery_timeout`.
+        After a timeout or a cancellation, ask the server to drop the request.
         """
         await self.ensure_started()
         if isinstance(request, HealthRequest):
@@ -276,7 +280,7 @@ class ZMQEnvClient(EnvClient):
         except TimeoutError:
             await self.send_cancel(request_id)
             raise ServerTimeout(
-                f"{self.name} did not answer {request.request_type!r} within {timeout:g} s."
+                f"{self.name} did not respond to {request.request_type!r} within {timeout:g} s."
             ) from None
         except asyncio.CancelledError:
             await self.send_cancel(request_id)
@@ -295,14 +299,14 @@ class ZMQEnvClient(EnvClient):
         await self._socket.send_multipart(frames, copy=False)
 
     async def send_cancel(self, request_id: str) -> None:
-        """Tell the server that nobody waits for a request any more."""
+        """Ask the server to drop a request."""
         if self._socket is not None:
             await self._socket.send_multipart([wire.CANCEL, bytes.fromhex(request_id)])
 
     async def cancel_all_pending(
         self, reason: str = "Request cancelled", use_cancelled: bool = False
     ) -> list[PendingRequest]:
-        """End everything that is waited for, with ServerError or as cancelled; what it was."""
+        """End all pending requests, with ServerError or as cancelled. Return them."""
         ended = [one for one in self.pending.values() if not one.future.done()]
         for one in ended:
             await self.send_cancel(one.request_id)
@@ -313,7 +317,7 @@ class ZMQEnvClient(EnvClient):
         return ended
 
     async def receive_loop(self) -> None:
-        """Take answers in until cancelled."""
+        """Receive responses until cancelled."""
         while True:
             frames = await self._socket.recv_multipart(copy=False)
             self._pings_out = 0
@@ -336,7 +340,7 @@ class ZMQEnvClient(EnvClient):
                 fields = unpack(frame.buffer)
         except ValueError as error:
             fields = wire.failure(
-                ServerError(f"The answer of {self.name} is not readable: {error}")
+                ServerError(f"The response of {self.name} is not readable: {error}")
             )
         if not one.future.done():
             one.future.set_result(fields)
@@ -361,35 +365,35 @@ class ZMQEnvClient(EnvClient):
             self._pings_sent += 1
             await self._socket.send_multipart([wire.PING, ids, self._pings_sent.to_bytes(8)])
             self._pings_out += 1
-            # Pings, not seconds: a caller that keeps this event loop busy must not lose its server by that.
+            # Count pings, not seconds: a caller that blocks this event loop must not lose its server.
             if self._pings_out > MISSED_PINGS:
                 if self.server_state is ServerState.HEALTHY:
                     self.on_became_unhealthy(self._pings_out)
                 away_s = self._pings_out * self.health_check_interval
                 if away_s > self.recovery_timeout and self.pending:
                     await self.cancel_all_pending(
-                        f"The environment server {self.name} at {self.address} has not answered for {away_s:.0f} s."
+                        f"The environment server {self.name} at {self.address} has not responded for {away_s:.0f} s."
                     )
             await asyncio.sleep(self.health_check_interval)
 
     def on_became_healthy(self, old_state: ServerState) -> None:
-        """The server answers."""
+        """Record that the server responds."""
         self.server_state = ServerState.HEALTHY
         if old_state is ServerState.UNHEALTHY:
-            logger.warning("The environment server %s answers again.", self.name)
+            logger.warning("The environment server %s responds again.", self.name)
 
     def on_became_unhealthy(self, failed_checks: int) -> None:
-        """The server no longer answers."""
+        """Record that the server no longer responds."""
         self.server_state = ServerState.UNHEALTHY
         logger.warning(
-            "The environment server %s has not answered %d pings; its %d requests wait for it.",
+            "The environment server %s has not responded to %d pings; its %d requests wait for it.",
             self.name,
             failed_checks,
             len(self.pending),
         )
 
     async def close(self) -> None:
-        """Cancel what is waited for and let go of the connection. A closed client connects again when it is used."""
+        """Cancel all pending requests and close the connection. The next request connects again."""
         if self._socket is None:
             return
         if self._loop is asyncio.get_running_loop():

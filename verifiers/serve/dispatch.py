@@ -1,16 +1,16 @@
-"""`Dispatch`: which worker gets which request, as a state machine without time, processes or network.
+"""`Dispatch`: assigns requests to workers. A state machine without clock, processes or network.
 
-A request's life:
+The life of a request:
 
-    submit ─► queued ─► running ─► finished               its answer goes to the client, once
+    submit ─► queued ─► running ─► finished               its response goes to the client, once
                 ▲          │
-                └── death ─┘       its worker died: it is queued again, among the suspects
+                └── death ─┘       its worker died: the request is queued again, as a suspect
                            │
-                           └────► quarantined             workers died with nothing but this request, too often
+                           └────► quarantined             too many workers died while they had only this request
 
-Who is to blame when a worker with 400 requests dies? Nobody knows, so after each death its requests may share a worker
-with only a quarter as many others. A request that kills is alone within a few deaths, and then blame is certain;
-an innocent one finishes on the way. Requests that kill only together (memory) are apart by then, too.
+If a worker with 400 requests dies, the guilty request is unknown. After each death, each of its requests may therefore
+share a worker with only a quarter of the others. A request that kills workers is alone after a few deaths, and then
+its guilt is certain; innocent requests finish on the way. Requests that kill only together (memory) are apart by then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SHRINK = 4
-"""How many times fewer requests may share a worker after each death."""
+"""Factor by which the number of requests that may share a worker falls after each death."""
 
 
 class Key(NamedTuple):
@@ -33,19 +33,19 @@ class Key(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request that is not answered yet."""
+    """A request without a response yet."""
 
     key: Key
     payload: bytes
     most_together: int
-    """How many requests, this one included, may be on its worker."""
+    """Maximum number of requests on its worker, this one included."""
     worker: str | None = None
     deaths: int = 0
     """Workers that died with this request."""
     lone_deaths: int = 0
     """Workers that died with this request alone."""
     is_cancelled: bool = False
-    """Its client no longer waits, but its worker has not confirmed the end."""
+    """The client no longer waits, but the worker has not confirmed the end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +55,12 @@ class _Worker:
 
     @property
     def most_together(self) -> int:
-        """Strictest wish among its suspects; fresh requests have none below the capacity."""
+        """The lowest limit among its requests. Only suspects have limits below the capacity."""
         return min(job.most_together for job in self.jobs.values())
 
 
 class Dispatch:
-    """Requests and workers. Every submitted request ends exactly once: finished, cancelled or quarantined."""
+    """All requests and workers. Every submitted request ends exactly once: finished, cancelled or quarantined."""
 
     def __init__(self, *, capacity: int, max_lone_deaths: int) -> None:
         self._capacity = capacity
@@ -70,7 +70,7 @@ class Dispatch:
         self._suspects: deque[Job] = deque()
         self._workers: dict[str, _Worker] = {}
         self._held_suspects = 0
-        """Suspects on workers; while it is 0 nobody's wish has to be looked up."""
+        """Number of suspects on workers. While it is 0, `assign` skips the limits of single requests."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -80,20 +80,20 @@ class Dispatch:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a worker."""
+        """Number of requests that wait for a worker."""
         return sum(not job.is_cancelled for job in (*self._fresh, *self._suspects))
 
     def jobs(self) -> Iterator[Job]:
-        """Every request that is not answered yet."""
+        """All requests without a response yet."""
         return iter(self._jobs.values())
 
     def load(self, worker: str) -> int:
-        """Requests on a worker; 0 for one that is gone."""
+        """Return the number of requests on a worker; 0 for a worker that is gone."""
         found = self._workers.get(worker)
         return 0 if found is None else len(found.jobs)
 
     def submit(self, key: Key, payload: bytes) -> bool:
-        """Take a request over. False when it is here already: the client has sent it twice."""
+        """Queue a request. Return False if it is here already, because the client sent it twice."""
         if key in self._jobs:
             return False
         job = self._jobs[key] = Job(key, payload, self._capacity)
@@ -101,11 +101,14 @@ class Dispatch:
         return True
 
     def add_worker(self, name: str) -> None:
-        """A worker is ready."""
+        """Add a worker that is ready."""
         self._workers[name] = _Worker(name)
 
     def assign(self) -> list[Job]:
-        """Requests to send now; `job.worker` says to whom. Suspects go first, and get room to be apart."""
+        """Return the requests to send now, each to its `job.worker`.
+
+        Suspects go first and receive workers with few requests.
+        """
         assigned: list[Job] = []
         reserved: _Worker | None = None
         while self._suspects:
@@ -117,7 +120,7 @@ class Dispatch:
             if worker is None:
                 return assigned
             if not self._fits(job, worker):
-                reserved = worker  # it takes nothing else until the suspect fits
+                reserved = worker  # it accepts nothing else until the suspect fits
                 break
             self._suspects.popleft()
             self._put(job, worker, assigned)
@@ -157,7 +160,7 @@ class Dispatch:
         assigned.append(job)
 
     def finish(self, worker: str, key: Key) -> Job | None:
-        """A worker has answered. The request, if it was this worker's to answer and nobody has answered it before."""
+        """Record a worker's response. Return the request if this worker had it and no other worker has responded."""
         job = self._jobs.get(key)
         if job is None or job.worker != worker:
             return None
@@ -167,18 +170,21 @@ class Dispatch:
         return job
 
     def cancel(self, key: Key) -> Job | None:
-        """A client no longer waits. The request, if a worker must be told; its answer will be thrown away."""
+        """Record that a client no longer waits.
+
+        Return the request if its worker must cancel it; its response is dropped.
+        """
         job = self._jobs.get(key)
         if job is None or job.is_cancelled:
             return None
         job.is_cancelled = True
         if job.worker is None:
-            del self._jobs[key]  # `assign` passes over what is left of it in the queue
+            del self._jobs[key]  # `assign` skips the rest of it in the queue
             return None
         return job
 
     def lose_worker(self, name: str) -> list[Job]:
-        """A worker died. What it had is queued again, except for the requests given back: those are quarantined."""
+        """Record a worker's death and queue its requests again. Return those that are quarantined instead."""
         lost = self._workers.pop(name, None)
         if lost is None:
             return []
@@ -201,7 +207,7 @@ class Dispatch:
         return quarantined
 
     def drop_all(self) -> list[Job]:
-        """Forget every request; those somebody waits for are given back."""
+        """Remove all requests. Return those that clients still wait for."""
         waiting = [job for job in self._jobs.values() if not job.is_cancelled]
         self._jobs.clear()
         self._fresh.clear()

@@ -1,4 +1,4 @@
-"""`ZMQEnvServer`: clients on one side, supervised workers on the other, and between them a `Dispatch`."""
+"""`ZMQEnvServer`: passes requests from clients to supervised workers, by the decisions of a `Dispatch`."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5000"
 TELL_FAILURE_S = 10.0
-"""How long a server whose environment cannot be loaded stays to say so, in seconds."""
+"""Time for which a server whose environment cannot be loaded stays to report the error, in seconds."""
 
 
 class EnvServer(ABC):
-    """An environment, by id and arguments, behind an address. Nothing runs before `serve` or `run`."""
+    """An environment, by id and arguments, behind an address. Nothing starts before `serve` or `run`."""
 
     def __init__(
         self,
@@ -75,27 +75,27 @@ class EnvServer(ABC):
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1; got {value!r}.")
         if python is not None and not os.access(python, os.X_OK):
-            raise ConfigError(f"python={python!r} is no program that can be run.")
+            raise ConfigError(f"python={python!r} is not a program that can be run.")
         self.env_id = env_id
         self.env_args = dict(env_args or {})
         self.extra_env_kwargs = dict(extra_env_kwargs or {})
         self.num_workers = num_workers
         self.worker_heartbeat_timeout = worker_heartbeat_timeout
-        """Seconds without a heartbeat after which a worker is ended and replaced."""
+        """Time without a heartbeat after which a worker is killed and replaced, in seconds."""
         self.worker_startup_timeout = worker_startup_timeout
         self.stats_log_interval = stats_log_interval
         self.python = python
-        """Interpreter of the workers, for an environment with a virtual environment of its own."""
+        """Interpreter of the workers, for an environment with its own virtual environment."""
         self.max_queued = max_queued
-        """Requests held at once, for all clients; more are refused."""
+        """Maximum number of requests at once, for all clients; further ones are refused."""
         self.client_timeout = client_timeout
-        """Seconds without a sign of life after which a client's requests are cancelled."""
+        """Time without a ping after which a client's requests are cancelled, in seconds."""
         self.log_level = log_level
         self.log_dir = Path(log_dir) if log_dir and file_logging else None
         self.console_logging = console_logging
         self.json_logging = json_logging
         self.max_in_flight_per_worker = max_in_flight_per_worker
-        """Requests that a worker holds at once; further ones wait in the server."""
+        """Maximum number of requests at a worker at once; further ones wait in the server."""
         self._max_lone_deaths = max_lone_deaths
         self._death_pipe = death_pipe
 
@@ -109,17 +109,17 @@ class EnvServer(ABC):
 
     @staticmethod
     def get_log_file(log_dir: str) -> Path:
-        """Where the server writes."""
+        """Return the log file of the server."""
         return Path(log_dir) / "env_server.log"
 
     @staticmethod
     def get_all_log_files(log_dir: str, num_workers: int) -> list[Path]:
-        """Where the server and its workers write."""
+        """Return the log files of the server and its workers."""
         workers = [worker_log_file(log_dir, index) for index in range(num_workers)]
         return [EnvServer.get_log_file(log_dir), *workers]
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Serve as the work of a whole process: until SIGTERM, SIGINT, the end of the parent process, or `stop`."""
+        """Serve as the only work of a process: until SIGTERM, SIGINT, the end of the parent process, or `stop`."""
         if self.log_dir is not None:
             self.log_dir.mkdir(parents=True, exist_ok=True)
         setup_logging(
@@ -151,11 +151,11 @@ class EnvServer(ABC):
 
 
 class ZMQEnvServer(EnvServer):
-    """An environment server on a ZeroMQ address.
+    """An environment server at a ZeroMQ address.
 
-    Takes the arguments of `EnvServer` and `address` (`tcp://host:port` or `ipc:///path`). Workers load the
-    environment by its id. A worker that dies is replaced, and what it had not answered is done again on another;
-    every request is answered exactly once.
+    Accepts the arguments of `EnvServer` and `address` (`tcp://host:port` or `ipc:///path`). Workers load the
+    environment by its id. A dead worker is replaced, and other workers repeat its unfinished requests. Every request
+    receives exactly one response.
     """
 
     def __init__(
@@ -168,13 +168,13 @@ class ZMQEnvServer(EnvServer):
         super().__init__(*args, **kwargs)
         self.address = address
         self.socket_dir = Path(socket_dir) if socket_dir is not None else None
-        """Folder for the workers' socket, which its owner removes; None for a folder of the server's own."""
+        """Folder for the workers' socket, which its owner removes; None for a folder of the server."""
         self.server_id = os.urandom(8).hex()
         self._dispatch = Dispatch(
             capacity=self.max_in_flight_per_worker, max_lone_deaths=self._max_lone_deaths
         )
         self._health: dict[Key, str] = {}
-        """Questions of health on their way → the worker that was asked."""
+        """Health requests in progress → the worker that received them."""
         self._clients_heard: dict[bytes, float] = {}
         self._failure: str | None = None
         self._have_all_been_ready = False
@@ -191,7 +191,7 @@ class ZMQEnvServer(EnvServer):
             self._stop.set()
 
     async def serve(self, stop_event: asyncio.Event | None = None) -> None:
-        """Serve until the event is set. Raises WorkersFailed when the environment cannot be loaded."""
+        """Serve until the event is set. Raise WorkersFailed if the environment cannot be loaded."""
         import zmq
         import zmq.asyncio
 
@@ -207,7 +207,8 @@ class ZMQEnvServer(EnvServer):
                 (self._frontend, self.address),
                 (self._backend, workers_address),
             ):
-                # What is in flight is bounded by the clients and by `max_queued`; a router drops what is over a mark.
+                # The clients and `max_queued` limit what is in flight; a router drops messages above its high-water
+                # mark.
                 socket.setsockopt(zmq.SNDHWM, 0)
                 socket.setsockopt(zmq.RCVHWM, 0)
                 socket.setsockopt(zmq.LINGER, 1000)
@@ -258,7 +259,7 @@ class ZMQEnvServer(EnvServer):
     async def _tell_failure(
         self, error: BaseException, stopped: asyncio.Task[Any]
     ) -> WorkersFailed:
-        """Stay until somebody was told why there is no server."""
+        """Stay until a client has received the reason why there is no server."""
         if not isinstance(error, WorkersFailed):
             raise error
         self._failure = f"{self.env_id} cannot be served: {error}"
@@ -300,7 +301,9 @@ class ZMQEnvServer(EnvServer):
             try:
                 await self._from_client(client, kind, rest)
             except (ValueError, IndexError):
-                logger.warning("A client sent frames this server does not know; they are ignored.")
+                logger.warning(
+                    "A client sent frames that this server does not support; they are ignored."
+                )
 
     async def _from_client(self, client: bytes, kind: bytes, rest: list[bytes]) -> None:
         if kind == wire.RUN:
@@ -323,7 +326,7 @@ class ZMQEnvServer(EnvServer):
             await self._reply(key, pack(wire.failure(ServerError(self._failure))))
         elif len(self._dispatch) >= self.max_queued:
             error = ServerError(
-                f"The environment server already holds {self.max_queued} requests. Ask for fewer at once."
+                f"The environment server already holds {self.max_queued} requests. Send fewer at once."
             )
             await self._reply(key, pack(wire.failure(error)))
         elif self._dispatch.submit(key, payload):
@@ -332,7 +335,7 @@ class ZMQEnvServer(EnvServer):
     async def _ask_health(self, key: Key) -> None:
         assert self._supervisor is not None
         ready = self._supervisor.ready
-        # At the beginning all of them: otherwise the first batch would go to the worker that happened to be first.
+        # Wait for all workers at the start; otherwise the first one to be ready would receive the whole first batch.
         self._have_all_been_ready |= len(ready) == self.num_workers
         if ready and self._have_all_been_ready and self._failure is None:
             worker = min(ready, key=lambda worker: self._dispatch.load(worker.name))
@@ -362,7 +365,7 @@ class ZMQEnvServer(EnvServer):
             assert self._supervisor is not None
             worker = self._supervisor.workers.get(name)
             if worker is None or worker.killed_for is not None:
-                continue  # it was given up; what it had is being done elsewhere
+                continue  # the server gave this worker up; other workers repeat its requests
             worker.heard = time.monotonic()
             if kind == wire.DONE:
                 key = Key(frames[2].bytes, frames[3].bytes)
@@ -380,7 +383,7 @@ class ZMQEnvServer(EnvServer):
                 theirs = unpack(frames[2].buffer).get("protocol")
                 if theirs != wire.PROTOCOL:
                     worker.failure = {"error": _other_version(self.python, theirs)}
-                    worker.kill("speaks another version of the protocol")
+                    worker.kill("uses another version of the protocol")
                     continue
                 worker.is_ready = True
                 self._dispatch.add_worker(name)
@@ -401,9 +404,9 @@ class ZMQEnvServer(EnvServer):
             await self._ask_health(key)
         for job in self._dispatch.lose_worker(name):
             error = RequestQuarantined(
-                f"{job.deaths} workers died with this request, {job.lone_deaths} of them while they did nothing else; "
-                f"the last one {how}. It is not tried again. The environment's code, or what the rollout made it run, "
-                f"ends the process."
+                f"{job.deaths} workers died with this request, {job.lone_deaths} of them with no other request; "
+                f"the last one {how}. The request is not tried again. The environment's code, or code that the rollout "
+                f"executed, ends the process."
             )
             await self._reply(job.key, pack(wire.failure(error)))
         await self._assign()
@@ -433,7 +436,7 @@ class ZMQEnvServer(EnvServer):
                 await self._send_to(job.worker, wire.CANCEL, key)
 
     def stats(self) -> EnvRouterStats:
-        """The server and its workers, as they are now."""
+        """Return the present state of the server and its workers."""
         lag = self._lag.get_lag_stats()
         workers: dict[int, EnvWorkerStats | None] = dict.fromkeys(range(self.num_workers))
         found = self._supervisor.workers.values() if self._supervisor is not None else ()
@@ -449,7 +452,7 @@ class ZMQEnvServer(EnvServer):
 
 def _other_version(python: str | None, theirs: Any) -> str:
     return (
-        f"The interpreter {python} has another version of verifiers: it speaks protocol {theirs}, this one "
+        f"The interpreter {python} has another version of verifiers: it uses protocol {theirs}, this one uses "
         f"{wire.PROTOCOL}. Install the same version there."
     )
 

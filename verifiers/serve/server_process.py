@@ -1,7 +1,7 @@
-"""An environment server as a child of this process: `Environment.start_server`, and `vf-eval --num-workers`.
+"""An environment server as a child of this process, for `Environment.start_server` and `vf-eval --num-workers`.
 
-The child ends with this process, however this ends. If it dies on its own it is started again at the same address, and
-the client sends again what it had lost.
+The child ends with this process. If it dies on its own, it is started again at the same address, and the client sends
+the lost requests again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_S = 2 * GRACE_S + 2
-"""Longest wait for a server and its workers to end by themselves, in seconds."""
+"""Time in which a server and its workers can end by themselves, in seconds."""
 MAX_RESTARTS = 5
 
 
 class ServerProcess:
-    """A server in a process of its own, with a client. `await start()`, then `client`, then `await stop()`."""
+    """A server in a separate process, with a client. Call `await start()`, use `client`, then `await stop()`."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class ServerProcess:
         recovery_timeout: float = 600.0,
         **options: Any,
     ) -> None:
-        """`options`: further arguments of `ZMQEnvServer`, as JSON can hold them."""
-        server = ZMQEnvServer(env_id, env_args, **options)  # its checks, before anything is started
+        """`options`: further arguments of `ZMQEnvServer`, as JSON values."""
+        server = ZMQEnvServer(
+            env_id, env_args, **options
+        )  # for its checks, before anything is started
         self._folder: Path | None = None
         self._given_address = address
         self._settings = {"env_id": env_id, "env_args": env_args or {}, **options}
@@ -77,7 +79,7 @@ class ServerProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> ZMQEnvClient:
-        """Start, and wait until a worker is ready. Raises ServerError with the reason when none can be."""
+        """Start, and wait until a worker is ready. Raise ServerError, with the reason, if no worker can be started."""
         if self._given_address is not None:
             address = self._given_address
         else:
@@ -104,7 +106,7 @@ class ServerProcess:
             if not ready.done():
                 raise ServerError(
                     f"The server of {self._settings['env_id']} {described_exit(self._process.returncode)} before it "
-                    f"was ready. What it wrote before says why."
+                    f"was ready. Its output above has the reason."
                 )
             ready.result()
         finally:
@@ -132,11 +134,11 @@ class ServerProcess:
         await self._process.wait()
         if self.client is not None:
             await self.client.cancel_all_pending(
-                f"The server of {self._settings['env_id']} has died {MAX_RESTARTS + 1} times and is not started again."
+                f"The server of {self._settings['env_id']} died {MAX_RESTARTS + 1} times and is not started again."
             )
 
     async def stop(self) -> None:
-        """End the server and its workers; nothing if it is not running."""
+        """End the server and its workers. Do nothing if it is not running."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -170,7 +172,7 @@ async def start_server(
     python: str | None = None,
     **options: Any,
 ) -> tuple[ServerProcess, ZMQEnvClient]:
-    """`Environment.start_server`: a running server that loads the environment anew, by its id or path."""
+    """Start a server that loads the environment again, by its id or path. Behind `Environment.start_server`."""
     served = env_id or (str(env.loaded_from) if env.loaded_from else env.env_id)
     if not served:
         raise ConfigError(
@@ -197,7 +199,7 @@ async def start_server(
 
 
 def main() -> None:
-    """The child: serve until the parent is gone."""
+    """Serve until the parent ends. This is the program of the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = read_settings()
     stops: list[Any] = [end_group]
@@ -219,7 +221,9 @@ def main() -> None:
     try:
         asyncio.run(serve())
     except ServerError as error:
-        logger.critical("%s", error)  # the parent refers to it, whatever the log level
+        logger.critical(
+            "%s", error
+        )  # the parent's error refers to this line, so print it at every log level
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Starts workers, notices when one has died or fallen silent, and starts another in its place."""
+"""Starts workers, detects workers that died or went silent, and replaces them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from verifiers.serve.wire import EnvWorkerStats, ServerError
 logger = logging.getLogger(__name__)
 
 MAX_START_FAILURES = 3
-"""Workers that may die in a row before they were ready, while none works, until the server gives up."""
+"""Number of consecutive workers that may die before they are ready, while no other worker runs.
+
+Then the server ends.
+"""
 QUICK_DEATH_S = 5.0
 LONGEST_PAUSE_S = 5.0
 
@@ -34,17 +37,17 @@ class WorkersFailed(ServerError):
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """How workers are started."""
+    """Settings for starting workers."""
 
     count: int
     settings: Mapping[str, Any]
-    """What every worker is told."""
+    """Settings that every worker receives."""
     python: str | None
     """Interpreter of the workers; None for this one."""
     heartbeat_timeout_s: float
-    """Silence after which a worker is taken for dead, in seconds."""
+    """Time without a heartbeat after which a worker counts as dead, in seconds."""
     startup_timeout_s: float
-    """Longest time a worker may take until it is ready, in seconds."""
+    """Maximum time until a worker is ready, in seconds."""
     log_dir: Path | None = None
 
 
@@ -60,18 +63,21 @@ class WorkerProcess:
     is_ready: bool = False
     stats: EnvWorkerStats | None = None
     failure: dict[str, Any] | None = None
-    """Why it could not load the environment."""
+    """The error with which it failed to load the environment."""
     killed_for: str | None = None
 
     def kill(self, reason: str) -> None:
-        """End it at once."""
+        """Kill it at once."""
         self.killed_for = self.killed_for or reason
         kill_group(self.process.pid)
 
 
 class Supervisor:
-    """Keeps `plan.count` workers running. `lost(name, how)` is told of every death, before the next
-    start, and gives how many requests the worker had."""
+    """Keeps `plan.count` workers running.
+
+    It calls `lost(name, reason)` after every death, before the next start; `lost` returns the number of requests that
+    the worker had.
+    """
 
     def __init__(self, plan: WorkerPlan, lost: Callable[[str, str], Awaitable[int]]) -> None:
         self._plan = plan
@@ -81,11 +87,11 @@ class Supervisor:
 
     @property
     def ready(self) -> list[WorkerProcess]:
-        """Workers that take requests."""
+        """Workers that accept requests."""
         return [worker for worker in self.workers.values() if worker.is_ready]
 
     async def run(self) -> None:
-        """Keep the workers running until cancelled. Raises WorkersFailed when none can be started."""
+        """Keep the workers running until cancelled. Raise WorkersFailed if no worker can be started."""
         async with asyncio.TaskGroup() as tasks:
             for index in range(self._plan.count):
                 tasks.create_task(self._keep(index))
@@ -100,14 +106,14 @@ class Supervisor:
             finally:
                 await self._end(worker)
             how = self._how_it_ended(worker, code)
-            logger.warning("Worker %s %s; another is started.", worker.name, how)
+            logger.warning("Worker %s %s; a new one is started.", worker.name, how)
             held = await self._lost(worker.name, how)
             start_failures = 0 if worker.is_ready else start_failures + 1
             if start_failures and not self.ready:
                 self._give_up_if_hopeless(worker, start_failures, how)
             lived_s = time.monotonic() - worker.started
-            # With work in hand the work is suspected, and tried a limited number of times; without, nothing else ends
-            # an endless loop of starts.
+            # A worker that had requests may have died from them, and requests are retried a limited number of times.
+            # Without requests nothing else limits the number of starts.
             is_quick = lived_s < QUICK_DEATH_S and not held
             quick_deaths = quick_deaths + 1 if is_quick else 0
             if quick_deaths > 1:
@@ -120,7 +126,7 @@ class Supervisor:
             raise WorkersFailed(worker.failure["error"])
         if failures >= MAX_START_FAILURES:
             raise WorkersFailed(
-                f"{failures} workers in a row died before they had loaded the environment; the last one {how}."
+                f"{failures} workers in a row died before they loaded the environment; the last one {how}."
             )
 
     async def _start(self, index: int, generation: int) -> WorkerProcess:
@@ -140,23 +146,25 @@ class Supervisor:
         return worker
 
     async def _end(self, worker: WorkerProcess) -> None:
-        """Make sure the worker and what it had started are gone; let it clean up if it still runs."""
+        """Give the worker time to clean up if it still runs, then kill it and its children."""
         try:
             await stop_process(worker.process, GRACE_S)
         finally:
             self.workers.pop(worker.name, None)
 
     async def _watch(self) -> None:
-        """End workers that are silent or do not get ready; their keepers then start others."""
+        """Kill workers that are silent or not ready in time; their keepers then start others."""
         plan = self._plan
         while True:
             await asyncio.sleep(min(1.0, plan.heartbeat_timeout_s / 4))
             now = time.monotonic()
             for worker in list(self.workers.values()):
                 if worker.is_ready and now - worker.heard > plan.heartbeat_timeout_s * 1.5:
-                    worker.kill(f"was silent for {now - worker.heard:.0f} s and was ended")
+                    worker.kill(f"was silent for {now - worker.heard:.0f} s and was killed")
                 elif not worker.is_ready and now - worker.started > plan.startup_timeout_s:
-                    worker.kill(f"was not ready after {plan.startup_timeout_s:.0f} s and was ended")
+                    worker.kill(
+                        f"was not ready after {plan.startup_timeout_s:.0f} s and was killed"
+                    )
 
     def _how_it_ended(self, worker: WorkerProcess, code: int) -> str:
         if worker.failure is not None:
@@ -165,12 +173,10 @@ class Supervisor:
             return worker.killed_for
         timeout_s = self._plan.heartbeat_timeout_s
         if worker.is_ready and time.monotonic() - worker.heard > timeout_s * 0.9:
-            return (
-                f"ended itself: its event loop stood still for {timeout_s:g} s (its log says where)"
-            )
+            return f"ended itself: its event loop was blocked for {timeout_s:g} s (its log has the stack)"
         return described_exit(code)
 
 
 def worker_log_file(log_dir: str | Path, worker_id: int) -> Path:
-    """Where a worker writes, and what its environment prints."""
+    """Return the log file of a worker, which also receives the output of its environment."""
     return Path(log_dir) / f"env_worker_{worker_id}.log"

@@ -1,20 +1,20 @@
-"""What travels between a client, the server and its workers.
+"""Messages between a client, the server and its workers.
 
 Frames, after the identity that ZeroMQ adds:
 
-    client → server   [RUN, id, request]  [CANCEL, id]  [HEALTH, id]  [PING, ids of all that is waited for, n]
-    server → client   [DONE, id, response]  [PONG, stats, ids that the server does not know, n]
+    client → server   [RUN, id, request]  [CANCEL, id]  [HEALTH, id]  [PING, ids of all pending requests, n]
+    server → client   [DONE, id, response]  [PONG, stats, ids that the server does not have, n]
     worker → server   [READY]  [FAILED, reason]  [BEAT, stats]  [DONE, key, response]
     server → worker   [RUN, key, request]  [CANCEL, key]  [HEALTH, key]
 
-ids are 16 random bytes. The server passes requests and responses on without reading them. A request that the server
-does not know (it was started anew, or a frame was lost) is sent again by its client.
+ids are 16 random bytes. The server forwards requests and responses without reading them. If a restart or a lost frame
+leaves the server without a request, the client sends it again.
 
-Values become msgpack: `pack` is for requests and refuses what it cannot carry; `pack_result` is for answers and saves
-such a value as its `repr`, because one odd value must not cost the rollout. Records and mappings arrive as dicts,
-tuples as lists, sets as sorted lists, dates and paths as text; numpy arrays stay arrays, and bytes stay bytes.
+Values become msgpack. `pack` is for requests and refuses values that it cannot encode; `pack_result` is for responses
+and replaces such a value by its `repr`, because one odd value must not cost the rollout. Records and mappings arrive as
+dicts, tuples as lists, sets as sorted lists, dates and paths as text; numpy arrays and bytes keep their type.
 
-The processes meet at socket files, or at ports where there are none: `address_in`.
+The processes meet at socket files, or at ports on systems without them: `address_in`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from verifiers.types import RolloutOutput
 logger = logging.getLogger(__name__)
 
 PROTOCOL = 1
-"""Raised with every change of the frames: a worker of another version of the library is refused."""
+"""Increases with every change of the frames. A worker of another version of the library is refused."""
 
 RUN, CANCEL, HEALTH, PING = b"run", b"cancel", b"health", b"ping"
 DONE, PONG, READY, FAILED, BEAT = b"done", b"pong", b"ready", b"failed", b"beat"
@@ -58,22 +58,22 @@ ID_BYTES = 16
 
 
 class ServerError(InfraError, RuntimeError):
-    """An environment server could not carry a request out: it is gone, not ready, or its worker failed."""
+    """An environment server could not execute a request: it is gone or not ready, or its worker failed."""
 
 
 class RequestQuarantined(EnvironmentCodeError, RuntimeError):
-    """A request killed its worker each time it ran alone; it is not tried again."""
+    """A request killed its worker each time it ran alone. It is not tried again."""
 
 
 class ServerState(StrEnum):
-    """What a client knows of its server."""
+    """State of a server, as its client sees it."""
 
     STARTUP = "startup"
-    """It has not answered yet."""
+    """It has not responded yet."""
     HEALTHY = "healthy"
-    """It answers."""
+    """It responds."""
     UNHEALTHY = "unhealthy"
-    """It did answer, and no longer does."""
+    """It responded earlier, but no longer does."""
 
 
 class BaseRequest(BaseModel):
@@ -85,32 +85,32 @@ class BaseRequest(BaseModel):
 
 
 class BaseResponse(BaseModel):
-    """The answer to a request; without `success` only the error says something."""
+    """The response to a request. Without `success`, only the error fields are set."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     success: bool = True
     error: str | None = None
-    """What happened, for people."""
+    """Message of the error."""
     error_type: str | None = None
-    """Name of the exception, where it is one of ours."""
+    """Name of the exception, if it is one of this library."""
 
 
 class HealthRequest(BaseRequest):
-    """Whether rollouts can be run; a worker answers."""
+    """Whether rollouts can run, which a worker must confirm."""
 
     request_type: Literal["health"] = "health"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class HealthResponse(BaseResponse):
-    """A worker's answer, or the server's while no worker is ready."""
+    """A worker's response, or the server's while no worker is ready."""
 
     is_final: bool = False
-    """Waiting is no use: the environment cannot be loaded."""
+    """True if the environment cannot be loaded: the client stops waiting."""
 
 
 Row = Any
-"""A dataset row: `RolloutInput` or any mapping. It goes as it is, without a check or a copy."""
+"""A dataset row: `RolloutInput` or any mapping, sent without a check or a copy."""
 
 
 def _as_output(value: Any) -> Any:
@@ -133,7 +133,7 @@ class RunRequest(BaseRequest):
 
 
 class RunRolloutRequest(RunRequest):
-    """One rollout, played and scored."""
+    """Play and score one rollout."""
 
     request_type: Literal["run_rollout"] = "run_rollout"  # pyright: ignore[reportIncompatibleVariableOverride]
     input: Row
@@ -146,7 +146,7 @@ class RunRolloutResponse(BaseResponse):
 
 
 class RunGroupRequest(RunRequest):
-    """The rollouts of one example, played together and scored together."""
+    """Play the rollouts of one example together and score them together."""
 
     request_type: Literal["run_group"] = "run_group"  # pyright: ignore[reportIncompatibleVariableOverride]
     group_inputs: list[Row]
@@ -167,68 +167,68 @@ REQUESTS: dict[str, type[BaseRequest]] = {
 
 @dataclass(kw_only=True, eq=False)
 class PendingRequest:
-    """A request a client has sent and waits for."""
+    """A request that a client has sent and waits for."""
 
     request_id: str
     request: BaseRequest
     future: asyncio.Future[dict[str, Any]]
     timeout: float | None = None
-    """Longest wait, in seconds."""
+    """Maximum time until the response, in seconds."""
     submitted_at: float
-    """`time.time()` of the sending."""
+    """`time.time()` when the request was sent."""
 
 
 class EnvWorkerStats(BaseModel):
-    """What a worker says about itself with every heartbeat."""
+    """State of a worker, sent with every heartbeat."""
 
     worker_id: int
     timestamp: float
     """`time.time()` of the heartbeat."""
     active_tasks: int
-    """Requests being worked on."""
+    """Number of requests in progress."""
     lag: EventLoopLagStats = EventLoopLagStats()
 
 
 class EnvRouterStats(BaseModel):
-    """The server and its workers."""
+    """State of the server and its workers."""
 
     server_id: str = ""
-    """Changes when the server is started anew."""
+    """Changes when the server is restarted."""
     lag: EventLoopLagStats = EventLoopLagStats()
     workers: dict[int, EnvWorkerStats | None] = {}
     """None for a worker that is not ready."""
     queued: int = 0
-    """Requests that wait for a worker."""
+    """Number of requests that wait for a worker."""
     restarts: int = 0
-    """Workers that were started in place of one that had died."""
+    """Number of workers that replaced dead ones."""
 
     @property
     def num_workers(self) -> int:
-        """How many workers there should be."""
+        """Intended number of workers."""
         return len(self.workers)
 
     @property
     def active_tasks(self) -> int:
-        """Requests that workers are working on."""
+        """Number of requests in progress on workers."""
         return sum(stats.active_tasks for stats in self.workers.values() if stats is not None)
 
 
 def encode_request(request: BaseRequest) -> bytes:
-    """The payload of a request; dataset rows go as they are, without a deep copy by pydantic."""
+    """Return the payload of a request. Dataset rows are encoded without pydantic's deep copy."""
     return pack({name: getattr(request, name) for name in type(request).model_fields})
 
 
 def decode_request(payload: bytes) -> BaseRequest:
-    """The request of a payload. Raises ValueError when it is none."""
+    """Return the request of a payload. Raise ValueError if the payload is not a request."""
     fields = unpack(payload)
     kind = REQUESTS.get(fields.get("request_type", "")) if isinstance(fields, dict) else None
     if kind is None:
-        raise ValueError(f"This is no request: {fields!r:.200}")
+        raise ValueError(f"This is not a request: {fields!r:.200}")
     return kind.model_validate(fields)
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """The response that carries an exception to the client."""
+    """Return the response that carries an exception to the client."""
     text = str(error) or type(error).__name__
     if not isinstance(error, Error):
         text = f"{type(error).__name__}: {text}"
@@ -236,10 +236,10 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def error_of(response: BaseResponse) -> Error:
-    """The exception of a response without success: the library's own where the name is known, else ServerError."""
+    """Return the exception of a response without success: the library's class of this name, else ServerError."""
     own = {"RequestQuarantined": RequestQuarantined}
     kind = own.get(response.error_type or "") or getattr(errors, response.error_type or "", None)
-    text = response.error or "The environment server failed without a word."
+    text = response.error or "The environment server failed without a message."
     if isinstance(kind, type) and issubclass(kind, Error):
         return kind(text)
     return ServerError(text)
@@ -249,7 +249,7 @@ try:
     import msgpack
 except ImportError as error:
     raise ConfigError(
-        "Environments in processes of their own need pyzmq and msgpack: pip install 'pyzmq>=26' 'msgpack>=1.0'."
+        "Environments in separate processes need pyzmq and msgpack: pip install 'pyzmq>=26' 'msgpack>=1.0'."
     ) from error
 
 ARRAY = 1
@@ -262,12 +262,12 @@ def _packed(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
     packed = msgpack.packb(
         value, default=default, use_bin_type=True, unicode_errors="surrogatepass"
     )
-    assert packed is not None  # the stub allows for subclasses that give nothing
+    assert packed is not None  # the stub allows for subclasses that return nothing
     return packed
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a request. Raises ConfigError for a value that cannot be sent, naming its type."""
+    """Return the bytes of a request. Raise ConfigError, with the type, for a value that cannot be sent."""
     try:
         return _packed(value, msgpack_encoder)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -275,25 +275,29 @@ def pack(value: Any) -> bytes:
 
 
 def pack_result(value: Any) -> bytes:
-    """The bytes of an answer. Never fails on a value: see the module."""
+    """Return the bytes of a response. Any value can be encoded: see the module."""
     try:
         return _packed(value, _lenient)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _packed(jsonable(value))  # it contains itself, or is nested deep
+        return _packed(jsonable(value))  # the value contains itself, or is nested too deeply
 
 
 def unpack(payload: bytes | memoryview) -> Any:
-    """The value again. Raises ValueError for bytes that are no msgpack."""
+    """Return the value of such bytes. Raise ValueError if they are not msgpack."""
     options = {"ext_hook": _extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
     try:
         return msgpack.unpackb(payload, **options)
-    except TypeError:  # a dict has a tuple for a key, which came back as a list
+    except TypeError:  # the dict had a tuple as a key, which arrives as a list
         return _with_lists(msgpack.unpackb(payload, use_list=False, **options))
 
 
 def msgpack_encoder(obj: Any) -> Any:
-    """The `default` of msgpack: a form it knows for values it does not. Raises TypeError when there is none."""
-    np = sys.modules.get("numpy")  # half a second to import, and without it there are no arrays
+    """Return a value that msgpack supports in place of one that it does not: its `default`. Raise TypeError if there is
+    no such value.
+    """
+    np = sys.modules.get(
+        "numpy"
+    )  # importing numpy takes half a second, and without it there are no arrays
     if np is not None and isinstance(obj, np.generic):
         return obj.item()
     if np is not None and isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
@@ -327,10 +331,10 @@ def msgpack_encoder(obj: Any) -> Any:
 
 
 def decode_tensor_payload(obj: Any, *, to_torch: bool = True) -> Any:
-    """torch tensor (`to_torch=False`: numpy array) of a tensor that came from an environment server; None for None.
+    """Return a torch tensor (`to_torch=False`: a numpy array) for a tensor from an environment server; None for None.
 
     `obj` is an array, a tensor, a nested list, or the published package's dict `{"__torch_tensor__": True, "dtype",
-    "shape", "data"}`. The result can be written to. Raises ValueError when `data` and `shape` do not fit together.
+    "shape", "data"}`. The result is writable. Raise ValueError if `data` and `shape` do not fit together.
     """
     if obj is None:
         return None
@@ -345,7 +349,7 @@ def decode_tensor_payload(obj: Any, *, to_torch: bool = True) -> Any:
         values = np.array(obj)
     if not to_torch:
         return values
-    import importlib  # torch is the trainer's, and type checkers must pass without it
+    import importlib  # the trainer provides torch, and type checkers must pass without it
 
     return importlib.import_module("torch").from_numpy(values)
 
@@ -380,7 +384,7 @@ def _extension(code: int, data: bytes) -> Any:
         unpacker = msgpack.Unpacker()
         unpacker.feed(data[:1024])
         dtype, shape = unpacker.unpack()
-        # A copy: arrays over the message itself could not be written to.
+        # A copy: an array over the message itself would be read-only.
         return np.frombuffer(data, np.dtype(dtype), offset=unpacker.tell()).reshape(shape).copy()
     return msgpack.ExtType(code, data)
 
@@ -394,16 +398,19 @@ def _with_lists(value: Any) -> Any:
 
 
 LONGEST_SOCKET_FOLDER = 80
-"""Bytes. Kernels take paths of 103 (macOS) or 107 (Linux), and names get up to 22; longer folders move to /tmp."""
+"""In bytes.
+
+Kernels limit paths to 103 (macOS) or 107 (Linux) bytes, and names need up to 22; longer folders move to /tmp.
+"""
 
 
 def make_ipc_address(session_id: str, name: str) -> str:
-    """The address of a socket file for one process of a session."""
+    """Return the address of a socket file for one process of a session."""
     return f"ipc:///tmp/vf-{session_id}-{name}"
 
 
 def new_socket_folder() -> Path:
-    """A new folder only this user can enter."""
+    """Make a folder that only this user can enter."""
     folder = Path(tempfile.mkdtemp(prefix="vf-"))
     if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
         folder.rmdir()
@@ -413,7 +420,7 @@ def new_socket_folder() -> Path:
 
 @contextmanager
 def socket_folder() -> Iterator[Path]:
-    """`new_socket_folder`, removed with everything in it."""
+    """Context manager around `new_socket_folder` that removes the folder with its content."""
     folder = new_socket_folder()
     try:
         yield folder
@@ -422,21 +429,24 @@ def socket_folder() -> Iterator[Path]:
 
 
 def address_in(folder: Path, name: str) -> str:
-    """An address for a socket in a folder; a port of this machine where there are no socket files."""
+    """Return an address for a socket in a folder, or a port of this machine on systems without socket files."""
     if sys.platform == "win32":
         return f"tcp://127.0.0.1:{get_free_port()}"
     return f"ipc://{folder / name}"
 
 
 def warn_if_open(address: str) -> None:
-    """There are no passwords: who reaches the socket can run rollouts with this machine's keys."""
+    """Warn about an address beyond this machine.
+
+    There are no passwords: any client can run rollouts with the server's keys.
+    """
     if not address.startswith("tcp://"):
         return
     host = address.removeprefix("tcp://").rpartition(":")[0]
     if not is_loopback(host):
         logger.warning(
-            "The environment server listens at %s, beyond this machine, and asks for no password. Whoever reaches it "
-            "can run rollouts with its keys. Process %d.",
+            "The environment server listens at %s, beyond this machine, and requires no password. Any client that "
+            "reaches it can run rollouts with its keys. Process %d.",
             address,
             os.getpid(),
         )

@@ -1,8 +1,8 @@
-"""One worker: a process that loads the environment and plays the rollouts its server sends.
+"""One worker: a process that loads the environment and plays the rollouts that its server sends.
 
-`python -m verifiers.serve.worker` reads its settings from standard input and ends when that closes. A heartbeat goes
-out from the event loop that plays the rollouts, so a worker whose loop stands still falls silent; it then writes the
-stack of every thread to its log and ends itself, and the server starts another.
+It reads its settings from stdin and ends when stdin closes. The event loop that plays the rollouts also sends a
+heartbeat. If the loop is blocked for too long, the worker writes the stack of every thread to its log and ends itself,
+and the server starts another.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ BEAT_INTERVAL_S = 1.0
 LAG_INTERVAL_S = 0.05
 EXIT_NOT_LOADED = 3
 CLEANUP_S = 4.0
-"""Longest time the environment gets to clean up when the worker is stopped, in seconds."""
+"""Maximum time for the clean-up of the environment when the worker is stopped, in seconds."""
 
 
 class EnvWorker:
-    """Plays the rollouts of one environment until it is told to stop."""
+    """Plays the rollouts of one environment until `stop`."""
 
     def __init__(
         self, environment: Environment, *, worker_id: int, address: str, name: str, silence_s: float
@@ -59,7 +59,7 @@ class EnvWorker:
         self._scoring_timeout_s: float | None = None
 
     def stop(self) -> None:
-        """Cancel what is running and end."""
+        """Cancel all rollouts and end."""
         self._stopping.set()
 
     async def serve(self) -> None:
@@ -84,7 +84,8 @@ class EnvWorker:
     async def _beat(self, socket: Any) -> None:
         interval_s = min(BEAT_INTERVAL_S, self._silence_s / 4)
         while True:
-            # Without Python's lock: also when an extension holds it, as a regular expression run wild does.
+            # faulthandler does not need Python's lock, which an extension may hold: a regular expression without end,
+            # for example.
             faulthandler.dump_traceback_later(self._silence_s, exit=True, file=2)
             lag = self._lag.get_lag_stats()
             stats = {
@@ -113,7 +114,7 @@ class EnvWorker:
         try:
             response = await self._response(payload)
         except asyncio.CancelledError:
-            # Answered all the same: the server counts this request until its worker lets go of it.
+            # Respond all the same: the server counts this request until its worker responds.
             response = pack(wire.failure(wire.ServerError("The request was cancelled.")))
         except Exception as error:
             logger.debug("A request failed", exc_info=error)
@@ -147,7 +148,7 @@ class EnvWorker:
                     state_columns=request.state_columns,
                 )
             return pack_result({"success": True, "outputs": outputs})
-        raise ConfigError(f"A worker cannot carry out {request.request_type!r}.")
+        raise ConfigError(f"A worker cannot execute {request.request_type!r}.")
 
     def _limits(self, request: Mapping[str, Any] | None) -> RolloutLimits:
         limits = RolloutLimits.from_request(request)
@@ -165,13 +166,13 @@ async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
 
 @contextlib.contextmanager
 def connected(address: str, name: str) -> Iterator[Any]:
-    """A socket to the server; the name is how the server knows this worker."""
+    """Return a socket to the server. The server identifies the worker by `name`."""
     import zmq
     import zmq.asyncio
 
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.IDENTITY, name.encode())
-        socket.setsockopt(zmq.SNDHWM, 0)  # the server bounds what a worker has at once
+        socket.setsockopt(zmq.SNDHWM, 0)  # the server limits the number of requests at a worker
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 1000)
         socket.connect(address)
@@ -179,17 +180,17 @@ def connected(address: str, name: str) -> Iterator[Any]:
 
 
 def load_served(env_id: str, env_args: dict[str, Any], extra: dict[str, Any]) -> Environment:
-    """Environment with this id or path, with its extra settings."""
+    """Return the environment with this id or path, with its extra settings."""
     loaded = load(env_id, env_args)
     apply_extra_kwargs(loaded.environment, extra)
     return loaded.environment
 
 
 def main() -> None:
-    """Run a worker as its server's settings say."""
+    """Run a worker with the settings from stdin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which decides
     settings = read_settings()
-    # An environment that prints must not write into a stream that means something to somebody.
+    # Output of an environment must not get into a stream that has another meaning.
     os.dup2(2, 1)
     stops: list[Any] = [end_group]
 
@@ -205,7 +206,7 @@ def main() -> None:
         environment = load_served(
             settings["env_id"], settings["env_args"], settings["extra_env_kwargs"]
         )
-    except Exception as error:  # noqa: BLE001 - the server says it to whoever asks
+    except Exception as error:  # noqa: BLE001 - the server reports it to its clients
         asyncio.run(_report_failure(address, name, wire.failure(error)))
         sys.exit(EXIT_NOT_LOADED)
 
@@ -229,7 +230,7 @@ def main() -> None:
                     await close_all_clients()
 
     asyncio.run(serve())
-    end_group()  # programs the environment has started and forgotten
+    end_group()  # kill programs that the environment started and did not end
 
 
 async def _report_failure(address: str, name: str, reason: dict[str, Any]) -> None:

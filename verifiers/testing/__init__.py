@@ -1,9 +1,9 @@
-"""For the tests of environments, clients and trainers: a model that says what a script says, and contract checks.
+"""For the tests of environments, clients and trainers: a model with scripted replies, and contract checks.
 
     from verifiers.testing import ScriptedClient, call, check_environment, run
 
     def test_my_environment():
-        check_environment(load_environment())                      # raises ContractBroken, one sentence a problem
+        check_environment(load_environment())                      # raises ContractBroken, one sentence per problem
 
     async def test_a_right_answer_scores_full():
         [output] = await run(load_environment(), ScriptedClient(["4"]))
@@ -14,7 +14,8 @@
         [output] = await run(load_environment(), client)
         assert client.requests[1].prompt[-1]["content"] == "4"
 
-Nothing here sleeps, needs a network or is a mock: a scripted reply takes the way of a real one.
+`scripted_client` has the model, `environment_contract` and `client_contract` the checks. Nothing here sleeps, needs a
+network or is a mock: a scripted reply passes through the same code as a real one.
 """
 
 from verifiers.testing.client_contract import check_client, client_problems

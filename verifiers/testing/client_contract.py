@@ -1,4 +1,4 @@
-"""What every model client promises, checked against the endpoint it talks to."""
+"""The contract of model clients, checked against the endpoint of a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verifiers.testing.environment_contract import ContractBroken
 from verifiers.types import Response, SamplingArgs, Tool, UserMessage
 
 PATIENCE_S = 120.0
-"""Longest wait for the endpoint's answers to one check, in seconds."""
+"""Maximum time for the endpoint's responses to one check, in seconds."""
 _FINISH_REASONS = ("stop", "length", "tool_calls", None)
 
 
@@ -34,7 +34,7 @@ class _Subject:
 def check_client(
     client: Any, model: str = "scripted", sampling_args: SamplingArgs | None = None
 ) -> None:
-    """Raise ContractBroken when a client breaks a promise. Asks its endpoint some ten short questions."""
+    """Raise ContractBroken if a client breaks its contract. Sends about ten short questions to its endpoint."""
     problems = run_sync(lambda: client_problems(client, model, sampling_args))
     if problems:
         raise ContractBroken(problems)
@@ -43,7 +43,7 @@ def check_client(
 async def client_problems(
     client: Any, model: str = "scripted", sampling_args: SamplingArgs | None = None
 ) -> list[str]:
-    """What `check_client` raises, as a list of sentences; empty when all promises are kept."""
+    """Return the problems that `check_client` raises, as a list of sentences; empty if there are none."""
     subject = _Subject(resolve_client(client), model, sampling_args or {"max_tokens": 8})
     problems: list[str] = []
     for promise in PROMISES:
@@ -51,11 +51,11 @@ async def client_problems(
             async with asyncio.timeout(PATIENCE_S):
                 problems += [sentence async for sentence in promise(subject)]
         except TimeoutError:
-            problems.append(f"The endpoint did not answer within {PATIENCE_S:g} s.")
+            problems.append(f"The endpoint did not respond within {PATIENCE_S:g} s.")
         except Exception as error:  # noqa: BLE001 - a client under check may raise anything
             problems.append(f"{type(error).__name__} was raised: {error}")
         if problems:
-            break  # what follows would only repeat it
+            break  # later checks would repeat the same problem
     return problems
 
 
@@ -66,7 +66,7 @@ async def _answers_are_responses(subject: _Subject) -> AsyncIterator[str]:
         return
     message = response.message
     if message.content is not None and not isinstance(message.content, str | list):
-        yield f"The content of an answer must be text; it is a {type(message.content).__name__}."
+        yield f"The content of a response must be text; it is a {type(message.content).__name__}."
     if message.finish_reason not in _FINISH_REASONS:
         yield f"finish_reason must be one of {_FINISH_REASONS}; it is {message.finish_reason!r}."
     usage = response.usage
@@ -88,7 +88,7 @@ async def _arguments_stay_as_they_are(subject: _Subject) -> AsyncIterator[str]:
     before = deepcopy((prompt, subject.sampling_args))
     await subject.client.get_response(prompt, subject.model, subject.sampling_args)  # type: ignore[arg-type]  # authors pass plain dicts
     if (prompt, subject.sampling_args) != before:
-        yield "get_response changed the prompt or the sampling arguments it was given."
+        yield "get_response changed the prompt or the sampling arguments that it received."
 
 
 async def _tools_are_accepted(subject: _Subject) -> AsyncIterator[str]:
@@ -110,7 +110,7 @@ async def _many_requests_at_once(subject: _Subject) -> AsyncIterator[str]:
         asking = [tasks.create_task(subject.ask(f"Say {number}.")) for number in range(6)]
     responses = [task.result() for task in asking]
     if any(one is other for one in responses for other in responses if one is not other):
-        yield "Requests made at once were given the same response object."
+        yield "Concurrent requests returned the same response object."
 
 
 async def _a_cancelled_request_ends(subject: _Subject) -> AsyncIterator[str]:
@@ -119,7 +119,7 @@ async def _a_cancelled_request_ends(subject: _Subject) -> AsyncIterator[str]:
     asking.cancel()
     [result] = await asyncio.gather(asking, return_exceptions=True)
     if not isinstance(result, asyncio.CancelledError | Response):
-        yield f"A cancelled request must raise CancelledError; it gave {result!r:.150}."
+        yield f"A cancelled request must raise CancelledError; it returned {result!r:.150}."
     await subject.ask()
 
 
@@ -129,7 +129,7 @@ async def _closing_twice_is_harmless(subject: _Subject) -> AsyncIterator[str]:
     await subject.ask()
     await subject.client.close()
     return
-    yield  # an asynchronous generator without sentences: this promise is broken by raising
+    yield  # an asynchronous generator without items: this check reports its problem by raising
 
 
 PROMISES: tuple[Callable[[_Subject], AsyncIterator[str]], ...] = (

@@ -1,4 +1,4 @@
-"""What every environment promises, checked on a real one with a scripted model. Each broken promise is a sentence."""
+"""The contract of environments, checked on a real one with a scripted model. Each problem is a sentence."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from verifiers.testing.scripted_client import Reply, ScriptedClient, call
 from verifiers.types import Messages
 
 MOST_ANSWERS = 64
-"""A rollout that asks the model more often than this does not end, as far as the check can tell."""
+"""Number of model requests after which a rollout counts as endless."""
 PATIENCE_S = 60.0
-"""Longest check of one promise, in seconds."""
+"""Maximum time for the check of one promise, in seconds."""
 SHORT_LIMIT_S = 0.05
-"""The time limit under which a rollout with a silent model must end, in seconds."""
+"""Time limit under which a rollout with a silent model must end, in seconds."""
 WORDS = "I do not know."
 
 
 class ContractBroken(AuthorError, AssertionError):
-    """An environment or a client breaks promises; the message lists them, `problems` holds them."""
+    """An environment or a client breaks its contract. The message lists the problems; `problems` holds them."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__(problems)
@@ -43,14 +43,14 @@ class ContractBroken(AuthorError, AssertionError):
 
 @dataclass(frozen=True)
 class _Subject:
-    """The environment under check and the rows it is checked with."""
+    """The environment under check, and the rows for the check."""
 
     env: Environment
     rows: list[Row]
     answer: Callable[[Messages], Any]
 
     def client(self) -> ScriptedClient:
-        """A model that answers as the check was told, or with words, and calls one tool when it is offered some."""
+        """A model that replies with `answer` or with words, and calls one tool if it has tools."""
         return ScriptedClient(self.answer)
 
     async def play(self, client: ScriptedClient, row: Row | None = None) -> State:
@@ -64,12 +64,12 @@ def check_environment(
     answer: Callable[[Messages], Any] | None = None,
     except_for: Collection[str] = (),
 ) -> None:
-    """Raise ContractBroken when the environment breaks a promise.
+    """Raise ContractBroken if the environment breaks its contract.
 
-    `rows`: how many rows are checked. `answer`: what the model says to a prompt; by default it calls the first tool
-    once, if there are tools, and then says that it does not know. `except_for`: names of promises not to check, which
-    are the keys of `PROMISES`. Costs some rollouts with a scripted model, and calls the reward functions for real.
-    Works inside a running event loop too, in a thread of its own.
+    `rows`: number of rows to check. `answer`: the model's reply to a prompt. By default the model calls the first tool
+    once, if there are tools, and then says that it does not know the answer. `except_for`: promises to skip, by their
+    keys in `PROMISES`. The check plays some rollouts with a scripted model and calls the real reward functions. Inside
+    a running event loop it works in a separate thread.
     """
     problems = run_sync(
         lambda: environment_problems(env, rows=rows, answer=answer, except_for=except_for)
@@ -85,9 +85,11 @@ async def environment_problems(
     answer: Callable[[Messages], Any] | None = None,
     except_for: Collection[str] = (),
 ) -> list[str]:
-    """What `check_environment` raises, as a list of sentences; empty when all promises are kept."""
+    """Return the problems that `check_environment` raises, as a list of sentences; empty if there are none."""
     if unknown := set(except_for) - set(PROMISES):
-        raise ValueError(f"No such promises: {sorted(unknown)}; there are {sorted(PROMISES)}.")
+        raise ValueError(
+            f"Unknown promises: {sorted(unknown)}. The promises are {sorted(PROMISES)}."
+        )
     try:
         inputs = env.source("eval").inputs(rows)
     except Error as error:
@@ -107,7 +109,7 @@ async def environment_problems(
         except Exception as error:  # noqa: BLE001 - an environment under check may raise anything
             problems.append(f"Checking {name!r}: {type(error).__name__} was raised: {error}")
         if problems and name in _FOUNDATIONS:
-            break  # what follows would only repeat it
+            break  # later checks would repeat the same problem
     return problems
 
 
@@ -130,10 +132,10 @@ async def _rows_are_well_formed(subject: _Subject) -> AsyncIterator[str]:
         if not isinstance(prompt, str):
             for message in normalize_messages(prompt, field_name="prompt"):
                 if empty := [key for key, value in message.items() if value is None]:
-                    yield f"{where}: a message has None under {empty}. Leave such keys out."
+                    yield f"{where}: a message has None under {empty}. Leave these keys out."
         for key, value in row.items():
             if key != "prompt" and not is_jsonable(value):
-                yield f"{where}: {key!r} holds a {type(value).__name__}, which JSON cannot hold."
+                yield f"{where}: {key!r} holds a {type(value).__name__}, which JSON does not support."
     ids = [row["example_id"] for row in subject.rows]
     if len(set(ids)) < len(ids):
         yield f"Rows share an example_id: {ids}. Rollouts of one id are scored as one group."
@@ -143,10 +145,10 @@ async def _rows_are_the_same_each_time(subject: _Subject) -> AsyncIterator[str]:
     source = subject.env.source("eval")
     count = len(subject.rows)
     if not source.is_endless:
-        source.inputs(count, 7)  # whoever shuffles must not change what others see
+        source.inputs(count, 7)  # shuffling must not change the rows of other callers
     before = [input_key(row) for row in subject.rows]
     if [input_key(row) for row in source.inputs(count)] != before:
-        yield "Taking the rows twice gives different rows. Fix the seed of whatever makes them."
+        yield "Reading the rows twice gives different rows. Fix the seed of the code that makes them."
 
 
 async def _a_rollout_ends_by_itself(subject: _Subject) -> AsyncIterator[str]:
@@ -154,7 +156,7 @@ async def _a_rollout_ends_by_itself(subject: _Subject) -> AsyncIterator[str]:
 
     def counted(prompt: Messages) -> Any:
         if len(client.requests) > MOST_ANSWERS:
-            raise _Endless(f"no stop condition held after {MOST_ANSWERS} answers")
+            raise _Endless(f"no stop condition held after {MOST_ANSWERS} responses")
         return subject.answer(prompt)
 
     client = ScriptedClient(counted)
@@ -164,11 +166,11 @@ async def _a_rollout_ends_by_itself(subject: _Subject) -> AsyncIterator[str]:
         where = f"Row {row['example_id']}"
         if len(client.requests) > MOST_ANSWERS:
             yield (
-                f"{where}: no stop condition held after {MOST_ANSWERS} answers. Set max_turns, or mark a method with "
+                f"{where}: no stop condition held after {MOST_ANSWERS} responses. Set max_turns, or mark a method with "
                 "@vf.stop that becomes true."
             )
         elif state.error is not None:
-            yield f"{where}: the rollout failed although the model answered: {state.error}"
+            yield f"{where}: the rollout failed although the model responded: {state.error}"
         if not state.is_completed:
             yield f"{where}: the rollout is over, but state['is_completed'] is false."
         elif not isinstance(state.stop_condition, str):
@@ -202,7 +204,7 @@ async def _results_can_be_saved(subject: _Subject) -> AsyncIterator[str]:
     output = output_from_state(state)
     saved = decode_line(encode_line(output))
     if missing := set(output) - set(saved):
-        yield f"Saved and read again, a rollout lacks {sorted(missing)}."
+        yield f"A rollout that is saved and read again lacks {sorted(missing)}."
     try:
         state.assert_serializable()
     except TypeError as error:
@@ -215,14 +217,14 @@ async def _equal_answers_give_equal_results(subject: _Subject) -> AsyncIterator[
         client = subject.client()
         state = await subject.play(client)
         await score(subject.env, [state], alone=False)
-        # What measures time, `…_time`, is never the same twice.
+        # Measured times, `…_time`, differ between rollouts.
         metrics = {k: v for k, v in (state.metrics or {}).items() if not k.endswith("_time")}
         results.append((_asked(client), state.reward, metrics, state.stop_condition))
     for what, one, other in zip(
         ("prompts", "reward", "metrics", "stop condition"), *results, strict=True
     ):
         if one != other:
-            yield f"The same row and the same answers gave different {what}: {one!r:.150} and {other!r:.150}."
+            yield f"The same row and the same replies gave different {what}: {one!r:.150} and {other!r:.150}."
 
 
 async def _rollouts_do_not_share_state(subject: _Subject) -> AsyncIterator[str]:
@@ -233,11 +235,11 @@ async def _rollouts_do_not_share_state(subject: _Subject) -> AsyncIterator[str]:
         playing = [tasks.create_task(subject.play(client, row)) for _ in range(2)]
     one, other = (task.result() for task in playing)
     if input_key(row) != before:
-        yield "A rollout changed the dataset row it was given. Work on the values in the state."
+        yield "A rollout changed its dataset row. Change the values in the state instead."
     for key, value in one.items():
         shared = isinstance(value, list | dict) and value and other.get(key) is value
         if shared and key not in _SHARED_ON_PURPOSE:
-            yield f"Two rollouts of a row share the object in state[{key!r}]; one can change the other's."
+            yield f"Two rollouts of a row share the object in state[{key!r}]; each can change the other's value."
 
 
 async def _cleanup_runs_however_a_rollout_ends(subject: _Subject) -> AsyncIterator[str]:
@@ -262,7 +264,7 @@ async def _cleanup_runs_however_a_rollout_ends(subject: _Subject) -> AsyncIterat
                 waiting.cancel()
             [result] = await asyncio.gather(playing, return_exceptions=True)
         if ending == "cancellation" and not isinstance(result, asyncio.CancelledError):
-            yield f"A cancelled rollout goes on: it ended with {result!r:.150} instead of CancelledError."
+            yield f"A cancelled rollout continued: it ended with {result!r:.150} instead of CancelledError."
         if ending == "a failed model call" and isinstance(result, BaseException):
             yield f"A failed model call must be the rollout's state['error']; it was raised: {result!r:.150}"
         for name, count in calls.items():
@@ -294,11 +296,11 @@ async def _a_silent_model_ends_in_a_timeout(subject: _Subject) -> AsyncIterator[
     with run_limits(RolloutLimits(rollout_timeout_s=SHORT_LIMIT_S)):
         state = await subject.play(silent)
     if state.stop_condition != "timeout_reached":
-        yield f"Past its time limit a rollout must stop as 'timeout_reached'; it stopped as {state.stop_condition!r}."
-    # A reward function that reads `completion[-1]` may raise here; it counts 0.0 and says so, as it should.
+        yield f"After its time limit a rollout must stop as 'timeout_reached'; it stopped as {state.stop_condition!r}."
+    # A reward function that reads `completion[-1]` may raise here; it then counts 0.0 and its error is saved.
     await score(subject.env, [state], alone=False)
     if state.reward is None:
-        yield "A rollout that ran out of time must be scored as it is; its reward is None."
+        yield "A rollout that ran out of time must be scored; its reward is None."
 
 
 PROMISES: Mapping[str, Callable[[_Subject], AsyncIterator[str]]] = {
@@ -314,7 +316,7 @@ PROMISES: Mapping[str, Callable[[_Subject], AsyncIterator[str]]] = {
     "a failed rollout leaves its siblings": _a_failed_rollout_leaves_its_siblings,
     "a silent model ends in a timeout": _a_silent_model_ends_in_a_timeout,
 }
-"""Name → check of every promise, in the order they are checked."""
+"""Name → check of every promise, in the order of the checks."""
 
 _SHARED_ON_PURPOSE = ("tool_defs", "sampling_args")
 _FOUNDATIONS = ("rows are well-formed", "a rollout ends by itself")
@@ -324,7 +326,7 @@ _FOUNDATIONS = ("rows are well-formed", "a rollout ends by itself")
 
 
 class _Endless(AuthorError):
-    """A rollout asked for more answers than any check gives."""
+    """A rollout requested more replies than any check provides."""
 
 
 def _asked(client: ScriptedClient) -> list[Any]:
@@ -339,7 +341,7 @@ def _without_call_ids(message: Any) -> dict[str, Any]:
 
 
 def _owner(env: Environment, row: Row) -> Environment:
-    """The environment that plays the row: a group's own one."""
+    """Return the environment that plays the row: a member, for a group of environments."""
     while isinstance(env, EnvGroup):
         env = env.env_map[routed_name(row, env.env_map)]
         if isinstance(env, EnvGroup):
@@ -349,7 +351,7 @@ def _owner(env: Environment, row: Row) -> Environment:
 
 @contextmanager
 def _counted_cleanups(env: Environment) -> Iterator[dict[str, int]]:
-    """Calls of every cleanup handler, by name, while the block runs."""
+    """Count the calls of every cleanup handler, by name, while the block runs."""
     kept = env._cleanup_handlers
     calls = dict.fromkeys((handler.__name__ for handler in kept), 0)
 

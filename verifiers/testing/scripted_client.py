@@ -1,4 +1,4 @@
-"""`ScriptedClient`: a model client whose replies are written down in advance."""
+"""`ScriptedClient`: a model client whose replies are given in advance; `run` plays an environment with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _call_numbers = count()
 
 
 class ScriptExhausted(AuthorError, AssertionError):
-    """A scripted client was asked more often than it has replies."""
+    """A scripted client received more requests than it has replies."""
 
 
 class Request(NamedTuple):
@@ -45,24 +45,24 @@ class Request(NamedTuple):
     sampling_args: SamplingArgs
     tools: list[Tool] | None
     state: Any
-    """The rollout's state, None outside of a rollout."""
+    """The rollout's state; None outside of a rollout."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply with everything that can be said about it; plain text is the short form of `Reply(text)`."""
+    """A reply with all its properties. Plain text is the short form of `Reply(text)`."""
 
     text: str | None = None
     tool_calls: Sequence[ToolCall] = ()
     reasoning: str | None = None
     finish_reason: str | None = None
-    """By default "tool_calls" when there are some, else "stop"; "length" marks the reply as truncated."""
+    """By default "tool_calls" if there are some, else "stop"; "length" marks the reply as truncated."""
     usage: Usage | None = None
     """By default the counts of the client's own tokens (bytes)."""
     tokens: ResponseTokens | None = None
-    """Token ids of the reply; by default those of the client when it was made with `token_ids=True`."""
+    """Token ids of the reply. By default, the ids of a client with `token_ids=True`."""
     after: asyncio.Event | None = None
-    """The reply is given once this is set. Never set, it is a model that does not answer."""
+    """The reply is returned once this event is set. If it is never set, the model does not respond."""
 
 
 Script = (
@@ -75,22 +75,22 @@ Script = (
     | type[BaseException]
     | Callable[[Messages], Any]
 )
-"""What may stand in a script. A callable is given the prompt and returns, or awaits, any of the others."""
+"""An entry of a script. A callable receives the prompt and returns, or awaits, any other entry."""
 
 
 def call(name: str, *, id: str | None = None, **arguments: Any) -> ToolCall:
-    """A tool call with these arguments; text that is not valid JSON can be given with `ToolCall(...)` itself."""
+    """Return a tool call with these arguments. For text that is not valid JSON use `ToolCall(...)` itself."""
     return ToolCall(
         id=id or f"call_{next(_call_numbers)}", name=name, arguments=json.dumps(arguments)
     )
 
 
 class ScriptedClient(Client[None, Messages, Response, Tool]):
-    """Answers with the replies of a script, in the order of the requests. Accepted wherever a client is.
+    """Returns the replies of a script, in the order of the requests. Can be used in place of any client.
 
-    `replies` is a list of replies, or one callable that answers every request. After the last reply `then` is the
-    answer, if given; otherwise ScriptExhausted is raised. With `token_ids=True` responses carry token ids: the UTF-8
-    bytes of the conversation, so the ids of a later turn begin with those of the turns before it.
+    `replies` is a list of replies, or one callable that replies to every request. After the last reply, `then` is
+    returned if it is given; otherwise ScriptExhausted is raised. With `token_ids=True` responses carry token ids: the
+    UTF-8 bytes of the conversation, so that the ids of a later turn begin with those of the turns before it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
     ) -> None:
         super().__init__(None)
         if isinstance(replies, str):
-            raise TypeError(f"replies is a list of replies; got the text {replies!r}.")
+            raise TypeError(f"replies must be a list of replies; got the text {replies!r}.")
         self._replies: list[Script] = [] if callable(replies) else list(replies)
         self._then: Script | None = replies if callable(replies) else then
         self._token_ids = token_ids
@@ -110,9 +110,9 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         """Every request, in the order of arrival."""
         self._waiting: list[tuple[int, asyncio.Event]] = []
         self.in_flight = 0
-        """Requests being answered."""
+        """Number of requests in progress."""
         self.most_in_flight = 0
-        """Most requests that were being answered at once."""
+        """Maximum number of requests that were in progress at once."""
 
     @property
     def prompts(self) -> list[Messages]:
@@ -121,11 +121,11 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
 
     @property
     def replies_left(self) -> int:
-        """How many replies were not needed."""
+        """Number of replies that were not used."""
         return max(0, len(self._replies) - len(self.requests))
 
     async def asked(self, count: int = 1) -> None:
-        """Wait until `count` requests have arrived in all, to cancel or stop something at that very moment."""
+        """Wait until `count` requests have arrived, to cancel or stop at that moment."""
         if len(self.requests) < count:
             arrived = asyncio.Event()
             self._waiting.append((count, arrived))
@@ -142,8 +142,8 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
             return self._replies[asked - 1]
         if self._then is None:
             raise ScriptExhausted(
-                f"The model was asked {asked} times, but its script has {len(self._replies)} replies. "
-                "Add replies, or say with `then=` what it answers from there on."
+                f"The model received {asked} requests, but its script has {len(self._replies)} replies. "
+                "Add replies, or set `then=` to a reply for all further requests."
             )
         return self._then
 
@@ -155,7 +155,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         tools: list[Tool] | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The next reply of the script."""
+        """Return the next reply of the script."""
         self.requests.append(
             Request(list(prompt), model, dict(sampling_args), tools, kwargs.get("state"))
         )
@@ -168,7 +168,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
             self.in_flight -= 1
 
     async def _response(self, script: Any, prompt: Messages, model: str) -> Response:
-        # Every real client yields to the event loop; a script that does not would hide races.
+        # Every real client yields to the event loop; a script that never does would hide races.
         await asyncio.sleep(0)
         while callable(script) and not isinstance(script, type):
             script = script(list(prompt))
@@ -214,25 +214,25 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         )
 
     def setup_client(self, config: ClientConfig) -> None:
-        """There is nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     async def to_native_tool(self, tool: Tool) -> Tool:
-        """Tools are recorded as they are."""
+        """Return a tool unchanged."""
         return tool
 
     async def to_native_prompt(self, messages: Messages) -> tuple[Messages, dict[str, Any]]:
-        """Prompts are recorded as they are."""
+        """Return prompts unchanged."""
         return normalize_messages(messages, field_name="prompt"), {}
 
     async def raise_from_native_response(self, response: Response) -> None:
-        """A script may say anything, nothing included."""
+        """Accept any reply, including an empty one."""
 
     async def from_native_response(self, response: Response) -> Response:
-        """Replies are responses already."""
+        """Return a reply unchanged: it is a response already."""
         return response
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection."""
 
 
 def _reply(script: Any) -> Reply:
@@ -245,12 +245,12 @@ def _reply(script: Any) -> Reply:
     if isinstance(script, list | tuple) and all(isinstance(one, ToolCall) for one in script):
         return Reply(tool_calls=script)
     raise TypeError(
-        f"A scripted reply is text, a Reply, tool calls, an exception or a callable; got {script!r:.200}"
+        f"A scripted reply must be text, a Reply, tool calls, an exception or a callable; got {script!r:.200}"
     )
 
 
 def _rendered(messages: Messages) -> str:
-    """A conversation as the text whose bytes are its token ids."""
+    """Return a conversation as text; its bytes are the token ids."""
     return "".join(f"<{m['role']}>{_body(m)}</>" for m in messages)
 
 
@@ -275,10 +275,10 @@ def _tokens(prompt: Messages, reply: Reply) -> ResponseTokens:
 async def run(
     env: Environment, client: Any, *, n: int = 1, rollouts_per_example: int = 1, **options: Any
 ) -> list[RolloutOutput]:
-    """Outputs of the first `n` evaluation rows, in their order.
+    """Play the first `n` evaluation rows and return their outputs in order.
 
-    One rollout at a time, so that scripted replies meet the rollouts in order; `max_concurrent` and the other options
-    of `Environment.evaluate` may be given.
+    Plays one rollout at a time, so that scripted replies reach the rollouts in order. `options` are those of
+    `Environment.evaluate`, such as `max_concurrent`.
     """
     results = await env.evaluate(
         client,

@@ -138,7 +138,7 @@ def test_requests_arrive_as_their_types():
     assert arrived.client_config == request.client_config
     assert arrived.input["image"] == b"\xff"
     assert isinstance(decode_request(encode_request(HealthRequest())), HealthRequest)
-    with pytest.raises(ValueError, match="no request"):
+    with pytest.raises(ValueError, match="not a request"):
         decode_request(pack({"request_type": "other"}))
 
 

@@ -105,11 +105,11 @@ BROKEN: list[tuple[str, Callable[[], vf.Environment], str]] = [
     (
         "rows JSON cannot hold",
         lambda: Talk(dataset=[{"question": "q", "thing": object()}]),
-        "'thing' holds a object, which JSON cannot hold",
+        "'thing' holds a object, which JSON does not support",
     ),
-    ("rows that change", Redrawn, "Taking the rows twice gives different rows"),
-    ("no end", lambda: Talk(max_turns=-1), "no stop condition held after 64 answers"),
-    ("broken code", Breaks, "the rollout failed although the model answered"),
+    ("rows that change", Redrawn, "Reading the rows twice gives different rows"),
+    ("no end", lambda: Talk(max_turns=-1), "no stop condition held after 64 responses"),
+    ("broken code", Breaks, "the rollout failed although the model responded"),
     ("not completed", Unfinished, "state['is_completed'] is false"),
     ("reward that raises", lambda: judged(lambda answer: 1 / 0), "ZeroDivisionError"),
     ("misspelt argument", lambda: judged(lambda anwser: 1.0), "asks for 'anwser'"),
@@ -117,7 +117,7 @@ BROKEN: list[tuple[str, Callable[[], vf.Environment], str]] = [
     ("live state", Live, "state['board'] is not JSON serializable"),
     ("shared state", Shared, "Two rollouts of a row share the object in state['board']"),
     ("not repeatable", Changing, "gave different prompts"),
-    ("cancellation swallowed", Swallows, "A cancelled rollout goes on"),
+    ("cancellation swallowed", Swallows, "A cancelled rollout continued"),
     ("model error raised", Raises, "must be the rollout's state['error']; it was raised"),
     ("cleaned twice", Cleans, "After success the cleanup handler 'tidy' ran 2 times"),
 ]
@@ -136,7 +136,7 @@ def test_a_broken_promise_is_a_sentence(make: Callable[[], vf.Environment], sent
 def test_a_good_environment_passes_and_promises_can_be_left_out() -> None:
     check_environment(Talk())
     check_environment(Live(), except_for=["results can be saved"])
-    with pytest.raises(ValueError, match=r"No such promises: \['nonsense'\]"):
+    with pytest.raises(ValueError, match=r"Unknown promises: \['nonsense'\]"):
         check_environment(Talk(), except_for=["nonsense"])
 
 

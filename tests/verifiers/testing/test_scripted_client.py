@@ -61,7 +61,7 @@ async def test_errors_come_as_they_would_from_a_real_client() -> None:
 async def test_an_exhausted_script_says_how_often_it_was_asked() -> None:
     client = ScriptedClient(["only one"])
     await ask(client)
-    with pytest.raises(ScriptExhausted, match="asked 2 times, but its script has 1 replies"):
+    with pytest.raises(ScriptExhausted, match="received 2 requests, but its script has 1 replies"):
         await ask(client)
     env = vf.SingleTurnEnv(dataset=[{"question": "q"}])
     [output] = await run(env, ScriptedClient())
@@ -96,7 +96,7 @@ async def test_token_ids_of_a_later_turn_begin_with_those_before() -> None:
 
 @pytest.mark.parametrize("wrong", [5, ["a"], object()])
 async def test_what_is_no_reply_is_refused(wrong: Any) -> None:
-    with pytest.raises(vf.ModelError, match="A scripted reply is text"):
+    with pytest.raises(vf.ModelError, match="A scripted reply must be text"):
         await ask(ScriptedClient([wrong]))
 
 
