@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from verifiers.envs.integrations.textarena_env import TextArenaEnv as TextArenaEnv
     from verifiers.envs.mcp_env import MCPEnv as MCPEnv
     from verifiers.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
+    from verifiers.envs.multiturn_env import SingleTurnEnv as SingleTurnEnv
     from verifiers.envs.python_env import PythonEnv as PythonEnv
     from verifiers.envs.sandbox_env import SandboxEnv as SandboxEnv
-    from verifiers.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
-    from verifiers.envs.stateful_tool_env import StatefulToolEnv as StatefulToolEnv
+    from verifiers.envs.tool_env import StatefulToolEnv as StatefulToolEnv
     from verifiers.envs.tool_env import ToolEnv as ToolEnv
     from verifiers.errors import AuthenticationError as AuthenticationError
     from verifiers.errors import AuthorError as AuthorError

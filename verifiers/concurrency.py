@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -140,3 +142,53 @@ __all__ = [
     "maybe_semaphore",
     "with_sem",
 ]
+
+
+def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
+    """Run a coroutine from code that is not async; in a thread of its own when a loop is running here already.
+
+    Connections and sandbox back ends opened for it are closed with its loop.
+    """
+
+    running: list[tuple[asyncio.AbstractEventLoop, Any]] = []
+
+    async def run() -> Value:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await make()
+
+    if not _in_running_loop():
+        return asyncio.run(run())
+    results: list[Any] = []
+    context = contextvars.copy_context()
+
+    def in_thread() -> None:
+        try:
+            results.append((context.run(asyncio.run, run()), None))
+        except BaseException as error:  # noqa: BLE001 - handed to the calling thread
+            results.append((None, error))
+        finished.set()
+
+    # Not `thread.join()`: interrupted once, it takes the thread for ended (CPython before 3.13).
+    finished = threading.Event()
+    thread = threading.Thread(target=in_thread, name="run-sync")
+    try:
+        thread.start()
+        finished.wait()
+    except BaseException:  # Ctrl-C in a notebook: nobody would wait for the run any more
+        for loop, task in running:
+            loop.call_soon_threadsafe(task.cancel)
+        finished.wait()
+        raise
+    value, error = results[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def _in_running_loop() -> bool:
+    # A function of its own: the RuntimeError would stand in the chain of every error that is raised in its `except`.
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -14,7 +14,7 @@ import sys
 import time
 
 import verifiers as vf
-from verifiers.envs.generation import score
+from verifiers.envs.play import score
 from verifiers.testing import ScriptedClient
 from verifiers.tokens import TokenGraph
 from verifiers.training.policy import PolicyEndpoint

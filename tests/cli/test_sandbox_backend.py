@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import verifiers as vf
-from verifiers.envs import open_environments
+from verifiers.envs import environment
 from verifiers.envs.sandbox_mixin import SandboxMixin
 from verifiers.errors import ConfigError
 from verifiers.rubrics.sandbox_rubric import SandboxRubric
@@ -73,10 +73,10 @@ def test_a_constructor_that_fails_leaves_nothing_that_cannot_be_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, maker: str
 ):
     monkeypatch.setenv("VF_SANDBOX_BACKEND", "nowhere")
-    before = list(open_environments._open)
+    before = list(environment._open)
     with pytest.raises(ConfigError):
         MAKERS[maker]()
-    left = [env for env in open_environments._open if env not in before]
+    left = [env for env in environment._open if env not in before]
     for env in left:
         asyncio.run(env.aclose())
     assert not caplog.records

@@ -13,11 +13,11 @@ LAYERS = {
     1: "messages tokens packages.archive",
     2: "dialects",
     3: "parsers tasks clients tools sandboxes packages.manifest packages.library",
-    4: "rubrics rollouts runs interception",
+    4: "rubrics rollouts runs interception v0",
     5: "envs",
     6: "loading packages serve sandbox_server training viewer hub testing evaluate prompt_search endpoint"
     " logs example_datasets",
-    7: "utils scripts legacy __init__ sandboxes.server",
+    7: "utils scripts legacy v0.utilities __init__ sandboxes.server",
 }
 LAYER_OF = {unit: layer for layer, units in LAYERS.items() for unit in units.split()}
 SIBLINGS_MAY_MEET = {0, 6, 7}

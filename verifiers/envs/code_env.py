@@ -21,7 +21,7 @@ from verifiers.envs.code_tests import (
     run_program,
     test_cases,
 )
-from verifiers.envs.singleturn_env import SingleTurnEnv
+from verifiers.envs.multiturn_env import SingleTurnEnv
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.parsers.parser import Parser
 from verifiers.rollouts.scope import scope_of

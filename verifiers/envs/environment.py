@@ -1,32 +1,33 @@
-"""`Environment`: dataset + rollout protocol + rubric. A facade: each method hands over to the module that works.
+"""`Environment`: dataset + rollout protocol + rubric.
 
-datasets            → tasks
-one model call      → clients
-one rollout         → MultiTurnEnv.rollout
-scoring             → rubrics
-many rollouts       → envs.generation, rollouts.schedule
-saving              → runs
+The class has the rows, the settings and the life of an environment. The work of a run is in other modules:
+
+one rollout         → `MultiTurnEnv.rollout`
+play and score      → `play`
+a run               → `generation`
+older call forms    → `verifiers.v0.call_forms`
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import importlib
 import inspect
 import logging
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verifiers.clients import resolve_client
+from verifiers.concurrency import run_sync
 from verifiers.decorators import hooks_of
-from verifiers.envs import generation, open_environments, preflight, stops
-from verifiers.envs.datasets import HasDatasets
+from verifiers.envs import generation, play, preflight, stops
 from verifiers.envs.hooks import call_hook, call_rollout_hook, check_rollout_hooks
-from verifiers.envs.options import merged_sampling_args
-from verifiers.envs.serving import HasServer
-from verifiers.envs.token_counts import HasTokenCounts
-from verifiers.envs.unknown_arguments import UnknownArgumentWarning, take_unknown
+from verifiers.envs.options import GenerateOptions, merged_sampling_args
+from verifiers.envs.rows import HasRows
 from verifiers.errors import (
     AuthenticationError,
     ConfigError,
@@ -38,18 +39,23 @@ from verifiers.errors import (
 )
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
+from verifiers.rollouts.retries import is_retryable, with_retries
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
-from verifiers.state import RolloutTiming, State, StateUsageTracker
-from verifiers.tools.functions import normalize_tool, to_oai_tool
+from verifiers.runs.output import output_from_state
+from verifiers.state import State, StateUsageTracker
 from verifiers.types import (
     GenerateOutputs,
     Messages,
     MessageType,
     RolloutOutput,
     SamplingArgs,
+    TokenUsage,
     Tool,
 )
+from verifiers.v0 import call_forms
+from verifiers.v0.call_forms import OlderForms, also_called_as
+from verifiers.v0.unknown_arguments import UnknownArgumentWarning, take_unknown
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -58,10 +64,11 @@ if TYPE_CHECKING:
     from verifiers.types import ClientConfig
 
 DEFAULT_SAMPLING_ARGS: SamplingArgs = {"n": 1, "extra_body": {}}
-_PER_ROW_TOOLS = ("tool_defs", "oai_tools", "tools")
+SERVER_MODULE = "verifiers.serve.server_process"
+"""Module above this one that starts worker processes. It is imported by name when the first server is started."""
 
 
-class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
+class Environment(HasRows, OlderForms, ABC):
     """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
 
     `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
@@ -133,11 +140,10 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         )
         self._add_marked_methods()
         take_unknown(self, kwargs)
-        open_environments.add(self)
+        self._keep_open()
 
     loaded_from: Path | None = None
     """Folder or file that `verifiers.loading` loaded the environment from by its path; None for an installed one."""
-    _needs_dataset = True
     _own_group: RubricGroup | None = None
     _default_rubric: Rubric | None = None
     """The empty rubric of an environment that was given none."""
@@ -180,102 +186,62 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
 
     # ----------------------------------------------------------------------------------------- one rollout
 
-    @staticmethod
-    def _normalize_tool_defs(tools: Sequence[Any] | None) -> list[Tool] | None:
-        return None if tools is None else [normalize_tool(tool) for tool in tools]
-
-    @property
-    def oai_tools(self) -> list[dict[str, Any]] | None:
-        """The tool definitions in OpenAI's shape, as generation (a) had them."""
-        return None if self.tool_defs is None else [to_oai_tool(tool) for tool in self.tool_defs]
-
-    @oai_tools.setter
-    def oai_tools(self, tools: Sequence[Any] | None) -> None:
-        self.tool_defs = self._normalize_tool_defs(tools)
-
-    async def init_state(
+    @also_called_as(call_forms.model_response_for_client, call_forms.is_call_without_state)
+    async def get_model_response(
         self,
-        input: Mapping[str, Any],
-        client: Any,
-        model: str,
+        state: State,
+        prompt: Messages | str,
+        client: Any = None,
+        model: str | None = None,
+        tool_defs: Sequence[Any] | None = None,
         sampling_args: SamplingArgs | None = None,
-    ) -> State:
-        """A fresh state for one dataset row. Nothing in it is shared with other rollouts of the row."""
-        state = State.for_row(input)
-        if "prompt" not in state:
-            state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
-        for key, value in input.items():
-            if isinstance(value, dict | list) and key != "prompt":
-                state["input"][key] = _copied(value)
-        state["prompt"] = [
-            deepcopy(message) if isinstance(message.get("content"), list) else message.copy()
-            for message in normalize_messages(state["prompt"], field_name="prompt")
-        ]
-        state.begin(
-            {
-                "client": resolve_client(client),
-                "model": model,
-                "sampling_args": sampling_args,
-                "is_completed": False,
-                "is_truncated": False,
-                "stop_condition": None,
-                "tool_defs": self._tools_for(state),
-                "trajectory": [],
-                "trajectory_id": generation.new_id(),
-                "completion": None,
-                "reward": None,
-                "metrics": None,
-                "advantage": None,
-                "error": None,
-                "final_env_response": None,
-                "usage": StateUsageTracker(),
-                "timing": RolloutTiming(),
-            }
-        )
-        return state
-
-    def _tools_for(self, state: State) -> list[Tool]:
-        info = state.get("info")
-        if isinstance(info, Mapping):
-            for key in _PER_ROW_TOOLS:
-                own = info.get(key)
-                if own and isinstance(own, Sequence) and not isinstance(own, str):
-                    return self._normalize_tool_defs(own) or []
-        own = dict.get(state, "tools") if "tools" in state.input_fields else None
-        if own and isinstance(own, list) and isinstance(own[0], Mapping):
-            return self._normalize_tool_defs(own) or []
-        return self.tool_defs or []
-
-    async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
-        """One model call: `(state, prompt, client=None, model=None, tool_defs=None, sampling_args=None) -> Response`.
+        message_type: Any = None,
+        **older: Any,
+    ) -> Any:
+        """One model call of a rollout: a `Response`. None stands for what the state has.
 
         Without a state it is generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…, message_type=…)`.
-        An SDK client then returns the object of the SDK (`.choices[0].message.content`), another client a `Response`.
         """
-        if not isinstance(args[0] if args else kwargs.get("state"), State):
-            return await generation.model_response_for_client(self, *args, **kwargs)
-        names = ("state", "prompt", "client", "model", "tool_defs", "sampling_args", "message_type")
-        given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
-        state: State = given["state"]
-        prompt: Any = given["prompt"]
-        client = given.get("client")
         if isinstance(prompt, list) and not prompt:
             raise DatasetError(
                 f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} asks the model. "
                 "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."
             )
         chosen = state.client if client is None else resolve_client(client)
-        tools = given.get("tool_defs", given.get("oai_tools"))
-        sampling_args = given.get("sampling_args")
+        tools = older.get("oai_tools") if tool_defs is None else tool_defs
         response = await chosen.get_response(
             prompt,
-            given.get("model") or state.model,
+            model or state.model,
             (state.sampling_args or {}) if sampling_args is None else sampling_args,
             (state.tool_defs if tools is None else self._normalize_tool_defs(tools)) or None,
             state=state,
         )
         self.increment_state_usage_from_response(state, response)
         return response
+
+    def _get_usage_tracker(
+        self, state: State, create_if_missing: bool = True
+    ) -> StateUsageTracker | None:
+        if dict.get(state, "usage") is None and create_if_missing:
+            state.usage = StateUsageTracker()
+        return dict.get(state, "usage")
+
+    def increment_state_usage(
+        self, state: State, input_tokens: float = 0, output_tokens: float = 0
+    ) -> None:
+        """Count tokens of a model call that the environment made itself."""
+        state.usage.increment(input_tokens, output_tokens)
+
+    def increment_state_usage_from_response(self, state: State, response: Any) -> None:
+        """Count the tokens that a response reports."""
+        tracker = self._get_usage_tracker(state)
+        if tracker is not None:
+            tracker.increment_from_response(response)
+
+    def get_state_usage(self, state: State) -> TokenUsage | None:
+        """Tokens of the rollout so far; None when nothing was counted."""
+        tracker = self._get_usage_tracker(state, create_if_missing=False)
+        return None if tracker is None else tracker.snapshot()
 
     @abstractmethod
     async def rollout(
@@ -296,18 +262,12 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         state.stop_condition = getattr(condition, "__name__", type(condition).__name__)
         return True
 
-    async def is_completed(self, state: State, *older: State, **kwargs: Any) -> bool:
+    @call_forms.also_takes_messages
+    async def is_completed(self, state: State, **kwargs: Any) -> bool:
         """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`.
 
         Before 0.1.8 it was called as `(messages, state)`; overrides from then may still do so.
         """
-        if older:
-            state = older[0]
-        if not isinstance(state, State):  # a dict, as the tests of some authors pass
-            real = State({"trajectory": [], **state})
-            completed = await self.is_completed(real)
-            state.update(is_completed=real.is_completed, stop_condition=real.stop_condition)
-            return completed
         if type(self)._render_stop is not Environment._render_stop:
             for condition in self._stop_conditions:
                 if await self._render_stop(state, condition):
@@ -330,9 +290,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
 
     async def cleanup(self, state: State, *_: Any, **__: Any) -> None:
         """Run the `@vf.cleanup` handlers for one rollout."""
-        await generation.clean_up(self, state)
-
-    _cleanup = cleanup
+        await play.clean_up(self, state)
 
     async def _update_before_scoring(self, states: list[State]) -> None:
         """Run the `@vf.update` handlers for rollouts of one example.
@@ -375,6 +333,43 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         state.is_completed = True
         state.stop_condition = "has_error"
 
+    # ------------------------------------------------------------------------------------ one example
+
+    async def play_and_score(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        *,
+        alone: bool | None = None,
+        max_retries: int = 0,
+        play_limit: play.Limit | None = None,
+        score_limit: play.Limit | None = None,
+        fatal: tuple[type[Error], ...] = (),
+    ) -> list[State]:
+        """Play the rollouts of one example concurrently, score them, and return their states.
+
+        `rows` is the row of the example, once per rollout. `sampling_args` are used as they are; `generate` adds those
+        of the environment. `alone` scores each rollout separately; the default is to score them as a group if a reward
+        function needs the group. A rollout is repeated up to `max_retries` times after an infrastructure error. Each
+        rollout holds `play_limit` while it is played, the group holds `score_limit` while it is scored.
+
+        A failed rollout is a state with an `error`. An error of a class in `fatal` is raised and cancels the others.
+        """
+        return await play.play_and_score(
+            self,
+            rows,
+            client,
+            model,
+            sampling_args,
+            alone=alone,
+            max_retries=max_retries,
+            play_limit=play_limit,
+            score_limit=score_limit,
+            fatal=fatal,
+        )
+
     async def _run_rollout_state(
         self,
         input: Mapping[str, Any],
@@ -383,8 +378,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         sampling_args: SamplingArgs | None = None,
     ) -> State:
         """One rollout, played and scored."""
-        state = await self.rollout(input, client, model, sampling_args)
-        await generation.score(self, [state], alone=True)
+        [state] = await self.play_and_score([input], client, model, sampling_args, alone=True)
         return state
 
     async def _run_group_states(
@@ -395,22 +389,58 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         sampling_args: SamplingArgs | None = None,
     ) -> list[State]:
         """The rollouts of one example, played concurrently and scored together."""
-        states = await generation.play_group(self, group_inputs, client, model, sampling_args)
-        await generation.score(self, states, alone=False)
-        return states
+        return await self.play_and_score(group_inputs, client, model, sampling_args, alone=False)
 
-    async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """One rollout, played and scored: `(input, client, model, sampling_args, max_retries=0, state_columns=None,
-        env_client=None) -> RolloutOutput`, or generation (a)'s `(sem, input, client, model, sampling_args) -> State`.
+    @also_called_as(call_forms.rollout_with_semaphore, call_forms.is_rollout_with_semaphore)
+    async def run_rollout(
+        self,
+        input: Mapping[str, Any],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_retries: int = 0,
+        state_columns: Sequence[str] | None = None,
+        env_client: Any = None,
+    ) -> RolloutOutput:
+        """One rollout, played and scored. Generation (a)'s form is `(sem, input, client, model, sampling_args)`, and
+        returns an unscored `State`.
         """
-        return await generation.run_rollout(self, *args, **kwargs)
+        if env_client is not None:
+            return await env_client.run_rollout(
+                input, client, model, sampling_args or {}, max_retries, state_columns
+            )
+        state = await with_retries(
+            lambda: self._run_rollout_state(input, client, model, sampling_args),
+            lambda state: state.error,
+            max_retries,
+        )
+        return output_from_state(state, state_columns)
 
-    async def run_group(self, *args: Any, **kwargs: Any) -> Any:
-        """The rollouts of one example: `(group_inputs, client, model, sampling_args, max_retries=0, state_columns=None,
-        env_client=None) -> list[RolloutOutput]`, or generation (a)'s `(group_inputs, client, model,
-        gen_sampling_args, gen_sem, score_sem) -> list[State]`.
+    @also_called_as(call_forms.group_with_semaphores, call_forms.is_group_with_semaphores)
+    async def run_group(
+        self,
+        group_inputs: Sequence[Mapping[str, Any]],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_retries: int = 0,
+        state_columns: Sequence[str] | None = None,
+        env_client: Any = None,
+        **_: Any,
+    ) -> list[RolloutOutput]:
+        """The rollouts of one example, scored together. Generation (a)'s form is `(group_inputs, client, model,
+        gen_sampling_args, gen_sem, score_sem)`, and returns states.
         """
-        return await generation.run_group(self, *args, **kwargs)
+        if env_client is not None:
+            return await env_client.run_group(
+                group_inputs, client, model, sampling_args or {}, max_retries, state_columns
+            )
+        states = await with_retries(
+            lambda: self._run_group_states(group_inputs, client, model, sampling_args),
+            lambda states: next((s.error for s in states if is_retryable(s.error)), None),
+            max_retries,
+        )
+        return [output_from_state(state, state_columns) for state in states]
 
     # ---------------------------------------------------------------------------------------- many rollouts
 
@@ -428,7 +458,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         Further options: the fields of `generation.GenerateOptions`. Failed rollouts are results with an `error`; wrong
         credentials, an option that does not exist and a run folder that cannot be written raise.
         """
-        chosen = generation.GenerateOptions.from_call(max_concurrent=max_concurrent, **options)
+        chosen = GenerateOptions.from_call(max_concurrent=max_concurrent, **options)
         rows = generation.as_rows(self, inputs)
         return await generation.run_rows(self, rows, client, model, sampling_args, chosen)
 
@@ -443,7 +473,7 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         **options: Any,
     ) -> GenerateOutputs:
         """`generate` on `rollouts_per_example` rollouts of the first `num_examples` evaluation rows (all for -1)."""
-        chosen = generation.GenerateOptions.from_call(
+        chosen = GenerateOptions.from_call(
             max_concurrent=max_concurrent, rollouts_per_example=rollouts_per_example, **options
         )
         inputs = self._get_eval_inputs(
@@ -455,16 +485,11 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
 
     def generate_sync(self, inputs: Any, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
         """`generate` from code that is not async; works inside a notebook's running loop too."""
-        return generation.run_sync(lambda: self.generate(inputs, client, *args, **kwargs))
+        return run_sync(lambda: self.generate(inputs, client, *args, **kwargs))
 
     def evaluate_sync(self, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
         """`evaluate` from code that is not async; works inside a notebook's running loop too."""
-        return generation.run_sync(lambda: self.evaluate(client, *args, **kwargs))
-
-    def _get_eval_inputs(
-        self, num_examples: int = -1, rollouts_per_example: int = 1, seed: int | None = None
-    ) -> list[dict[str, Any]]:
-        return generation.eval_inputs(self, num_examples, rollouts_per_example, seed)
+        return run_sync(lambda: self.evaluate(client, *args, **kwargs))
 
     @staticmethod
     def make_dataset(results: GenerateOutputs) -> Dataset:
@@ -473,13 +498,31 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
 
         return make_dataset(results)
 
-    def process_env_results_vllm(self, *args: Any, **kwargs: Any) -> Any:
-        """Token ids and masks of finished rollouts, by the name that 0.1.7's trainers call."""
-        from verifiers.envs.processed_outputs import process_env_results_vllm
+    # --------------------------------------------------------------------------------------- worker processes
 
-        return process_env_results_vllm(self, *args, **kwargs)
+    env_client: Any = None
+    """A client of an environment server; when set, `generate` and `evaluate` run there."""
+    _server: Any = None
 
-    process_env_results = process_env_results_vllm
+    async def start_server(self, *args: Any, **kwargs: Any) -> None:
+        """Run this environment's rollouts in `num_workers` other processes from now on: `(address=None,
+        extra_env_kwargs=None, num_workers=1, log_level=None, log_dir=None, console_logging=True,
+        health_check_interval=1.0, startup_timeout=600.0, recovery_timeout=600.0)`, times in seconds, and by name
+        `python` (the workers' interpreter) and the further options of `ZMQEnvServer`.
+
+        The workers load the environment by its id, or by the path that it was loaded from. They end with `stop_server`,
+        or with this process.
+        """
+        await self.stop_server()
+        start = importlib.import_module(SERVER_MODULE).start_server
+        self._server, self.env_client = await start(self, *args, **kwargs)
+
+    async def stop_server(self) -> None:
+        """End the processes of `start_server`; nothing if there are none."""
+        server, self._server = self._server, None
+        if server is not None:
+            self.env_client = None
+            await server.stop()
 
     # --------------------------------------------------------------------------------------------- settings
 
@@ -521,6 +564,14 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         """Whether to run the rubric at all."""
         self.score_rollouts = score_rollouts
 
+    def _keep_open(self) -> None:
+        """Note that there is something to tear down, at the end of the process at the latest."""
+        global _closes_at_exit
+        _open.add(self)
+        if not _closes_at_exit:
+            _closes_at_exit = True
+            atexit.register(_close_all)
+
     async def _teardown(self) -> None:
         for handler in self._teardown_handlers:
             await call_hook(handler)
@@ -528,7 +579,8 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
 
     async def aclose(self) -> None:
         """Run the `@vf.teardown` handlers, once."""
-        if open_environments.remove(self):
+        if self in _open:
+            _open.discard(self)
             await self._teardown()
 
     async def __aenter__(self) -> Environment:
@@ -538,14 +590,21 @@ class Environment(HasDatasets, HasServer, HasTokenCounts, ABC):
         await self.aclose()
 
 
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+_open: weakref.WeakSet[Environment] = weakref.WeakSet()
+"""Environments that have something to tear down."""
+_closes_at_exit = False
 
 
-def _copied(value: Any) -> Any:
-    """A copy that shares nothing that can be changed; quickly, for the usual flat `info`."""
-    if type(value) is dict and all(type(item) in _PLAIN for item in value.values()):
-        return value.copy()
-    return deepcopy(value)
+def _close_all() -> None:
+    async def close() -> None:
+        for environment in list(_open):
+            try:
+                await environment.aclose()
+            except Exception:
+                environment.logger.exception("Closing %s failed", type(environment).__name__)
+
+    if any(environment._teardown_handlers for environment in _open):
+        asyncio.run(close())
 
 
 def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:

@@ -1,203 +1,263 @@
-"""From inputs to outputs: what `Environment.generate` and `evaluate` do, as functions of an environment."""
+"""A run: from rows to saved outputs. What `Environment.generate` and `evaluate` do, as functions of an environment.
+
+`run_rows` is the entry. A schedule plays and scores here (`_schedule`) or in worker processes (`_remote_schedule`), and
+`RunRecord` takes finished groups over.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from verifiers.clients import resolve_client
-from verifiers.envs.calls import model_response_for_client, run_group, run_rollout
-from verifiers.envs.early_stop import EarlyStop, endpoint_count
-from verifiers.envs.hooks import call_rollout_hook
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
-from verifiers.envs.run_record import RunRecord, Task
-from verifiers.envs.serving import as_units, remote_schedule
+from verifiers.envs.play import play, score
+from verifiers.envs.preflight import EarlyStop, endpoint_count
+from verifiers.envs.protocol import RunnableEnvironment
 from verifiers.errors import (
     AuthenticationError,
     ConfigError,
     DatasetError,
+    Error,
     RewardError,
-    is_void,
-    scoring_error_info,
-    text_of,
-    voids_reward,
+    error_info,
 )
 from verifiers.rollouts.garbage import fewer_collections
 from verifiers.rollouts.limits import run_limits
-from verifiers.rollouts.retries import with_retries
-from verifiers.rollouts.schedule import Limits, Schedule, first_failure
-from verifiers.rollouts.scope import close_scope
-from verifiers.rubrics.scoring import write_void
-from verifiers.runs.output import output_from_state
+from verifiers.rollouts.schedule import Limits, Schedule
+from verifiers.runs.description import RunDescription, endpoint_url, get_version_info, provenance
+from verifiers.runs.folders import is_run_folder, new_run_folder
+from verifiers.runs.output import StateColumns, output_from_state
+from verifiers.runs.resume import (
+    ResumePlan,
+    failed_by_infrastructure,
+    plan,
+    validate_resume_metadata,
+)
+from verifiers.runs.run_tokens import RunTokens
+from verifiers.runs.store import RunStore
+from verifiers.runs.summary import RunningSummary
 from verifiers.state import State
-from verifiers.tasks import Row, TaskSource, is_arrow, is_rows
-from verifiers.types import GenerateOutputs, RolloutOutput, SamplingArgs
-
-if TYPE_CHECKING:
-    from verifiers.envs.environment import Environment
-
-__all__ = [
-    "GenerateOptions",
-    "as_rows",
-    "clean_up",
-    "eval_inputs",
-    "model_response_for_client",
-    "new_id",
-    "play_group",
-    "run_group",
-    "run_rollout",
-    "run_rows",
-    "run_sync",
-    "score",
-]
+from verifiers.tasks import Row, TaskSource, input_key, is_arrow, is_rows
+from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs
 
 logger = logging.getLogger(__name__)
 
-Value = TypeVar("Value")
+
+class Task(NamedTuple):
+    """One rollout to play."""
+
+    row: Row
+    rollout_index: int
 
 
-def new_id() -> str:
-    """32 random hexadecimal digits, at a fraction of the cost of `uuid4().hex`."""
-    return os.urandom(16).hex()
+# -------------------------------------------------------------------------------------------------- the run
 
 
-# ------------------------------------------------------------------------------------------ parts of a rollout
-
-
-async def play_group(
-    env: Environment,
-    inputs: Sequence[Mapping[str, Any]],
+async def run_rows(
+    env: RunnableEnvironment,
+    rows: list[Row],
     client: Any,
     model: str,
     sampling_args: SamplingArgs | None,
-    limit: Any = None,
-) -> list[State]:
-    """The rollouts of one example, played concurrently, unscored; `limit` is held by each while it plays."""
-
-    async def play(row: Mapping[str, Any]) -> State:
-        async with limit or nullcontext():
-            return await env.rollout(row, client, model, sampling_args)
-
-    return await _together([play(row) for row in inputs])
-
-
-async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """The values of coroutines run concurrently. The first that raises cancels the others, and its error is raised."""
+    options: GenerateOptions,
+) -> GenerateOutputs:
+    """Play, score, save and summarise every input."""
+    client = resolve_client(client)
+    sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
+    if options.scoring_timeout_s is not None:
+        env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
+    with run_limits(options.rollout_limits(model)):
+        suspects = env._check_before_run(rows)
+    early_stop = EarlyStop(suspects, endpoint_count(client))
+    record = RunRecord.start(env, rows, client, model, sampling_args, options)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one) for one in work]
-    except BaseExceptionGroup as failures:
-        raise first_failure(failures) from None
-    return [task.result() for task in running]
-
-
-async def score(env: Environment, states: list[State], *, alone: bool) -> None:
-    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
-
-    Reward functions do not see rollouts that crashed (`errors.voids_reward`): their reward is void. What an
-    author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
-    configuration ends the run: it would fail for every rollout.
-    """
-    start = time.time()
-    scored = await _scorable(env, states)
-    if alone and len(scored) > 1:
-        await _together([_scored_or_recorded(env, [state], alone=True) for state in scored])
-    elif scored:
-        await _scored_or_recorded(env, scored, alone=alone)
-    end = time.time()
-    for state in scored:
-        if state.error is not None and voids_reward(state.error):  # lost while it was scored
-            write_void(state, state.metrics or {})
-    for state in states:
-        state.timing.scoring.start = start
-        state.timing.scoring.end = end
-        await env.rubric.cleanup(state)
-
-
-async def _scorable(env: Environment, states: list[State]) -> list[State]:
-    """Run the `@vf.update` handlers, and leave out the rollouts whose reward is void."""
-    if env.has_update_handlers:
-        going = [state for state in states if state.error is None or not voids_reward(state.error)]
-        if going:
-            await env._update_before_scoring(going)
-    if all(state.error is None for state in states):
-        return states
-    if env.score_rollouts:
-        return await env.rubric.without_void(states)
-    return states
-
-
-async def _scored_or_recorded(env: Environment, states: list[State], *, alone: bool) -> None:
-    try:
-        if not env.score_rollouts:
-            await env.rubric.dummy_score_group(states)
-        elif alone:
-            await env.rubric.score_rollout(states[0])
+        groups = record.missing(_grouped(rows))
+        if options.on_start is not None:
+            flat = [task.row for group in groups for task in group]
+            options.on_start(
+                rows, flat if options.independent_scoring else [[t.row for t in g] for g in groups]
+            )
+        schedule: Schedule[Any, Any]
+        if env.env_client is None:
+            schedule = _schedule(env, client, model, sampling_args, options, record, early_stop)
         else:
-            await env.rubric.score_group(states)
-    except (AuthenticationError, ConfigError):
-        raise
-    except Exception as error:
-        message = f"Scoring failed: {type(error).__name__}: {text_of(error)}"
-        logger.warning(message, exc_info=error)
-        entry = scoring_error_info(error, type(env.rubric), type(env.rubric).__name__)
-        for state in states:
-            state.reward = 0.0 if state.reward is None else state.reward
-            state.metrics = state.metrics or {}
-            state.reward_errors = [*(state.reward_errors or []), {**entry, "message": message}]
-            if is_void(state):
-                write_void(state, state.metrics)
-
-
-async def clean_up(env: Environment, state: State) -> None:
-    """Run the cleanup handlers of one rollout and leave its scope.
-
-    A handler that raises stops no other. What the first one raised is the error of a rollout that had none. Raises
-    ConfigError at the end when a handler could not be called.
-    """
-    uncallable: ConfigError | None = None
-    for handler in env._cleanup_handlers:
+            schedule, in_groups = _remote_schedule(
+                env, client, model, sampling_args, options, record, early_stop
+            )
+            groups = _as_units(groups, in_groups=in_groups)
+        watcher = _stop_when(options.stop, schedule)
         try:
-            await call_rollout_hook(handler, env, state)
-        except ConfigError as error:
-            uncallable = error
-        except Exception as error:
-            logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
-            if state.error is None:
-                env._note_error(state, error)
-    await close_scope(state)
-    if uncallable is not None:
-        raise uncallable
+            with run_limits(options.rollout_limits(model)), fewer_collections():
+                await schedule.run(groups)
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+        outputs = record.finish(interrupted=schedule.stopped)
+    except Exception as error:
+        record.failed(error)
+        raise
+    finally:
+        record.close()
+    if options.save_to_hf_hub:
+        from verifiers.runs.publish import push_results_to_hf_hub
+
+        await asyncio.to_thread(push_results_to_hf_hub, outputs, options.hf_hub_dataset_name)
+    return outputs
+
+
+def _schedule(
+    env: RunnableEnvironment,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs,
+    options: GenerateOptions,
+    record: RunRecord,
+    early_stop: EarlyStop,
+) -> Schedule[Task, State]:
+    async def play_task(task: Task) -> State:
+        await early_stop.wait()
+
+        state = await play(
+            env,
+            task.row,
+            client,
+            model,
+            sampling_args,
+            max_retries=options.max_retries,
+            on_retry=options.on_retry,
+        )
+        early_stop.played(state)
+        state["rollout_index"] = task.rollout_index
+        return state
+
+    async def score_group(states: list[State]) -> None:
+        await score(env, states, alone=options.independent_scoring)
+        for state in states:
+            early_stop.scored(state)
+        if options.strict:
+            for state in states:
+                if state.reward_errors:
+                    raise RewardError(state.reward_errors[0]["message"])
+
+    async def deliver(index: int, states: list[State]) -> None:
+        new = [output_from_state(state, options.state_columns) for state in states]
+        await record.add(new, [state.get("trajectory") for state in states], states)
+
+    limits = Limits(options.max_concurrent, options.max_concurrent_scoring)
+    return Schedule(play_task, score_group, deliver, limits)
+
+
+def _stop_when(
+    stop: asyncio.Event | None, schedule: Schedule[Any, Any]
+) -> asyncio.Task[None] | None:
+    if stop is None:
+        return None
+
+    async def watch() -> None:
+        await stop.wait()
+        schedule.stop()
+
+    return asyncio.create_task(watch())
+
+
+def _remote_schedule(
+    env: RunnableEnvironment,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs,
+    options: GenerateOptions,
+    record: RunRecord,
+    early_stop: EarlyStop,
+) -> tuple[Schedule[list[Task], list[RolloutOutput]], bool]:
+    """The schedule of a run on `env.env_client`, and whether it takes whole groups or single rollouts."""
+    in_groups = not options.independent_scoring and (
+        env.requires_group_rollouts
+        or env.provides_advantages
+        or "advantage" in options.state_columns
+    )
+    settings = {"max_retries": options.max_retries, "state_columns": options.state_columns}
+    if (limits := options.rollout_limits(model).as_request()) is not None:
+        settings["limits"] = limits
+
+    async def play_tasks(tasks: list[Task]) -> list[RolloutOutput]:
+        remote = env.env_client
+        rows = [task.row for task in tasks]
+        await early_stop.wait()
+        try:
+            if in_groups:
+                outputs = await remote.run_group(rows, client, model, sampling_args, **settings)
+            else:
+                outputs = [
+                    await remote.run_rollout(rows[0], client, model, sampling_args, **settings)
+                ]
+        except (AuthenticationError, ConfigError):
+            raise
+        except Error as error:
+            outputs = [await _failed(env, row, client, model, sampling_args, error) for row in rows]
+        for task, output in zip(tasks, outputs, strict=True):
+            early_stop.played(output)
+            early_stop.scored(output)
+            if options.strict and output.get("errors"):
+                raise RewardError(output["errors"][0]["message"])
+            output["rollout_index"] = task.rollout_index
+        return outputs
+
+    async def scored(_: list[list[RolloutOutput]]) -> None:
+        """The server has scored."""
+
+    async def deliver(index: int, outputs: list[list[RolloutOutput]]) -> None:
+        new = [output for part in outputs for output in part]
+        await record.add(new, [output.get("trajectory") for output in new])
+
+    _warn_if_clipped(env.env_client, options)
+    return Schedule(play_tasks, scored, deliver, Limits(options.max_concurrent)), in_groups
+
+
+def _warn_if_clipped(remote: Any, options: GenerateOptions) -> None:
+    """Say that the client of an environment server takes fewer requests than the run asks for."""
+    limit = getattr(remote, "max_in_flight", None)
+    if limit is not None and options.max_concurrent > limit:
+        logger.warning(
+            "max_concurrent is %d, but the client of the environment server sends at most %d requests at once. "
+            "Start the server with max_in_flight_per_worker=%d, or give ZMQEnvClient(max_in_flight=%d).",
+            options.max_concurrent,
+            limit,
+            options.max_concurrent,
+            options.max_concurrent,
+        )
+
+
+async def _failed(
+    env: RunnableEnvironment,
+    row: Mapping[str, Any],
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs,
+    error: Error,
+) -> RolloutOutput:
+    """The output of a rollout that the server could not carry out."""
+    state = await env.init_state(row, client, model, sampling_args)
+    state.error = error
+    state.completion = []
+    state.is_completed = True
+    state.stop_condition = "has_error"
+    return output_from_state(state)
+
+
+def _as_units(groups: Sequence[list[Task]], *, in_groups: bool) -> list[list[list[Task]]]:
+    """The groups of a run as what is sent at once: a whole group, or each of its rollouts."""
+    return [[group] if in_groups else [[task] for task in group] for group in groups]
 
 
 # -------------------------------------------------------------------------------------------------- inputs
 
 
-def eval_inputs(
-    env: Environment, num_examples: int, rollouts_per_example: int, seed: int | None
-) -> list[Row]:
-    """The evaluation rows, each repeated `rollouts_per_example` times side by side."""
-    if rollouts_per_example < 1:
-        raise ConfigError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
-    cls = type(env)
-    from verifiers.envs.environment import Environment as Base
-
-    if cls.get_eval_dataset is Base.get_eval_dataset and cls.get_dataset is Base.get_dataset:
-        rows = env.source("eval").inputs(num_examples, seed)
-    else:
-        given = env.get_eval_dataset(n=num_examples, **({} if seed is None else {"seed": seed}))
-        rows = TaskSource(given, env.row_format).inputs()
-    return [row for row in rows for _ in range(rollouts_per_example)]
-
-
-def as_rows(env: Environment, inputs: Any) -> list[Row]:
+def as_rows(env: RunnableEnvironment, inputs: Any) -> list[Row]:
     """Inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
     if isinstance(inputs, Mapping):
         if "prompt" in inputs and isinstance(inputs["prompt"], list) and "example_id" not in inputs:
@@ -225,171 +285,196 @@ def _grouped(rows: Sequence[Row]) -> list[list[Task]]:
     return list(groups.values())
 
 
-# -------------------------------------------------------------------------------------------------- the run
+# ------------------------------------------------------------------------------------- what a run keeps while it goes
 
 
-async def run_rows(
-    env: Environment,
-    rows: list[Row],
-    client: Any,
-    model: str,
-    sampling_args: SamplingArgs | None,
-    options: GenerateOptions,
-) -> GenerateOutputs:
-    """Play, score, save and summarise every input."""
-    client = resolve_client(client)
-    sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
-    if options.scoring_timeout_s is not None:
-        env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
-    with run_limits(options.rollout_limits(model)):
-        suspects = env._check_before_run(rows)
-    early_stop = EarlyStop(suspects, endpoint_count(client))
-    record = RunRecord.start(env, rows, client, model, sampling_args, options)
-    try:
-        groups = record.missing(_grouped(rows))
-        if options.on_start is not None:
-            flat = [task.row for group in groups for task in group]
-            options.on_start(
-                rows, flat if options.independent_scoring else [[t.row for t in g] for g in groups]
+class RunRecord:
+    """Takes finished groups over: on disk first, then counted, then reported."""
+
+    def __init__(
+        self,
+        env: RunnableEnvironment,
+        description: RunDescription,
+        options: GenerateOptions,
+        model: str,
+    ) -> None:
+        price = options.prices.price_of(model) if options.prices is not None else None
+        self._options = options
+        self._whole_groups = env.requires_group_rollouts and not options.independent_scoring
+        self._description = description
+        self._running = RunningSummary(env.pass_threshold, price=price)
+        self._tools = env.tool_defs
+        self._columns = StateColumns(options.state_columns)
+        self._store: RunStore | None = None
+        self._tokens: RunTokens | None = None
+        self._keys: dict[Any, str] = {}
+        self._order: dict[Any, int] = {}
+        self._outputs: list[RolloutOutput] = []
+        self._started = time.monotonic()
+
+    @classmethod
+    def start(
+        cls,
+        env: RunnableEnvironment,
+        rows: Sequence[Row],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs,
+        options: GenerateOptions,
+    ) -> Self:
+        """The record of a new run, or of one that is continued because its folder exists."""
+        unique = {row["example_id"]: row for row in rows}
+        keys = {example: input_key(row) for example, row in unique.items()} if options.saves else {}
+        folder = _folder(env, model, options)
+        rollouts_per_example = max(1, len(rows) // max(1, len(unique)))
+        description = RunDescription(
+            env_id=env.env_id,
+            env_args=env.env_args,
+            model=model,
+            base_url=endpoint_url(client),
+            num_examples=len(unique),
+            rollouts_per_example=rollouts_per_example,
+            sampling_args=sampling_args,
+            state_columns=options.state_columns,
+            path_to_save=folder,
+            pass_threshold=env.pass_threshold,
+            version_info=get_version_info(env.env_id, env.loaded_from),
+            provenance=provenance(
+                env_id=env.env_id,
+                client=client,
+                sampling_args=sampling_args,
+                system_prompt=env.system_prompt,
+                tools=env.tool_defs,
+                input_keys=keys.values(),
+                source=env.loaded_from,
             )
-        schedule: Schedule[Any, Any]
-        if env.env_client is None:
-            schedule = _schedule(env, client, model, sampling_args, options, record, early_stop)
-        else:
-            schedule, in_groups = remote_schedule(
-                env, client, model, sampling_args, options, record, early_stop
+            if options.saves
+            else None,
+        )
+        record = cls(env, description, options, model)
+        record._keys = keys
+        record._order = {example: index for index, example in enumerate(unique)}
+        if folder is not None:
+            record._open(folder)
+        return record
+
+    def _open(self, folder: Path) -> None:
+        wanted = self._description
+        if is_run_folder(folder):
+            validate_resume_metadata(
+                folder,
+                wanted.env_id,
+                wanted.model,
+                wanted.num_examples,
+                wanted.rollouts_per_example,
+                env_args=wanted.env_args,
+                sampling_args=wanted.sampling_args,
             )
-            groups = as_units(groups, in_groups=in_groups)
-        watcher = _stop_when(options.stop, schedule)
+        self._store = RunStore.create_or_open(folder, self.metadata())
+        self._tokens = RunTokens(self._store.folder)
+
+    def missing(self, groups: list[list[Task]]) -> list[list[Task]]:
+        """The rollouts still to play; those that are saved already are taken into the results."""
+        store = self._store
+        if store is None:
+            return groups
+        saved = list(store.outputs())
+        if not saved:
+            return groups
+        rows = [
+            {**group[0].row, "input_key": self._keys[group[0].row["example_id"]]}
+            for group in groups
+        ]
+        found = self._plan(rows, max(len(group) for group in groups), saved)
+        logger.info("Continuing %s: %s", store.folder, found)
+        if found.superseded:
+            store.supersede(found.superseded)
+        kept = [saved[position] for position in found.kept]
+        self._outputs += kept
+        self._running.add(kept)
+        self._columns.saw(kept, None)
+        by_id = {group[0].row["example_id"]: group[0].row for group in groups}
+        return [
+            [Task(by_id[row["example_id"]], index) for index in indices]
+            for row, indices in found.groups()
+        ]
+
+    def _plan(
+        self, rows: list[Row], rollouts_per_example: int, saved: list[RolloutOutput]
+    ) -> ResumePlan:
+        return plan(
+            rows,
+            rollouts_per_example,
+            saved,
+            whole_groups=self._whole_groups,
+            is_retryable=failed_by_infrastructure if self._options.retry_failed else None,
+            on_changed="rerun" if self._options.accept_changed_rows else self._options.on_changed,
+        )
+
+    async def add(
+        self,
+        new: list[RolloutOutput],
+        trajectories: Sequence[Any],
+        states: Sequence[State] | None = None,
+    ) -> None:
+        """Take over a finished group: saved before it is counted, its tokens before the rest.
+
+        `states` are those the outputs were made from, when they were made in this process.
+        """
+        if self._store is not None and self._tokens is not None:
+            for output in new:
+                output["input_key"] = self._keys[output["example_id"]]
+            await self._tokens.add(new, trajectories)
+            await self._store.append(new)
+        self._outputs += new
+        self._running.add(new)
+        self._columns.saw(new, states)
+        self._options.report(self._outputs, new, self.metadata)
+
+    def metadata(self) -> GenerateMetadata:
+        """The metadata of what is finished so far."""
+        elapsed_s = time.monotonic() - self._started
+        return self._description.metadata(
+            self._running.summary(wall_time_s=elapsed_s), time_s=elapsed_s, tools=self._tools
+        )
+
+    def finish(self, *, interrupted: bool) -> GenerateOutputs:
+        """The results, in the order of the inputs; the metadata of a saved run is written."""
+        metadata = self.metadata()
+        if interrupted:
+            metadata["interrupted"] = True
+        if self._store is not None:
+            self._store.write_metadata(metadata)
+        self._columns.report()
+        last = len(self._order)
+        self._outputs.sort(
+            key=lambda output: (
+                self._order.get(output["example_id"], last),
+                output.get("rollout_index", 0),
+            )
+        )
+        return GenerateOutputs(outputs=self._outputs, metadata=metadata)
+
+    def failed(self, error: BaseException) -> None:
+        """Save why the run ended before its end; `metadata.json` keeps the error as `failure`."""
+        if self._store is None:
+            return
+        metadata = self.metadata()
+        metadata["failure"] = error_info(error)
         try:
-            with run_limits(options.rollout_limits(model)), fewer_collections():
-                await schedule.run(groups)
-        finally:
-            if watcher is not None:
-                watcher.cancel()
-        outputs = record.finish(interrupted=schedule.stopped)
-    except Exception as error:
-        record.failed(error)
-        raise
-    finally:
-        record.close()
-    if options.save_to_hf_hub:
-        from verifiers.runs.publish import push_results_to_hf_hub
+            self._store.write_metadata(metadata)
+        except OSError:  # the disk may be what failed
+            logger.debug("The failure of the run could not be saved.", exc_info=True)
 
-        await asyncio.to_thread(push_results_to_hf_hub, outputs, options.hf_hub_dataset_name)
-    return outputs
+    def close(self) -> None:
+        """Let go of the run folder."""
+        if self._tokens is not None:
+            self._tokens.close()
+        if self._store is not None:
+            self._store.close()
 
 
-def _schedule(
-    env: Environment,
-    client: Any,
-    model: str,
-    sampling_args: SamplingArgs,
-    options: GenerateOptions,
-    record: RunRecord,
-    early_stop: EarlyStop,
-) -> Schedule[Task, State]:
-    async def play(task: Task) -> State:
-        await early_stop.wait()
-
-        async def once() -> State:
-            return await env.rollout(task.row, client, model, sampling_args)
-
-        if options.max_retries:
-            state = await with_retries(
-                once, lambda state: state.error, options.max_retries, on_retry=options.on_retry
-            )
-        else:
-            state = await once()
-        early_stop.played(state)
-        state["rollout_index"] = task.rollout_index
-        return state
-
-    async def score_group(states: list[State]) -> None:
-        await score(env, states, alone=options.independent_scoring)
-        for state in states:
-            early_stop.scored(state)
-        if options.strict:
-            for state in states:
-                if state.reward_errors:
-                    raise RewardError(state.reward_errors[0]["message"])
-
-    async def deliver(index: int, states: list[State]) -> None:
-        new = [output_from_state(state, options.state_columns) for state in states]
-        await record.add(new, [state.get("trajectory") for state in states], states)
-
-    limits = Limits(options.max_concurrent, options.max_concurrent_scoring)
-    return Schedule(play, score_group, deliver, limits)
-
-
-def _stop_when(
-    stop: asyncio.Event | None, schedule: Schedule[Any, Any]
-) -> asyncio.Task[None] | None:
-    if stop is None:
-        return None
-
-    async def watch() -> None:
-        await stop.wait()
-        schedule.stop()
-
-    return asyncio.create_task(watch())
-
-
-# ---------------------------------------------------------------------------------------------- sync callers
-
-
-def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
-    """Run a coroutine from code that is not async; in a thread of its own when a loop is running here already.
-
-    Connections and sandbox back ends opened for it are closed with its loop.
-    """
-
-    running: list[tuple[asyncio.AbstractEventLoop, Any]] = []
-
-    async def run() -> Value:
-        running.append((asyncio.get_running_loop(), asyncio.current_task()))
-        return await make()
-
-    if not _in_running_loop():
-        return asyncio.run(run())
-    results: list[Any] = []
-    context = contextvars.copy_context()
-
-    def in_thread() -> None:
-        try:
-            results.append((context.run(asyncio.run, run()), None))
-        except BaseException as error:  # noqa: BLE001 - handed to the calling thread
-            results.append((None, error))
-        finished.set()
-
-    # Not `thread.join()`: interrupted once, it takes the thread for ended (CPython before 3.13).
-    finished = threading.Event()
-    thread = threading.Thread(target=in_thread, name="run-sync")
-    try:
-        thread.start()
-        finished.wait()
-    except BaseException:  # Ctrl-C in a notebook: nobody would wait for the run any more
-        for loop, task in running:
-            loop.call_soon_threadsafe(task.cancel)
-        finished.wait()
-        raise
-    value, error = results[0]
-    if error is not None:
-        raise error
-    return value
-
-
-def _in_running_loop() -> bool:
-    # A function of its own: the RuntimeError would stand in the chain of every error that is raised in its `except`.
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def outputs_of(
-    states: Sequence[State], state_columns: Sequence[str] | None = None
-) -> list[RolloutOutput]:
-    """The outputs of finished rollouts."""
-    return [output_from_state(state, state_columns) for state in states]
+def _folder(env: RunnableEnvironment, model: str, options: GenerateOptions) -> Path | None:
+    if options.results_path is not None:
+        return options.results_path
+    return new_run_folder(env.env_id, model) if options.save_results else None

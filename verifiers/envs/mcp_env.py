@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import setup, teardown
-from verifiers.envs import open_environments
 from verifiers.envs.tool_env import ErrorFormatter, ToolEnv
 from verifiers.errors import ConfigError, MCPServerError, ToolCallError
 from verifiers.state import State
@@ -66,7 +65,7 @@ class MCPEnv(ToolEnv):
         Runs by itself before the first rollout; call it to read `tool_defs` before. Raises MCPServerError naming the
         server that cannot be used, and ConfigError when a command does not exist.
         """
-        open_environments.add(self)  # closed before, it has something to close again
+        self._keep_open()  # closed before, it has something to close again
         try:
             async with asyncio.TaskGroup() as group:
                 opening = [group.create_task(server.connection()) for server in self.servers]

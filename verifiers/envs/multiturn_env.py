@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifiers.clients import resolve_client
 from verifiers.decorators import cleanup
 from verifiers.envs import stops
 from verifiers.envs.environment import Environment
-from verifiers.envs.generation import clean_up
 from verifiers.envs.hooks import call_hook, call_rollout_hook
+from verifiers.envs.play import clean_up
 from verifiers.envs.preflight import check_answer, warn_once
-from verifiers.envs.time_limit import ends_in_time
-from verifiers.envs.turns import completion_messages, step_tokens
+from verifiers.envs.time_limits import ends_in_time
 from verifiers.errors import EnvironmentCodeError, OverlongPromptError
 from verifiers.messages import content_text, normalize_messages
 from verifiers.rollouts.limits import current_limits
 from verifiers.rollouts.scope import shielded
 from verifiers.rubrics.tool_rubric import TurnMonitorRubric
 from verifiers.state import State, TimeSpan
-from verifiers.types import Messages, Response, SamplingArgs, TrajectoryStep, UserMessage
+from verifiers.tokens import StepTokens, graph_of
+from verifiers.types import (
+    AssistantMessage,
+    Messages,
+    Response,
+    SamplingArgs,
+    TrajectoryStep,
+    UserMessage,
+)
+from verifiers.v0.call_forms import answer_of, own_is_completed
 
 
 class MultiTurnEnv(Environment):
@@ -67,11 +74,7 @@ class MultiTurnEnv(Environment):
             return state.prompt
         last = trajectory[-1]
         conversation = [*last["prompt"], *last["completion"]]
-        answer = await call_hook(self.env_response, conversation, state)
-        if isinstance(answer, tuple):  # before 0.1.7: (messages, state)
-            answer, newer = answer
-            if newer is not state:
-                state.update(newer)
+        answer = answer_of(await call_hook(self.env_response, conversation, state), state)
         if answer is None and state.final_env_response is None:
             raise EnvironmentCodeError(
                 f"{type(self).__name__}.env_response returned None. Return text or a list of messages; [] adds no "
@@ -120,13 +123,41 @@ class MultiTurnEnv(Environment):
 
     # ---------------------------------------------------------------------------------------- stop conditions
 
-    has_error = stops.condition(stops.has_error, priority=100)
-    prompt_too_long = stops.condition(stops.prompt_too_long)
-    max_turns_reached = stops.condition(stops.max_turns_reached)
-    max_total_completion_tokens_reached = stops.condition(stops.max_total_completion_tokens_reached)
-    max_total_tokens_reached = stops.condition(stops.max_total_tokens_reached)
-    max_cost_reached = stops.condition(stops.max_cost_reached)
-    has_final_env_response = stops.condition(stops.has_final_env_response)
+    @stops.condition(priority=100, general=True)
+    def has_error(self, state: State) -> bool:
+        """An error ends the rollout."""
+        return state.error is not None
+
+    @stops.condition(general=True)
+    def prompt_too_long(self, state: State) -> bool:
+        """The conversation no longer fits the model's context."""
+        return bool(dict.get(state, "prompt_too_long"))
+
+    @stops.condition(general=True)
+    def max_turns_reached(self, state: State) -> bool:
+        """The model has answered `max_turns` times."""
+        return self.max_turns > 0 and len(state.trajectory) >= self.max_turns
+
+    @stops.condition(general=True)
+    def max_total_completion_tokens_reached(self, state: State) -> bool:
+        """The model has written all the tokens it may."""
+        limit = self.max_total_completion_tokens
+        return limit > 0 and state.usage["output_tokens"] >= limit
+
+    @stops.condition(general=True)
+    def max_total_tokens_reached(self, state: State) -> bool:
+        """The rollout has used all the tokens this run allows it."""
+        return current_limits().tokens_reached(state)
+
+    @stops.condition(general=True)
+    def max_cost_reached(self, state: State) -> bool:
+        """The rollout has cost all this run allows it."""
+        return current_limits().cost_reached(state)
+
+    @stops.condition(general=True)
+    def has_final_env_response(self, state: State) -> bool:
+        """The environment has said its last word."""
+        return state.final_env_response is not None
 
     @cleanup(priority=1000)
     async def render_state(self, state: State) -> None:
@@ -209,7 +240,7 @@ class MultiTurnEnv(Environment):
     async def _is_completed(self, state: State) -> bool:
         if type(self).is_completed is Environment.is_completed:
             return await self.is_completed(state)
-        done = await _own_is_completed(self, state)
+        done = await own_is_completed(self.is_completed, state)
         if done and not state.is_completed:
             state.is_completed = True
             state.stop_condition = state.stop_condition or "is_completed"
@@ -278,17 +309,54 @@ def _as_answer(answer: Any, message_type: str) -> Messages:
     return normalize_messages(answer, field_name="env_response")
 
 
-async def _own_is_completed(env: MultiTurnEnv, state: State) -> bool:
-    """An author's `is_completed`, in the form of 0.1.8 `(state)` or from before `(messages, state)`."""
-    positional = [
-        p
-        for p in inspect.signature(env.is_completed).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    if len(positional) < 2:
-        return bool(await call_hook(env.is_completed, state))
-    trajectory = state.trajectory
-    said = (
-        [*trajectory[-1]["prompt"], *trajectory[-1]["completion"]] if trajectory else state.prompt
-    )
-    return bool(await call_hook(env.is_completed, said, state))
+_KEPT = ("content", "reasoning_content", "thinking_blocks", "tool_calls")
+
+
+def completion_messages(response: Response) -> Messages:
+    """What the model said as one message, without the fields that belong to the response."""
+    message = response["message"]
+    fields: dict[str, Any] = {"role": "assistant"}
+    for name in _KEPT:
+        value = message.get(name)
+        if value is not None and value != []:
+            fields[name] = value
+    extra = [name for name in message if name not in message.model_fields]
+    for name in extra:
+        fields[name] = message[name]
+    return [AssistantMessage.of(fields)]
+
+
+def step_tokens(
+    response: Response,
+    max_seq_len: int | None = None,
+    trajectory: Sequence[TrajectoryStep] = (),
+) -> StepTokens | None:
+    """The token ids of a step, cut to `max_seq_len`; None when the endpoint gave none.
+
+    They are added to the token graph of `trajectory`, the steps before it, so that each token is kept once; the
+    response shows them from there too. A prompt that alone is too long leaves no completion and is marked
+    `overlong_prompt`. Raises TokensInvalid when ids, masks and log-probabilities differ in length.
+    """
+    message = response["message"]
+    tokens = message.get("tokens")
+    if tokens is None:
+        return None
+    stored = graph_of(trajectory).commit(tokens, max_length=max_seq_len)
+    if not stored["is_truncated"]:
+        message["tokens"] = stored
+    return stored
+
+
+class SingleTurnEnv(MultiTurnEnv):
+    """The model answers once."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"max_turns": 1, **kwargs})
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        """Never called: the rollout is over after the first answer."""
+        raise NotImplementedError("SingleTurnEnv has no second turn")
+
+    async def render_completion(self, state: State) -> None:
+        """The completion is the one answer."""
+        state.completion = state.trajectory[-1]["completion"] if state.trajectory else []

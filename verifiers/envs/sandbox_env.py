@@ -17,7 +17,7 @@ from verifiers.envs.sandbox_client import (
 )
 from verifiers.envs.sandbox_mixin import SandboxLife, SandboxNotReadyError
 from verifiers.envs.scoring_sandbox import ScoreIn
-from verifiers.envs.stateful_tool_env import StatefulToolEnv
+from verifiers.envs.tool_env import StatefulToolEnv
 from verifiers.errors import Error, InfraError, SandboxError, ToolCallError
 from verifiers.rollouts.scope import close_scope, scope_of
 from verifiers.rubrics.rubric import Rubric

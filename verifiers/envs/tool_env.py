@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from verifiers.envs import stops
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
-from verifiers.envs.tool_calls import ToolCalls
+from verifiers.envs.time_limits import ToolCalls
 from verifiers.errors import ConfigError, ToolCallError, ToolError, ToolParseError
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric
 from verifiers.state import State
@@ -106,7 +108,16 @@ class ToolEnv(MultiTurnEnv):
     def _should_stop_for_error(self, err: Exception) -> bool:
         return isinstance(err, self.stop_errors)
 
-    no_tools_called = stops.condition(stops.no_tools_called)
+    @stops.condition()
+    def no_tools_called(self, state: State) -> bool:
+        """The model has answered without calling a tool."""
+        if not state.trajectory:
+            return False
+        said = state.trajectory[-1]["completion"]
+        if not said:
+            return True
+        message = said[-1]
+        return message.get("role") in ("assistant", "text") and not message.get("tool_calls")
 
     async def call_tool(
         self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any
@@ -165,4 +176,37 @@ class ToolEnv(MultiTurnEnv):
         return arguments
 
 
-__all__ = ["Tool", "ToolEnv"]
+class StatefulToolEnv(ToolEnv):
+    """Authors override `update_tool_args` and add tools with `add_tool(tool, args_to_skip=[…])`."""
+
+    @property
+    def skipped_args(self) -> dict[str, list[str]]:
+        """Tool name → parameters that the model does not see."""
+        return self.toolbox.hidden
+
+    def add_tool(self, tool: Callable[..., Any], args_to_skip: Sequence[str] = ()) -> None:
+        """Offer one more function to the model, without the parameters in `args_to_skip`."""
+        unknown = set(args_to_skip) - set(inspect.signature(tool).parameters)
+        if unknown:
+            # v0 let this pass, so it cannot be an error.
+            self.logger.warning("%s has no parameters %s to skip.", tool, sorted(unknown))
+        self._offer(tool, args_to_skip)
+
+    @abstractmethod
+    def update_tool_args(
+        self,
+        tool_name: str,
+        tool_args: dict[str, Any],
+        messages: Messages,
+        state: State,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The arguments to call a tool with: the model's, and those only the state knows. May be async."""
+
+    async def _prepared(
+        self, name: str, arguments: dict[str, Any], messages: Messages, state: State
+    ) -> dict[str, Any]:
+        return await call_hook(self.update_tool_args, name, arguments, messages, state)
+
+
+__all__ = ["StatefulToolEnv", "Tool", "ToolEnv"]

@@ -71,7 +71,7 @@ def wrapped_answers(answer: str, parser: Parser) -> list[str]:
 
 def is_single_turn(environment: Environment) -> bool:
     """Whether a rollout is one question and one answer."""
-    from verifiers.envs.singleturn_env import SingleTurnEnv
+    from verifiers.envs.multiturn_env import SingleTurnEnv
 
     return isinstance(environment, SingleTurnEnv)
 

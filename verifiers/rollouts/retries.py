@@ -1,11 +1,11 @@
-"""Run a whole rollout again after an infrastructure error."""
+"""Retry with exponential backoff: a whole rollout after an infrastructure error, or any call that may pass later."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from verifiers.errors import RETRYABLE, error_chain
 
@@ -32,42 +32,25 @@ async def with_retries(
     error_of: Callable[[Value], object],
     max_retries: int,
     *,
+    retryable: tuple[type[Exception], ...] = RETRYABLE,
+    raised: tuple[type[Exception], ...] = (),
     initial_s: float = 1.0,
     longest_s: float = 60.0,
     on_retry: Callable[[], None] | None = None,
 ) -> Value:
-    """Call `run()` again while its value carries a retryable error and attempts are left. Return the last value."""
+    """Call `run()` again while it fails and retries are left. Return the last value, or raise the last exception.
+
+    A call fails if `error_of(value)` is, or is caused by, one of `retryable`, or if it raises one of `raised`.
+    """
     for attempt in range(1, max_retries + 1):
-        value = await run()
-        if not is_retryable(error_of(value)):
-            return value
+        try:
+            value = await run()
+        except raised:
+            pass
+        else:
+            if not is_retryable(error_of(value), retryable):
+                return value
         if on_retry is not None:
             on_retry()
         await asyncio.sleep(backoff_s(attempt, initial_s=initial_s, longest_s=longest_s))
     return await run()
-
-
-def maybe_retry(
-    func: Callable[..., Awaitable[Any]],
-    max_retries: int = 0,
-    initial: float = 1.0,
-    max_wait: float = 60.0,
-    error_types: tuple[type[Exception], ...] = RETRYABLE,
-) -> Callable[..., Awaitable[Any]]:
-    """v0's wrapper: call again when `func` raises one of `error_types`, or returns states that carry one."""
-
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        for attempt in range(1, max_retries + 1):
-            try:
-                value = await func(*args, **kwargs)
-            except error_types:
-                pass
-            else:
-                states = value if isinstance(value, list) else [value]
-                found = [s.get("error") for s in states if isinstance(s, dict)]
-                if not any(is_retryable(error, error_types) for error in found):
-                    return value
-            await asyncio.sleep(backoff_s(attempt, initial_s=initial, longest_s=max_wait))
-        return await func(*args, **kwargs)
-
-    return call

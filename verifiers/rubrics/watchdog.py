@@ -177,25 +177,38 @@ watchdog = Watchdog()
 class WatchedSteps:
     """A coroutine, awaited with every step watched: between two steps other tasks run, within one none can.
 
+    `limit_s` is the limit of a step, or a function that returns it. `on_step` receives the seconds of every step.
     `how` are further arguments of `Watchdog.call`.
     """
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], name: str, limit_s: float, **how: Any
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        name: str,
+        limit_s: float | Callable[[], float],
+        *,
+        on_step: Callable[[float], None] | None = None,
+        **how: Any,
     ) -> None:
         self._coroutine = coroutine
         self._name = name
         self._limit_s = limit_s
+        self._on_step = on_step
         self._how = how
 
     def __await__(self) -> Generator[Any, Any, Any]:
         step: Callable[[Any], Any] = self._coroutine.send
         given: Any = None
         while True:
+            limit_s = self._limit_s if isinstance(self._limit_s, float | int) else self._limit_s()
+            began = time.monotonic()
             try:
-                awaited = watchdog.call(step, {}, self._name, self._limit_s, given, **self._how)
+                awaited = watchdog.call(step, {}, self._name, limit_s, given, **self._how)
             except StopIteration as done:
                 return done.value
+            finally:
+                if self._on_step is not None:
+                    self._on_step(time.monotonic() - began)
             try:
                 given = yield awaited
                 step = self._coroutine.send

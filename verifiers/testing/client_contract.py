@@ -10,7 +10,7 @@ from typing import Any
 
 from verifiers.clients import resolve_client
 from verifiers.clients.client import Client
-from verifiers.envs.generation import run_sync
+from verifiers.concurrency import run_sync
 from verifiers.testing.environment_contract import ContractBroken
 from verifiers.types import Response, SamplingArgs, Tool, UserMessage
 

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from verifiers.concurrency import run_sync
 from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
 from verifiers.envs.environment import Environment
-from verifiers.envs.generation import run_sync, score
+from verifiers.envs.play import score
 from verifiers.errors import AuthorError, EndpointUnavailable, Error
 from verifiers.messages import normalize_messages
 from verifiers.rollouts.limits import RolloutLimits, run_limits

@@ -23,7 +23,7 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.errors import InfraError
-from verifiers.rollouts.retries import backoff_s
+from verifiers.rollouts.retries import with_retries
 from verifiers.rollouts.scope import shielded
 
 Dialect = Literal["prime_rl", "vllm"]
@@ -231,12 +231,13 @@ class InferenceAdmin:
         return await self._retried(lambda: self._once(method, path, body, timeout_s))
 
     async def _retried(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        for attempt in range(1, self.config.max_attempts):
-            try:
-                return await ask()
-            except AdminUnavailable:
-                await asyncio.sleep(backoff_s(attempt, initial_s=self.config.first_wait_s))
-        return await ask()
+        return await with_retries(
+            ask,
+            lambda _: None,
+            self.config.max_attempts - 1,
+            raised=(AdminUnavailable,),
+            initial_s=self.config.first_wait_s,
+        )
 
     async def _once(self, method: str, path: str, body: Any, timeout_s: float) -> Any:
         if self._session is None:

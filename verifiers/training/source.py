@@ -20,9 +20,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from verifiers.envs.early_stop import EarlyStop
 from verifiers.envs.env_group import EnvGroup, routed_name
-from verifiers.envs.generation import score
+from verifiers.envs.play import score
+from verifiers.envs.preflight import EarlyStop
 from verifiers.errors import ConfigError
 from verifiers.rollouts.limits import RolloutLimits, run_limits
 from verifiers.rollouts.retries import is_retryable

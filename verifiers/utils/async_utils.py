@@ -8,4 +8,4 @@ from verifiers.concurrency import maybe_await as maybe_await
 from verifiers.concurrency import maybe_call_with_named_args as maybe_call_with_named_args
 from verifiers.concurrency import maybe_semaphore as maybe_semaphore
 from verifiers.concurrency import with_sem as with_sem
-from verifiers.rollouts.retries import maybe_retry as maybe_retry
+from verifiers.v0.utilities import maybe_retry as maybe_retry

@@ -1,7 +1,5 @@
 """v0 import path; see `verifiers.interception`."""
 
-from typing import Any
-
 from verifiers.clients.openai_responses_client import (
     OPENAI_RESPONSES_OUTPUT_FIELD as OPENAI_RESPONSES_OUTPUT_FIELD,
 )
@@ -27,10 +25,4 @@ from verifiers.interception.server import InterceptionServer as InterceptionServ
 from verifiers.interception.server import StreamInterrupted as StreamInterrupted
 from verifiers.interception.server import deliver_response as deliver_response
 from verifiers.interception.server import synthesize_stream as synthesize_stream
-
-
-def create_empty_completion(model: str) -> Any:
-    """OpenAI's object for an answer that says nothing."""
-    from openai.types.chat import ChatCompletion
-
-    return ChatCompletion.model_validate(serialize_intercept_response(empty_response(model)))
+from verifiers.v0.utilities import create_empty_completion as create_empty_completion

@@ -6,8 +6,9 @@ import pytest
 import verifiers as vf
 from verifiers.errors import RETRYABLE
 from verifiers.rollouts import retries
-from verifiers.rollouts.retries import backoff_s, is_retryable, maybe_retry, with_retries
+from verifiers.rollouts.retries import backoff_s, is_retryable, with_retries
 from verifiers.testing import ScriptedClient, run
+from verifiers.v0.utilities import maybe_retry
 
 ROWS = [{"question": "q"}]
 

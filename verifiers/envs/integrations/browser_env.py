@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from verifiers.decorators import cleanup, teardown
-from verifiers.envs import open_environments
-from verifiers.envs.stateful_tool_env import StatefulToolEnv
+from verifiers.envs.tool_env import StatefulToolEnv
 from verifiers.errors import BrowserSandboxError, ConfigError, SandboxError, ToolCallError
 from verifiers.messages import content_text, normalize_messages
 from verifiers.state import State
@@ -324,7 +323,7 @@ class BrowserEnv(StatefulToolEnv):
 
     async def setup_state(self, state: State) -> State:
         """Open the rollout's page."""
-        open_environments.add(self)
+        self._keep_open()
         state["browser_page"] = await self.browsers.new_page(*self.viewport)
         return state
 

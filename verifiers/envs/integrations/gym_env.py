@@ -203,7 +203,7 @@ class GymEnv(MultiTurnEnv):
             self._template = self.env_cls(**self.env_kwargs)
         out = self._template.reset(seed=seed)
         if asyncio.iscoroutine(out):
-            from verifiers.envs.generation import run_sync
+            from verifiers.concurrency import run_sync
 
             awaitable = out
             out = run_sync(lambda: awaitable)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.decorators import cleanup, setup, stop, teardown
-from verifiers.envs import open_environments, stops
 from verifiers.envs.integrations.gym_env import RowsOnDemand, sum_step_rewards
 from verifiers.envs.integrations.openenv_server import (
     ActionRefused,
@@ -118,7 +117,7 @@ class OpenEnvEnv(MultiTurnEnv):
 
     def episode_row(self, seed: int) -> Row:
         """The dataset row of one seed: what the server observes after a reset with it."""
-        from verifiers.envs.generation import run_sync
+        from verifiers.concurrency import run_sync
 
         async def first() -> Messages:
             session, observed = await self.sessions.open(seed)
@@ -134,7 +133,7 @@ class OpenEnvEnv(MultiTurnEnv):
             finally:
                 await self.sessions.close(session)
 
-        open_environments.add(self)  # a server may run from here on
+        self._keep_open()  # a server may run from here on
         return {"prompt": run_sync(first), "info": {"seed": seed}}
 
     async def _contract(self) -> tuple[dict[str, Any], str]:
@@ -166,7 +165,7 @@ class OpenEnvEnv(MultiTurnEnv):
     @setup(priority=1000)
     async def open_session(self, state: State) -> None:
         """Give the rollout a session of its own, reset with the seed of its row."""
-        open_environments.add(self)
+        self._keep_open()
         info = state.get("info")
         seed = info.get("seed") if isinstance(info, Mapping) else None
         session, observed = await self.sessions.open(seed)
@@ -237,7 +236,9 @@ class OpenEnvEnv(MultiTurnEnv):
     @stop
     async def max_turns_reached(self, state: State) -> bool:
         """The limit on turns; in the gym contract it is applied when the last action has been taken."""
-        return dict.get(state, "openenv_contract") == "mcp" and stops.max_turns_reached(self, state)
+        if dict.get(state, "openenv_contract") != "mcp":
+            return False
+        return await super().max_turns_reached(state)
 
     @stop
     async def mcp_no_tool_calls(self, state: State) -> bool:

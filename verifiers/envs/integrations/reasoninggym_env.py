@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifiers.envs.integrations.gym_env import RowsOnDemand
-from verifiers.envs.singleturn_env import SingleTurnEnv
+from verifiers.envs.multiturn_env import SingleTurnEnv
 from verifiers.errors import ConfigError
 from verifiers.parsers.parser import Parser
 from verifiers.parsers.xml_parser import XMLParser

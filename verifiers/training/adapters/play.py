@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from verifiers.envs.generation import score
 from verifiers.errors import AuthenticationError, ConfigError
-from verifiers.rollouts.retries import with_retries
 from verifiers.rollouts.schedule import first_failure
 from verifiers.state import State
 from verifiers.types import SamplingArgs
@@ -36,21 +34,16 @@ async def play_groups(
     limit = asyncio.Semaphore(max_concurrent) if max_concurrent > 0 else nullcontext()
     sampling = {**env.sampling_args, **(sampling_args or {})}
 
-    async def play(row: Mapping[str, Any]) -> State:
-        async with limit:
-            state = await with_retries(
-                lambda: env.rollout(row, client, model, sampling), lambda s: s.error, max_retries
-            )
-        if isinstance(state.error, AuthenticationError | ConfigError):
-            raise state.error
-        return state
-
     async def play_group(rows: Sequence[Mapping[str, Any]]) -> list[State]:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(play(row)) for row in rows]
-        states = [task.result() for task in running]
-        await score(env, states, alone=not env.requires_group_rollouts)
-        return states
+        return await env.play_and_score(
+            rows,
+            client,
+            model,
+            sampling,
+            max_retries=max_retries,
+            play_limit=limit,
+            fatal=(AuthenticationError, ConfigError),
+        )
 
     try:
         async with asyncio.TaskGroup() as tasks:

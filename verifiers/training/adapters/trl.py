@@ -31,8 +31,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verifiers.concurrency import run_sync
 from verifiers.dialects.chat_completions import native_messages
-from verifiers.envs.generation import run_sync
 from verifiers.errors import ConfigError, InfraError
 from verifiers.training.adapters import Split, trainer_module
 from verifiers.training.adapters.flat import flat_groups

@@ -22,7 +22,6 @@ import numpy as np
 from verifiers.dialects.chat_completions import native_message, native_messages, native_tool
 from verifiers.endpoint import tokenizer
 from verifiers.endpoint.chat_template import message_text, render_chat
-from verifiers.envs.generation import play_group, score
 from verifiers.errors import ConfigError
 from verifiers.messages import from_raw_message
 from verifiers.packages.gold import Gold, environment_of, is_single_turn, wrapped_answers
@@ -99,8 +98,7 @@ async def play_demonstrations(
     rewards: list[float] = []
     for index, speaker in enumerate(speakers):
         row = rows[index % len(rows)]
-        [state] = await play_group(env, [row], _Demonstrator(speaker), "demonstration", {})
-        await score(env, [state], alone=not env.requires_group_rollouts)
+        [state] = await env.play_and_score([row], _Demonstrator(speaker), "demonstration", {})
         if (failure := failure_of(state)) is not None:
             cause = state.get("error")
             said = f" {cause}" if cause else ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import verifiers as vf
-from verifiers.envs.time_limit import ends_in_time
+from verifiers.envs.time_limits import ends_in_time
 from verifiers.testing import ScriptedClient, call, run
 
 LIMIT_S = 0.3

@@ -9,14 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verifiers.dialects.chat_completions import native_messages
 from verifiers.errors import ConfigError, is_void
 from verifiers.messages import from_raw_message
-
-if TYPE_CHECKING:
-    from verifiers.envs.environment import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +64,6 @@ class _Sequence:
 
 
 def process_env_results_vllm(
-    env: Environment,
     prompts: Sequence[Any],
     completions: Sequence[Any],
     states: Sequence[Mapping[str, Any]],

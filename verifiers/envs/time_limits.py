@@ -1,8 +1,13 @@
-"""One call of a tool function: its time limit, its thread, and a report when it holds up the other rollouts.
+"""Time limits of author code: of one rollout (`ends_in_time`) and of one tool call (`ToolCalls`).
 
-Tools run on the event loop, as in v0: a thread would break what belongs to one thread (database connections, most
-simulators) and what rollouts share without locks. So a tool that blocks makes every rollout of the process wait, and
-that is reported with the tool's name. `tools_in_threads` moves plain functions to threads of their own.
+Author code (`env_response`, tools, `setup_state`, stop conditions) runs on the event loop, as in v0: a thread would
+break what belongs to one thread (sqlite connections, signal handlers, most simulators). So a synchronous tool that
+never returns holds up every rollout of the process. Under a time limit each step of the rollout is watched
+(`verifiers.rubrics.watchdog`), and the one that holds the loop is interrupted when its rollout is due. What the others
+lost meanwhile is added to their limits.
+
+A tool that blocks makes every rollout of the process wait, and that is reported with the tool's name.
+`tools_in_threads` moves plain functions to threads of their own.
 """
 
 from __future__ import annotations
@@ -13,12 +18,64 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from verifiers.errors import ToolTimeout
+from verifiers.errors import RolloutTimeout, ToolTimeout
 from verifiers.rubrics.watchdog import WatchedSteps, watchdog
+
+SHORTEST_STEP_S = 1.0
+"""A step may always take this long, so that a rollout that is cancelled can still put things away."""
+HELD_UP_S = 0.1
+"""A step longer than this is made good to the other rollouts."""
+
+_open_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Timeout]] = (
+    WeakKeyDictionary()
+)
+"""The limits of the rollouts that are being played, by event loop."""
+
+
+async def ends_in_time(work: Coroutine[Any, Any, None], limit_s: float, name: str) -> bool:
+    """Await `work`, for `limit_s` seconds at most; whether it ended by itself."""
+    loop = asyncio.get_running_loop()
+    limits = _open_limits.setdefault(loop, set())
+    limit = asyncio.timeout(limit_s)
+
+    def left_s() -> float:
+        now_s = loop.time()
+        return max((limit.when() or now_s) - now_s, SHORTEST_STEP_S)
+
+    def make_good(held_s: float) -> None:
+        if held_s <= HELD_UP_S:
+            return
+        for other in limits:
+            if other is not limit and not other.expired() and other.when() is not None:
+                other.reschedule((other.when() or 0.0) + held_s)
+
+    steps = WatchedSteps(
+        work,
+        name,
+        left_s,
+        on_step=make_good,
+        kind="The rollout of example",
+        error=RolloutTimeout,
+    )
+    try:
+        async with limit:
+            limits.add(limit)
+            await steps
+    except RolloutTimeout:
+        return False
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return False
+    finally:
+        limits.discard(limit)
+        work.close()  # it was never begun when the limit was over at once
+    return True
 
 
 class ToolCalls:

@@ -1,0 +1,180 @@
+"""Play and score the rollouts of one example: the one implementation behind runs, environment servers and trainers.
+
+`Environment.play_and_score` is the entry. `play` and `score` are its two halves, for callers that do something between
+them: a run plays each rollout in a task of its own and scores when the last one of the group has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
+
+from verifiers.envs.hooks import call_rollout_hook
+from verifiers.envs.protocol import RunnableEnvironment
+from verifiers.errors import (
+    AuthenticationError,
+    ConfigError,
+    Error,
+    is_void,
+    scoring_error_info,
+    text_of,
+    voids_reward,
+)
+from verifiers.rollouts.retries import with_retries
+from verifiers.rollouts.schedule import first_failure
+from verifiers.rollouts.scope import close_scope
+from verifiers.rubrics.scoring import write_void
+from verifiers.state import State
+from verifiers.types import SamplingArgs
+
+logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+Limit = AbstractAsyncContextManager[Any]
+"""A semaphore, or another context manager that is entered while something runs."""
+
+
+async def play_and_score(
+    env: RunnableEnvironment,
+    rows: Sequence[Mapping[str, Any]],
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None = None,
+    *,
+    alone: bool | None = None,
+    max_retries: int = 0,
+    play_limit: Limit | None = None,
+    score_limit: Limit | None = None,
+    fatal: tuple[type[Error], ...] = (),
+) -> list[State]:
+    """See `Environment.play_and_score`."""
+
+    async def one(row: Mapping[str, Any]) -> State:
+        async with play_limit or nullcontext():
+            state = await play(env, row, client, model, sampling_args, max_retries=max_retries)
+        if isinstance(state.error, fatal):
+            raise state.error
+        return state
+
+    states = await _together([one(row) for row in rows])
+    async with score_limit or nullcontext():
+        await score(env, states, alone=not env.requires_group_rollouts if alone is None else alone)
+    return states
+
+
+async def play(
+    env: RunnableEnvironment,
+    row: Mapping[str, Any],
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None = None,
+    *,
+    max_retries: int = 0,
+    on_retry: Callable[[], None] | None = None,
+) -> State:
+    """Play one rollout, unscored; again after an infrastructure error, up to `max_retries` times."""
+    if not max_retries:
+        return await env.rollout(row, client, model, sampling_args)
+    return await with_retries(
+        lambda: env.rollout(row, client, model, sampling_args),
+        lambda state: state.error,
+        max_retries,
+        on_retry=on_retry,
+    )
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
+    """The values of coroutines run concurrently. The first that raises cancels the others, and its error is raised."""
+    if len(work) == 1:
+        return [await work[0]]
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise first_failure(failures) from None
+    return [task.result() for task in running]
+
+
+async def score(env: RunnableEnvironment, states: list[State], *, alone: bool) -> None:
+    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
+
+    Reward functions do not see rollouts that crashed (`saved_errors.voids_reward`): their reward is void. What an
+    author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
+    configuration ends the run: it would fail for every rollout.
+    """
+    start = time.time()
+    scored = await _scorable(env, states)
+    if alone and len(scored) > 1:
+        await _together([_scored_or_recorded(env, [state], alone=True) for state in scored])
+    elif scored:
+        await _scored_or_recorded(env, scored, alone=alone)
+    end = time.time()
+    for state in scored:
+        if state.error is not None and voids_reward(state.error):  # lost while it was scored
+            write_void(state, state.metrics or {})
+    for state in states:
+        state.timing.scoring.start = start
+        state.timing.scoring.end = end
+        await env.rubric.cleanup(state)
+
+
+async def _scorable(env: RunnableEnvironment, states: list[State]) -> list[State]:
+    """Run the `@vf.update` handlers, and leave out the rollouts whose reward is void."""
+    if env.has_update_handlers:
+        going = [state for state in states if state.error is None or not voids_reward(state.error)]
+        if going:
+            await env._update_before_scoring(going)
+    if all(state.error is None for state in states):
+        return states
+    if env.score_rollouts:
+        return await env.rubric.without_void(states)
+    return states
+
+
+async def _scored_or_recorded(
+    env: RunnableEnvironment, states: list[State], *, alone: bool
+) -> None:
+    try:
+        if not env.score_rollouts:
+            await env.rubric.dummy_score_group(states)
+        elif alone:
+            await env.rubric.score_rollout(states[0])
+        else:
+            await env.rubric.score_group(states)
+    except (AuthenticationError, ConfigError):
+        raise
+    except Exception as error:
+        message = f"Scoring failed: {type(error).__name__}: {text_of(error)}"
+        logger.warning(message, exc_info=error)
+        entry = scoring_error_info(error, type(env.rubric), type(env.rubric).__name__)
+        for state in states:
+            state.reward = 0.0 if state.reward is None else state.reward
+            state.metrics = state.metrics or {}
+            state.reward_errors = [*(state.reward_errors or []), {**entry, "message": message}]
+            if is_void(state):
+                write_void(state, state.metrics)
+
+
+async def clean_up(env: RunnableEnvironment, state: State) -> None:
+    """Run the cleanup handlers of one rollout and leave its scope.
+
+    A handler that raises stops no other. What the first one raised is the error of a rollout that had none. Raises
+    ConfigError at the end when a handler could not be called.
+    """
+    uncallable: ConfigError | None = None
+    for handler in env._cleanup_handlers:
+        try:
+            await call_rollout_hook(handler, env, state)
+        except ConfigError as error:
+            uncallable = error
+        except Exception as error:
+            logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
+            if state.error is None:
+                env._note_error(state, error)
+    await close_scope(state)
+    if uncallable is not None:
+        raise uncallable
