@@ -55,9 +55,9 @@ def names_for_type_checkers(package: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
 def test_the_lazy_names_are_those_of_the_type_checkers(package: str) -> None:
+    module = importlib.import_module(package)
     names = names_for_type_checkers(package)
     assert modules_of_names(package) == names
-    module = importlib.import_module(package)
     assert module.__all__ == sorted(names)
     assert set(names) <= set(dir(module))
     assert all(getattr(module, name) is not None for name in names)
