@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = {
-    0: "types errors decorators records state configs concurrency per_loop child_process notebooks lazy_names"
+    0: "types errors decorators records state configs concurrency child_process notebooks lazy_names"
     " run_options",
     1: "messages tokens packages.archive",
     2: "dialects",

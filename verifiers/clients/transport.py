@@ -19,8 +19,8 @@ import aiohttp
 from yarl import URL
 
 from verifiers.clients.failures import SHOWN_CHARACTERS, shown
+from verifiers.concurrency import PerLoop
 from verifiers.errors import EndpointUnavailable, InvalidModelResponseError
-from verifiers.per_loop import PerLoop
 
 MOST_DIALS = 512
 """Maximum number of connections being opened at the same time. A listening socket's backlog is finite (uvicorn 2048,

@@ -25,11 +25,11 @@ from uuid import uuid4
 
 from aiohttp import web
 
+from verifiers.concurrency import PerLoop
 from verifiers.dialects import DIALECTS, dialect_of_path
 from verifiers.dialects.dialect import Dialect, UnusableRequest, error_status, event
 from verifiers.errors import InfraError, RateLimitError
 from verifiers.interception.answers import jsonable, serialize_intercept_response
-from verifiers.per_loop import PerLoop
 from verifiers.types import Response
 
 logger = logging.getLogger(__name__)

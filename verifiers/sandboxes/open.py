@@ -14,8 +14,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal, NamedTuple, get_args
 
+from verifiers.concurrency import PerLoop
 from verifiers.errors import AuthorError, ConfigError
-from verifiers.per_loop import PerLoop
 from verifiers.sandboxes.errors import IsolationUnavailable, SandboxError, SandboxImageError
 from verifiers.sandboxes.sandbox import Sandbox, SandboxBackend
 from verifiers.sandboxes.spec import SandboxSpec
