@@ -1,7 +1,7 @@
 """RL environments for language models: `import verifiers as vf`.
 
-Every public name is resolved on first use (PEP 562), so importing this package costs milliseconds and pulls in no
-heavy dependency. The `TYPE_CHECKING` block below is the list of the names; see `verifiers.lazy_names`.
+Every public name loads on first use (PEP 562), so importing this package takes milliseconds and imports no heavy
+dependency. The `TYPE_CHECKING` block below is the list of the names; see `verifiers.lazy_names`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ _GONE = {
     "get_model": "`transformers.AutoModelForCausalLM.from_pretrained`",
     "get_model_and_tokenizer": "`transformers.AutoModelForCausalLM` and `AutoTokenizer`",
 }
-"""Names of the oldest releases that nothing here replaces one for one, and what to use."""
+"""Names of the oldest releases that have no equal replacement here, with the closest one."""
 
 _LATER = frozenset({"CLIHarness", "Harness"} | {"RLMEnv", "RendererClient", "Taskset"})
 
@@ -201,7 +201,7 @@ def __getattr__(name: str) -> Any:
         import dis
 
         text = f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
-        # `from verifiers import …` replaces an AttributeError by a text of its own; `hasattr` needs one.
+        # `from verifiers import …` replaces the text of an AttributeError; `hasattr` needs an AttributeError.
         caller = sys._getframe(1)
         is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
         raise (ImportError if is_import else AttributeError)(text)

@@ -29,8 +29,8 @@ class _Open(NamedTuple, Generic[Value]):
 class PerLoop(Generic[Value]):
     """Open a value in each event loop on first use, and close it before that loop ends.
 
-    A value is closed by `aclose()`, when this object is garbage-collected, or at the end of the loop, whichever comes
-    first. The end of the loop closes it after all other tasks of the loop have finished.
+    The first of three events closes a value: `aclose()`, the garbage collection of this object, or the end of the loop.
+    The end of the loop closes it after all other tasks of the loop have finished.
     """
 
     def __init__(
@@ -224,9 +224,9 @@ __all__ = [
 
 
 def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
-    """Run a coroutine from code that is not async; in a thread of its own when a loop is running here already.
+    """Run a coroutine from code that is not async; in a separate thread if a loop is running in this thread.
 
-    Connections and sandbox back ends opened for it are closed with its loop.
+    The end of its loop closes the connections and sandbox back ends that the coroutine opened.
     """
 
     running: list[tuple[asyncio.AbstractEventLoop, Any]] = []
@@ -247,13 +247,13 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
             results.append((None, error))
         finished.set()
 
-    # Not `thread.join()`: interrupted once, it takes the thread for ended (CPython before 3.13).
+    # Not `thread.join()`: after one interrupt, it treats the thread as ended (CPython before 3.13).
     finished = threading.Event()
     thread = threading.Thread(target=in_thread, name="run-sync")
     try:
         thread.start()
         finished.wait()
-    except BaseException:  # Ctrl-C in a notebook: nobody would wait for the run any more
+    except BaseException:  # Ctrl-C in a notebook: the caller no longer waits for the run
         for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
         finished.wait()
@@ -265,7 +265,7 @@ def run_sync(make: Callable[[], Awaitable[Value]]) -> Value:
 
 
 def _in_running_loop() -> bool:
-    # A function of its own: the RuntimeError would stand in the chain of every error that is raised in its `except`.
+    # A separate function: otherwise the RuntimeError would be in the chain of every error raised in the `except` block.
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,5 @@
-"""`@vf.stop @vf.setup @vf.cleanup @vf.teardown @vf.reward @vf.metric @vf.advantage`: they only mark a function.
+"""`@vf.stop @vf.setup @vf.cleanup @vf.teardown @vf.reward @vf.metric @vf.advantage`: each marks a function, nothing
+more.
 
 `hooks_of(cls, kind)` reads the marks through `vars()` along the class hierarchy, so that no property of an author's
 class is evaluated.
@@ -123,7 +124,7 @@ def advantage(func: Callable[..., Any] | None = None, priority: int = 0) -> Any:
 
 
 def marks(function: Any, kind: Kind) -> bool:
-    """Whether the function carries the mark."""
+    """Return whether the function carries the mark."""
     return getattr(function, kind, None) is True
 
 

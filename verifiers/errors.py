@@ -53,11 +53,11 @@ from typing import Any
 
 
 class Error(Exception):
-    """Root of every error this library raises on purpose."""
+    """Root of every error that this library raises deliberately."""
 
 
 class InfraError(Error):
-    """The machinery failed: neither the model's fault nor the author's."""
+    """The infrastructure failed, neither the model nor the author's code."""
 
 
 class SandboxError(InfraError):
@@ -113,48 +113,48 @@ class ToolParseError(ToolError):
 
 
 class ToolCallError(ToolError):
-    """A tool raised, or no tool has the name the model called."""
+    """A tool raised an exception, or no tool has the name that the model called."""
 
 
 class ToolTimeout(ToolCallError, TimeoutError):
-    """A tool ran into the time limit of a call (`tool_timeout_s`)."""
+    """A tool call reached its timeout (`tool_timeout_s`)."""
 
 
 class MCPServerError(InfraError, ToolError):
-    """An MCP server cannot be started or reached, or was lost."""
+    """An MCP server cannot be started or reached, or the connection to it was lost."""
 
 
 class MCPAnswerLost(MCPServerError):
-    """The connection ended after a call was sent and before its answer: whether the tool ran is not known."""
+    """The connection ended between a call and its response: the tool may or may not have run."""
 
 
 class RolloutTimeout(Error, TimeoutError):
-    """A rollout ran into its time limit."""
+    """A rollout reached its timeout."""
 
 
 class ScoringTimeout(Error, TimeoutError):
-    """A reward function ran into its time limit."""
+    """A reward function reached its timeout."""
 
 
 class AuthorError(Error):
-    """A mistake in an environment or its configuration: trying again cannot help."""
+    """A mistake in an environment or its configuration: another attempt cannot help."""
 
 
 class RewardError(AuthorError, TypeError):
-    """A reward function raised, or cannot be called with what a rollout offers."""
+    """A reward function raised an exception, or cannot be called with the values of a rollout."""
 
 
 class RewardArgumentError(RewardError):
-    """A reward function asks for an argument that the rollout does not offer."""
+    """A reward function has a parameter that the rollout does not offer."""
 
     argument = ""
-    """The name that is asked for."""
+    """The name of the parameter."""
     is_certain = True
-    """False when an object that depends on the rollout could still have that name."""
+    """False if an object that depends on the rollout may have that name."""
 
 
 class EnvironmentCodeError(AuthorError):
-    """A hook of an environment (`setup_state`, `env_response`, a stop condition …) raised."""
+    """A hook of an environment (`setup_state`, `env_response`, a stop condition …) raised an exception."""
 
 
 class ConfigError(AuthorError, ValueError):
@@ -174,7 +174,7 @@ class EnvironmentNotFound(AuthorError, ValueError):
 
 
 class MissingKeyError(ValueError):
-    """Environment variables that `ensure_keys` asks for are not set; their names are in `keys`."""
+    """Environment variables that `ensure_keys` requires are not set; their names are in `keys`."""
 
     def __init__(self, keys: list[str]) -> None:
         self.keys = keys
@@ -191,15 +191,17 @@ RETRYABLE: tuple[type[Exception], ...] = (
     RateLimitError,
     EndpointUnavailable,
 )
-"""What a whole-rollout retry may repeat. Author mistakes are never here: a retry must not hide them."""
+"""Errors after which a whole rollout may be repeated. Mistakes of the author are never among them, because a retry
+must not hide them.
+"""
 
 
 @contextmanager
 def boundary(error_type: type[Error], what: str) -> Generator[None]:
-    """Turn whatever escapes the block into `error_type`, keeping the original as `__cause__`.
+    """Raise `error_type` for any exception in the block, with the original exception as `__cause__`.
 
-    Errors of this library pass unchanged, and so does everything that is not an `Exception`
-    (`CancelledError`, `KeyboardInterrupt`).
+    Errors of this library pass unchanged, and so do exceptions that are not an `Exception` (`CancelledError`,
+    `KeyboardInterrupt`).
     """
     try:
         yield
@@ -210,7 +212,7 @@ def boundary(error_type: type[Error], what: str) -> Generator[None]:
 
 
 def error_chain(error: BaseException | None) -> list[BaseException]:
-    """The error, then its causes from outermost to innermost, without loops."""
+    """Return the error and its causes, from outermost to innermost, without loops."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)
@@ -238,14 +240,14 @@ LATE_NAMES = frozenset(
         "ServerError",
     )
 )
-"""Names of infrastructure errors whose modules are loaded only where they are used."""
+"""Names of infrastructure errors whose modules load on first use."""
 
 MAX_TRACEBACK_CHARACTERS = 8_000
 MAX_CHAIN_CHARACTERS = 20_000
 """Maximum length of the saved text; the middle of a longer text is left out."""
 
 KEY = "[key]"
-"""Stands where a key stood."""
+"""Replacement for a key."""
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
@@ -256,11 +258,11 @@ _SHORTEST_SECRET = 8
 
 
 def voids_reward(error: object) -> bool:
-    """Whether a rollout that ended in this error has no reward of its own: its environment crashed or raised an
+    """Return whether the reward of a rollout that ended in this error is void: the environment crashed or raised an
     `AuthorError`, or infrastructure failed (the error or one of its causes).
 
-    Every other `vf.Error` is a result that reward functions may look at. A saved error is recognised by its mark, and
-    without a mark by the names of its types.
+    Reward functions may judge every other `vf.Error`. A saved error is recognised by its mark, or by the names of its
+    types if the mark is missing.
     """
     if isinstance(error, Error):
         return isinstance(error, AuthorError) or is_infrastructure(error)
@@ -277,14 +279,14 @@ def voids_reward(error: object) -> bool:
 
 
 def is_infrastructure(error: object) -> bool:
-    """Whether the error, or one of its causes, is a failure of infrastructure."""
+    """Return whether the error, or one of its causes, is a failure of infrastructure."""
     return isinstance(error, BaseException) and any(
         isinstance(link, INFRASTRUCTURE) for link in error_chain(error)
     )
 
 
 def is_void(rollout: Mapping[str, Any]) -> bool:
-    """Whether the reward of a `State` or of an output is void, by its error or by an error of its scoring."""
+    """Return whether the reward of a `State` or of an output is void, by its error or by an error in scoring."""
     error = rollout.get("error")
     if error is not None and voids_reward(error):
         return True
@@ -293,14 +295,14 @@ def is_void(rollout: Mapping[str, Any]) -> bool:
 
 
 def saved_types(error: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the types of a saved error and of its causes."""
+    """Yield the names of the types of a saved error and of its causes."""
     yield str(error.get("error"))
     for link in str(error.get("error_chain_str") or "").split(" -> "):
         yield link.partition(":")[0].strip()
 
 
 def type_names(kinds: Sequence[type]) -> set[str]:
-    """Names of the types and of all their subclasses that are loaded."""
+    """Return the names of the types and of all their loaded subclasses."""
     names: set[str] = set()
     left = list(kinds)
     while left:
@@ -314,10 +316,10 @@ def type_names(kinds: Sequence[type]) -> set[str]:
 
 
 def error_info(error: BaseException) -> dict[str, Any]:
-    """What is saved of an error: type name, `repr` chain, chain of type names, traceback.
+    """Return the saved form of an error: type name, `repr` chain, chain of type names, traceback.
 
-    `where` (file, line and function of the author's code) and `voids_reward` are there only where they apply. Texts are
-    bounded and hold no keys.
+    `where` (file, line and function of the author's code) and `voids_reward` are present only if they apply. Texts
+    have a maximum length and contain no keys.
     """
     chain = error_chain(error)
     info: dict[str, Any] = {
@@ -336,11 +338,13 @@ def error_info(error: BaseException) -> dict[str, Any]:
 
 
 def scoring_error_info(error: Exception, func: Callable[..., Any], name: str) -> dict[str, Any]:
-    """What is saved of a reward function's error. Without a line of the author's in the traceback, `where` is the line
-    at which the function is defined.
+    """Return the saved form of a reward function's error. If the traceback has no line of the author's code, `where` is
+    the line that defines the function.
     """
     info = error_info(error)
-    info.pop("voids_reward", None)  # a mistake in one function leaves the others their rewards
+    info.pop(
+        "voids_reward", None
+    )  # an error in one function does not affect the rewards of the others
     if is_infrastructure(error):
         info["voids_reward"] = True
     if "where" not in info and (where := definition_line(func)) is not None:
@@ -349,7 +353,7 @@ def scoring_error_info(error: Exception, func: Callable[..., Any], name: str) ->
 
 
 def without_traceback(output: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of an output whose errors have no `traceback`."""
+    """Return a copy of an output whose errors have no `traceback`."""
 
     def short(error: Any) -> Any:
         if not isinstance(error, Mapping):
@@ -363,7 +367,7 @@ def without_traceback(output: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_of(error: BaseException) -> str:
-    """`str(error)`; also for an exception whose `__str__` raises."""
+    """Return `str(error)`, also for an exception whose `__str__` raises."""
     try:
         return str(error)
     except Exception as failure:  # noqa: BLE001 - an author's exception class may be broken
@@ -378,7 +382,7 @@ def _repr(error: BaseException) -> str:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an error and of its causes."""
+    """Return the traceback of an error and of its causes."""
     try:
         lines = list(traceback.TracebackException.from_exception(error, compact=True).format())
     except Exception:  # noqa: BLE001 - an author's exception class may be broken
@@ -397,7 +401,7 @@ def _saved(text: str, limit: int) -> str:
 
 
 def without_keys(text: str) -> str:
-    """The text without the values of environment variables that hold keys, and without what looks like a key."""
+    """Return the text without the values of key variables, and without text that looks like a key."""
     for name, value in os.environ.items():
         if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name) and value in text:
             text = text.replace(value, KEY)
@@ -408,7 +412,9 @@ def without_keys(text: str) -> str:
 
 
 def author_line(chain: Sequence[BaseException]) -> str | None:
-    """`file:line in function` of the author's code that raised, in the outermost link that ran some; else None."""
+    """Return `file:line in function` of the author's code that raised, from the outermost error with such a line; None
+    if no error has one.
+    """
     for error in chain:
         frames = [
             (code, line)
@@ -425,7 +431,7 @@ def author_line(chain: Sequence[BaseException]) -> str | None:
 
 
 def definition_line(func: Callable[..., Any]) -> str | None:
-    """`file:line in function` of the definition of a function; None when it is not Python code."""
+    """Return `file:line in function` of a function's definition; None if it is not Python code."""
     inner = getattr(func, "func", func)  # functools.partial
     inner = getattr(inner, "__wrapped__", getattr(inner, "__func__", inner))
     code = getattr(inner, "__code__", None)
@@ -449,8 +455,8 @@ def _library_folders() -> tuple[str, ...]:
 
 @cache
 def _package(filename: str) -> str | None:
-    """Where code belongs: "" for a file outside of all packages, the folder of an installed package, None for this
-    library and Python itself.
+    """Return the package of a file: "" for a file outside of all packages, the folder of an installed package, None for
+    this library and Python itself.
     """
     if filename.startswith("<frozen"):
         return None

@@ -1,7 +1,7 @@
 """Find an environment and build it with its module's `load_environment()`.
 
-An environment has an id or a path. The id `my-env` means the installed module `my_env`, or an example that this package
-brings. A path means a folder (`./my_env`) or a single Python file (`./my_env.py`); neither has to be installed.
+An environment has an id or a path. The id `my-env` names the installed module `my_env`, or an example of this package.
+A path names a folder (`./my_env`) or a single Python file (`./my_env.py`); neither has to be installed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EnvironmentLoadError(EnvironmentCodeError, RuntimeError):
 
 
 class Loaded(NamedTuple):
-    """An environment with what was seen while loading it."""
+    """An environment with the data from loading it."""
 
     environment: Environment
     module: ModuleType
@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
 
 
 class EnvironmentFiles(NamedTuple):
-    """What a path to an environment stands for."""
+    """The files behind a path to an environment."""
 
     env_id: str
     module: str
@@ -62,31 +62,31 @@ class EnvironmentFiles(NamedTuple):
     file: Path
     """Python file with `load_environment`."""
     path: Path
-    """The environment's folder, or `file` when the environment is that one file."""
+    """The environment's folder, or `file` if the environment is a single file."""
     is_behind: bool = False
-    """Whether other modules come before the file's folder: the file has the name of an installed module."""
+    """Whether other modules precede the file's folder: the file has the name of an installed module."""
 
 
 EXAMPLES = Path(__file__).parent / "examples"
-"""Folders of the environments that this package brings: the demonstrations need nothing else."""
+"""Folders of the example environments of this package."""
 
 
 def load_environment(env_id: str, **env_args: Any) -> Environment:
-    """Environment with this id or path, built by its module's `load_environment(**env_args)`.
+    """Return the environment with this id or path, built by its module's `load_environment(**env_args)`.
 
     `env_id` is `my-env`, `owner/my-env` or `owner/my-env@version` (owner and version inform the reader: the installed
     environment is loaded), a folder (`./my_env`), or a Python file (`./my_env.py`). Sets `env_id` and `env_args` of the
     environment.
 
-    Raises EnvironmentNotFound, ConfigError for arguments that `load_environment` does not accept, and
-    EnvironmentLoadError when the environment's own code raises; errors of this library and MissingKeyError pass
+    Raise EnvironmentNotFound, ConfigError for arguments that `load_environment` does not accept, and
+    EnvironmentLoadError if the environment's own code raises. Errors of this library and MissingKeyError pass
     unchanged.
     """
     return load(env_id, env_args).environment
 
 
 def load(env_id: str, env_args: Mapping[str, Any]) -> Loaded:
-    """`load_environment`, with the module and the load time."""
+    """Like `load_environment`, with the module and the load time."""
     if (path := path_of(env_id)) is not None:
         return load_path(path, env_args)
     if (example := _example_folder(env_id)) is not None:
@@ -96,10 +96,11 @@ def load(env_id: str, env_args: Mapping[str, Any]) -> Loaded:
 
 
 def load_path(path: str | Path, env_args: Mapping[str, Any] | None = None) -> Loaded:
-    """Environment in a folder or in a single Python file, installed or not; its module is imported from there.
+    """Return the environment in a folder or in a single Python file, installed or not. Its module is imported from
+    there.
 
-    Sets `loaded_from` of the environment. Raises EnvironmentNotFound when there is no environment at `path`, and
-    otherwise the errors of `load_environment`.
+    Sets `loaded_from` of the environment. Raise EnvironmentNotFound if there is no environment at `path`, and otherwise
+    the errors of `load_environment`.
     """
     started = time.perf_counter()
     source = source_at(path)
@@ -112,10 +113,10 @@ def load_path(path: str | Path, env_args: Mapping[str, Any] | None = None) -> Lo
 
 
 def path_of(env: str) -> Path | None:
-    """Path that names an environment; None for an id.
+    """Return the path that names an environment; None for an id.
 
-    A path begins with `.`, `/` or `~`, or ends with `/` or `.py`. `environments/my_env` is a path too when that folder
-    holds an environment. Raises ConfigError when `owner/my-env` is both such a folder and an installed environment.
+    A path begins with `.`, `/` or `~`, or ends with `/` or `.py`. `environments/my_env` is also a path if that folder
+    holds an environment. Raise ConfigError if `owner/my-env` is both such a folder and an installed environment.
     """
     if env.startswith((".", "/", "~")) or env.endswith(("/", ".py")):
         return Path(env).expanduser()
@@ -133,7 +134,7 @@ def path_of(env: str) -> Path | None:
 
 
 def source_at(path: str | Path) -> EnvironmentFiles:
-    """The environment at a path; EnvironmentNotFound when the path leads to none, with the nearest file."""
+    """Return the files of the environment at a path. Raise EnvironmentNotFound with the nearest file."""
     path = Path(path).expanduser()
     if path.is_dir():
         return _folder_source(path.resolve())
@@ -174,7 +175,7 @@ def _folder_source(folder: Path) -> EnvironmentFiles:
 
 
 def _defines_environment(file: Path) -> bool:
-    """Whether the text of a file defines `load_environment`; nothing is executed."""
+    """Return whether the text of a file defines `load_environment`; nothing is executed."""
     with suppress(OSError, UnicodeDecodeError):
         return (
             re.search(r"^(async )?def load_environment\b", file.read_text("utf-8"), re.M)
@@ -184,7 +185,7 @@ def _defines_environment(file: Path) -> bool:
 
 
 def _near_path(path: Path) -> str:
-    """Hint with the path that was meant; "" without one."""
+    """Return a hint with the nearest path; "" if there is none."""
     folder = path.parent
     there = [one.name for one in folder.glob("*")] if folder.is_dir() else []
     usable = [name for name in there if name.endswith(".py") or (folder / name).is_dir()]
@@ -194,7 +195,7 @@ def _near_path(path: Path) -> str:
 
 
 def _is_taken(name: str, file: Path) -> bool:
-    """Whether a module that is not an environment has this name: `chess.py` must not replace the package chess."""
+    """Return whether another module has this name: `chess.py` must not replace the package chess."""
     if name in _stamps:
         return False  # an environment of that name, loaded from another path
     loaded = sys.modules.get(name)
@@ -225,13 +226,13 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def _is_current(module: ModuleType, file: Path) -> bool:
-    """Whether a loaded module is this file, as the file is now: a notebook loads the file again after an edit."""
+    """Return whether a loaded module is this file in its present state: a notebook loads an edited file again."""
     name = module.__name__
     return _file_of(module) == file and _stamps.get(name, _stamp(file)) == _stamp(file)
 
 
 def _example_folder(env_id: str) -> Path | None:
-    """Folder of an example that this package brings; None when there is none or the id's module is installed."""
+    """Return the folder of an example of this package; None if there is none or the id's module is installed."""
     if not re.fullmatch(r"\w+(-\w+)*", env_id):
         return None
     name = module_name(env_id)
@@ -250,12 +251,12 @@ def _example_folder(env_id: str) -> Path | None:
 
 
 def example_environments() -> list[str]:
-    """Ids of the environments that this package brings, sorted."""
+    """Return the ids of the example environments of this package, sorted."""
     return sorted(folder.name.replace("_", "-") for folder in EXAMPLES.glob("*/"))
 
 
 def require_present(env_id: str) -> None:
-    """Raise EnvironmentNotFound when an environment could not be loaded; nothing is imported to find out."""
+    """Raise EnvironmentNotFound if an environment cannot be found. Nothing is imported."""
     if (path := path_of(env_id)) is not None:
         source_at(path)
     elif _example_folder(env_id) is None:
@@ -263,7 +264,7 @@ def require_present(env_id: str) -> None:
 
 
 def require_installed(env_id: str) -> None:
-    """Raise EnvironmentNotFound when no module of this id is installed; none is imported to find out."""
+    """Raise EnvironmentNotFound if no module of this id is installed. Nothing is imported."""
     name = module_name(env_id)
     importlib.invalidate_caches()
     if name not in sys.modules and importlib.util.find_spec(name) is None:
@@ -271,7 +272,7 @@ def require_installed(env_id: str) -> None:
 
 
 def module_name(env_id: str) -> str:
-    """The module of an id: `owner/my-env@1.2` → `my_env`."""
+    """Return the module of an id: `owner/my-env@1.2` → `my_env`."""
     name = env_id.rpartition("/")[2].partition("@")[0].replace("-", "_")
     if not name.isidentifier() or env_id.startswith((".", "/")):
         raise EnvironmentNotFound(
@@ -282,9 +283,9 @@ def module_name(env_id: str) -> str:
 
 
 def import_environment_module(env_id: str) -> ModuleType:
-    """The installed module of an id; EnvironmentNotFound when there is none."""
+    """Return the installed module of an id. Raise EnvironmentNotFound if there is none."""
     name = module_name(env_id)
-    importlib.invalidate_caches()  # the environment may have been installed by this very process
+    importlib.invalidate_caches()  # this process may have installed the environment
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -305,7 +306,7 @@ def import_environment_module(env_id: str) -> ModuleType:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Folder of an installed module's file; None when unknown."""
+    """Return the folder of an installed module's file; None if it is unknown."""
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(name)
         return Path(spec.origin).parent if spec and spec.origin else None
@@ -313,9 +314,9 @@ def _folder_of(name: str) -> Path | None:
 
 
 def installed_environments() -> list[str]:
-    """Ids of installed packages that depend on `verifiers` and look like environments, sorted.
+    """Return the ids of installed packages that depend on `verifiers` and look like environments, sorted.
 
-    A package counts when a top-level module has the package's own name; none is imported to find out.
+    A package counts if a top-level module has the package's name. Nothing is imported.
     """
     found: set[str] = set()
     for distribution in importlib.metadata.distributions():
@@ -331,14 +332,14 @@ def installed_environments() -> list[str]:
 
 
 def folder_module_name(folder: Path) -> str:
-    """The module a folder's environment has: the project name of its pyproject.toml, else the folder's name."""
+    """Return the module of a folder's environment: the project name in its pyproject.toml, or the folder's name."""
     project = read_pyproject(folder).get("project", {})
     name = project.get("name", folder.name) if isinstance(project, dict) else folder.name
     return re.sub(r"[-.]", "_", str(name)).lower()
 
 
 def environment_source(folder: Path) -> Path | None:
-    """The file that defines the environment of a folder, in any of the layouts packages use; None when absent."""
+    """Return the file that defines the environment of a folder, in any layout of packages; None if there is none."""
     name = folder_module_name(folder)
     candidates = (
         folder / f"{name}.py",
@@ -351,7 +352,7 @@ def environment_source(folder: Path) -> Path | None:
 
 
 def read_pyproject(folder: Path) -> dict[str, Any]:
-    """The pyproject.toml of a folder, `{}` when there is none; ConfigError when it is not TOML."""
+    """Return the content of a folder's pyproject.toml; `{}` if there is none. Raise ConfigError if it is not TOML."""
     return _toml(folder / "pyproject.toml")
 
 
@@ -367,17 +368,17 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def evaluation_defaults(env_id: str) -> dict[str, Any]:
-    """`num_examples` and `rollouts_per_example` that an environment suggests, from `[tool.verifiers.eval]`.
+    """Return `num_examples` and `rollouts_per_example` from `[tool.verifiers.eval]` of an environment.
 
-    Read from the pyproject.toml in the environment's folder, or from the one that its wheel carries beside the module,
-    without importing the environment. `{}` when there is none.
+    The pyproject.toml is read from the environment's folder, or from the environment's wheel, which has it beside the
+    module. The environment is not imported. Return `{}` if there is none.
     """
     folder = path_of(env_id) or _example_folder(env_id)
     if folder is not None:
         try:
             source = source_at(folder)
         except EnvironmentNotFound:
-            return {}  # loading it says so
+            return {}  # loading reports the error
         return {} if source.path == source.file else _suggested(read_pyproject(source.path))
     try:
         spec = importlib.util.find_spec(module_name(env_id))
@@ -394,7 +395,7 @@ def evaluation_defaults(env_id: str) -> dict[str, Any]:
         try:
             pyproject = read_pyproject(folder)
         except ConfigError:
-            continue  # a broken pyproject.toml that some other package left in site-packages
+            continue  # a broken pyproject.toml of another package in site-packages
         own = re.sub(r"[-.]", "_", str(pyproject.get("project", {}).get("name", ""))).lower()
         if own not in ("", module_name(env_id)):
             continue  # wheels of other environments put their pyproject.toml at the same place
@@ -502,11 +503,11 @@ _TASKSET = re.compile(
     r"|^from verifiers import .*\b(Taskset|Harness|Toolset|Env)\b",
     re.MULTILINE,
 )
-"""Code for the API of verifiers 0.4 and later."""
+"""Pattern of code for the API of verifiers 0.4 and later."""
 
 
 def _refuse_taskset(env_id: str, source: Path | None, error: BaseException | None) -> None:
-    """Raise EnvironmentLoadError when code that failed to load was written for the API of verifiers 0.4."""
+    """Raise EnvironmentLoadError if code that failed to load was written for the API of verifiers 0.4."""
     found = next(
         (match[0].strip() for match in map(_TASKSET.search, _texts(source)) if match), None
     )
@@ -521,7 +522,7 @@ def _refuse_taskset(env_id: str, source: Path | None, error: BaseException | Non
 
 
 def _texts(source: Path | None) -> list[str]:
-    """The text of a module; of every file, for a package."""
+    """Return the text of a module; of every file, for a package."""
     if source is None:
         return []
     files = sorted(source.parent.rglob("*.py")) if source.name == "__init__.py" else [source]
@@ -541,11 +542,11 @@ def _source_of(name: str) -> Path | None:
 
 
 def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> None:
-    """Raise ConfigError, naming the nearest right name, when `function` cannot take these arguments."""
+    """Raise ConfigError with the nearest name if `function` does not accept these arguments."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return  # builtins without a signature check themselves
+        return  # builtins without a signature check their arguments themselves
     kinds = inspect.Parameter
     named = {
         n: p
@@ -594,14 +595,14 @@ def _is_environment_path(path: str) -> bool:
 
 
 def _near_hint(env_id: str) -> str:
-    """Which environment was meant, of those installed and those in ./environments; "" when none has a near name."""
+    """Return a hint with the nearest environment, installed or in ./environments; "" if no name is near."""
     wanted = env_id.rpartition("/")[2].partition("@")[0].replace("_", "-")
     loadable = {*installed_environments(), *example_environments()} - {wanted}
     if near := get_close_matches(wanted, sorted(loadable), n=1):
         return f" Did you mean {near[0]!r}?"
     local: dict[str, Path] = {}
     for folder in sorted(Path("environments").glob("*/")):
-        with suppress(ConfigError):  # some other environment's pyproject.toml is broken
+        with suppress(ConfigError):  # another environment's pyproject.toml is broken
             if environment_source(folder) is not None:
                 local[folder_module_name(folder).replace("_", "-")] = folder
     local.pop(wanted, None)
@@ -611,7 +612,7 @@ def _near_hint(env_id: str) -> str:
 
 
 def _described(error: BaseException, folder: Path | None) -> str:
-    """Type and text of an error, with the line of the author's file in which it arose."""
+    """Return type and text of an error, with the line of the author's file that raised it."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     place = _place(error, folder)
     described = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -619,7 +620,7 @@ def _described(error: BaseException, folder: Path | None) -> str:
 
 
 def _place(error: BaseException, folder: Path | None) -> str:
-    """`file:line` of the last frame in the author's folder; "" when none is there."""
+    """Return `file:line` of the last frame in the author's folder; "" if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [] if folder is None else traceback.extract_tb(error.__traceback__)
@@ -628,7 +629,7 @@ def _place(error: BaseException, folder: Path | None) -> str:
 
 
 def ensure_keys(keys: Iterable[str]) -> None:
-    """Raise MissingKeyError naming every environment variable of `keys` that is not set."""
+    """Raise MissingKeyError with every environment variable of `keys` that is not set."""
     missing = [key for key in keys if not os.environ.get(key)]
     if missing:
         raise MissingKeyError(missing)

@@ -1,4 +1,4 @@
-"""Pure functions on messages: reading raw ones, joining, extracting text, preparing them for files and people."""
+"""Pure functions on messages: read raw messages, join them, extract text, prepare them for files and for display."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def from_raw_content_part(part: Any) -> ContentPart:
-    """One part of a message as a record; kinds the library does not know are kept as they are."""
+    """Return one part of a message as a record; parts of unknown types pass unchanged."""
     if isinstance(part, Record) or not isinstance(part, Mapping):
         return part
     fields = {key: value for key, value in part.items() if value is not None}
@@ -51,7 +51,9 @@ def from_raw_content_part(part: Any) -> ContentPart:
 
 
 def from_raw_tool_call(call: Any) -> ToolCall:
-    """A tool call from our shape, OpenAI's (`{"function": {"name", "arguments"}}`), or JSON text of either."""
+    """Return a tool call from the library's format, OpenAI's (`{"function": {"name", "arguments"}}`), or JSON text of
+    either.
+    """
     if type(call) is ToolCall:
         return call
     if isinstance(call, str):
@@ -71,9 +73,9 @@ def from_raw_tool_call(call: Any) -> ToolCall:
 
 
 def from_raw_message(message: Any) -> Message:
-    """A message record from a dict, a pydantic object or a record; keys whose value is None are dropped.
+    """Return a message record from a dict, a pydantic object or a record; keys whose value is None are dropped.
 
-    Raises ValueError for an unknown role or a missing field, TypeError when it is no message at all.
+    Raise ValueError for an unknown role or a missing field, TypeError for a value that is not a message.
     """
     if type(message) in _TYPES:
         return message
@@ -105,9 +107,9 @@ def from_raw_message(message: Any) -> Message:
 
 
 def normalize_messages(value: Any, *, field_name: str = "messages") -> Messages:
-    """Messages from whatever an author may give: text becomes one `TextMessage`, dicts become records.
+    """Return messages from any form that authors use: text becomes one `TextMessage`, dicts become records.
 
-    A list that already holds only records is returned as it is, not copied.
+    A list that holds only records is returned itself, not copied.
     """
     if isinstance(value, str):
         return [TextMessage.of({"role": "text", "content": value})]
@@ -128,13 +130,13 @@ maybe_normalize_messages = normalize_messages
 def get_messages(
     messages: Any, role: Literal["system", "user", "assistant", "tool", "text"] | None = None
 ) -> Messages:
-    """The messages as records, of one role if given."""
+    """Return the messages as records; with `role`, only the messages of that role."""
     found = normalize_messages(messages)
     return found if role is None else [message for message in found if message["role"] == role]
 
 
 def content_text(content: Any) -> str:
-    """The text of a message's content; the texts of several parts are joined with a space."""
+    """Return the text of a message's content; the texts of several parts are joined with a space."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -150,7 +152,7 @@ def content_text(content: Any) -> str:
 
 
 def concat_messages(messages_list: Iterable[Any]) -> Messages:
-    """One list out of several lists of messages (or single messages)."""
+    """Join several lists of messages, or single messages, into one list."""
     joined: Messages = []
     for messages in messages_list:
         if isinstance(messages, str | Mapping):
@@ -161,7 +163,7 @@ def concat_messages(messages_list: Iterable[Any]) -> Messages:
 
 
 def message_to_printable(message: Any) -> Any:
-    """A message a person can read: images and audio become `[image]` and `[audio]`."""
+    """Return a message for display: images and audio become `[image]` and `[audio]`."""
     if not isinstance(message, Mapping):
         return message
     content = message.get("content")
@@ -183,14 +185,14 @@ def message_to_printable(message: Any) -> Any:
 
 
 def messages_to_printable(messages: Any) -> Any:
-    """`message_to_printable` of every message; text stays text."""
+    """Return `message_to_printable` of every message; text stays text."""
     if isinstance(messages, str):
         return messages
     return [message_to_printable(message) for message in messages]
 
 
 def sanitize_tool_calls(messages: Any) -> Any:
-    """Messages whose tool calls are JSON text, the shape 0.1.x saved: one column type for every row."""
+    """Return messages whose tool calls are JSON text, the format that 0.1.x saved: one column type for every row."""
     if isinstance(messages, str):
         return messages
     return [_with_text_tool_calls(message) for message in messages]
@@ -209,7 +211,7 @@ def _with_text_tool_calls(message: Any) -> Any:
 
 
 def serialize_message_for_output(message: Any) -> Any:
-    """A message with plain content parts, ready for JSON; audio in OpenAI's shape, images as they are."""
+    """Return a message with plain content parts, ready for JSON; audio in OpenAI's format, images unchanged."""
     if not isinstance(message, Mapping) and hasattr(message, "model_dump"):
         message = message.model_dump(exclude_none=True)
     if isinstance(message, Mapping) and isinstance(message.get("content"), list):
@@ -234,19 +236,19 @@ def _saved_part(part: Any) -> Any:
 
 
 def serialize_messages_for_output(messages: Any) -> Any:
-    """`serialize_message_for_output` of every message; text stays text."""
+    """Return `serialize_message_for_output` of every message; text stays text."""
     if isinstance(messages, str):
         return messages
     return [serialize_message_for_output(message) for message in messages]
 
 
 def printable_text(text: str) -> str:
-    """Text without control characters, so that a model cannot drive the terminal that shows it."""
+    """Return text without control characters, so that a model cannot control the terminal that shows it."""
     return _CONTROL.sub("�", text)
 
 
 def format_messages(messages: Any) -> Any:
-    """Messages as Rich text, one block a message, for the terminal."""
+    """Return messages as Rich text for the terminal, one block per message."""
     from rich.text import Text
 
     styles = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}

@@ -1,6 +1,7 @@
-"""Results and progress in a notebook, and results as a pandas table. Imports only what the notebook has imported.
+"""Results and progress in a notebook, and results as a pandas table. Imports only packages that the notebook has
+imported.
 
-Text of models and environments is escaped: a completion cannot run a script in the notebook of the reader.
+Text of models and environments is escaped: a completion cannot run a script in the reader's notebook.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MAX_ROWS = 20
-"""Rollouts that the table of a notebook shows."""
+"""Number of rollouts in the table of a notebook."""
 MAX_CHARS = 200
-"""Characters of one cell."""
+"""Maximum number of characters per cell."""
 REFRESH_S = 0.25
-"""Shortest time between two updates of the progress."""
+"""Minimum time between two updates of the progress."""
 
 
 def results_html(outputs: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any]) -> str:
-    """The results of a run as HTML: one line about the run and a table of its first rollouts."""
+    """Return the results of a run as HTML: one line about the run and a table of its first rollouts."""
     metrics = list(dict.fromkeys(name for one in outputs for name in one.get("metrics") or {}))
     headings = ["example", "reward", *metrics, "ended by", "error", "completion"]
     rows = "".join(
@@ -84,7 +85,7 @@ def _shortened(text: str) -> str:
 
 
 def error_name(output: Mapping[str, Any]) -> str | None:
-    """The type of a rollout's error; None without one."""
+    """Return the type of a rollout's error; None without an error."""
     error = output.get("error")
     if error is None:
         return None
@@ -92,7 +93,7 @@ def error_name(output: Mapping[str, Any]) -> str | None:
 
 
 def _last_text(messages: Any) -> str:
-    """The text of the last message."""
+    """Return the text of the last message."""
     if isinstance(messages, str) or not messages:
         return messages or ""
     last = messages[-1]
@@ -103,11 +104,11 @@ def _last_text(messages: Any) -> str:
 
 
 def results_frame(outputs: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """The results of a run as a pandas table: one row per rollout.
+    """Return the results of a run as a pandas table: one row per rollout.
 
     Columns: `example_id`, `rollout_index`, `reward`, one per metric, `answer`, `error` (its type), `stop_condition`,
-    `is_truncated`, `input_tokens`, `output_tokens`, `total_s`, then `prompt`, `completion` and the further keys of the
-    rollouts. A rollout without a value has None or NaN there.
+    `is_truncated`, `input_tokens`, `output_tokens`, `total_s`, then `prompt`, `completion` and the other keys of the
+    rollouts. A missing value is None or NaN.
     """
     import pandas
 
@@ -141,7 +142,7 @@ def results_frame(outputs: Sequence[Mapping[str, Any]]) -> DataFrame:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")
@@ -161,15 +162,17 @@ class NotebookProgress:
         self._handle: Any = None
 
     def start(self, rows: Sequence[Any], _: Any) -> None:
-        """The run has this many rollouts."""
+        """Set the number of rollouts of the run."""
         self._total = len(rows)
         self._show()
 
     def update(
         self, outputs: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]], _: Any
     ) -> None:
-        """`outputs` have finished so far, the `new` ones just now."""
-        fresh = outputs if self._done == 0 else new  # at first with those that a resumed run had
+        """Count finished rollouts: `outputs` are all so far, `new` the latest."""
+        fresh = (
+            outputs if self._done == 0 else new
+        )  # the first call includes the rollouts of a resumed run
         self._done = len(outputs)
         self._rewards += sum(one.get("reward") or 0.0 for one in fresh if not is_void(one))
         self._errors += sum(one.get("error") is not None for one in fresh)
@@ -187,7 +190,7 @@ class NotebookProgress:
             self._handle.update(shown)
 
     def html(self) -> str:
-        """The state of the run."""
+        """Show the state of the run."""
         elapsed_s = self._clock() - self._started_s
         text = f"{self._done:,} of {self._total:,} rollouts, {elapsed_s:.0f} s"
         if self._done:

@@ -1,8 +1,8 @@
-"""`Record`, a dict whose declared fields are also attributes, with pydantic's method names; and the records: messages,
-tools, responses.
+"""`Record`, a dict with declared fields as attributes and pydantic's method names; and the records themselves:
+messages, tools, responses.
 
 A run creates millions of messages, responses and tools. Authors of both v0 generations read them as `m["role"]`,
-`m.get("role")` and `m.role`, and they go to JSON, pickle and `datasets`. A dict subclass supports all of that.
+`m.get("role")` and `m.role`. JSON, pickle and `datasets` accept them too. A dict subclass supports all of these.
 Creating a record copies its keyword arguments and checks required fields, nothing more.
 """
 
@@ -193,7 +193,7 @@ class Record(dict[str, Any]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let authors use records as fields of their own pydantic models."""
+        """Allow authors to use records as fields of pydantic models."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
@@ -224,13 +224,13 @@ def _plain(value: Any, options: dict[str, Any]) -> Any:
 
 
 class CustomBaseModel(Record):
-    """v0's name for the base of messages."""
+    """Base of messages; the name is v0's."""
 
     __slots__ = ()
 
 
 class TextContentPart(CustomBaseModel):
-    """Text inside a message of several parts."""
+    """Text inside a message with several parts."""
 
     __slots__ = ()
     type: Literal["text"] = "text"
@@ -271,16 +271,16 @@ class InputAudioContentPart(CustomBaseModel):
 
 
 class GenericContentPart(CustomBaseModel):
-    """A part of a kind this library does not know; passed on as it is."""
+    """A part of an unknown type, which is passed on unchanged."""
 
     __slots__ = ()
     type: str
 
 
 class ToolCall(CustomBaseModel):
-    """A call of a tool by the model; `arguments` is JSON text.
+    """A tool call of the model; `arguments` is JSON text.
 
-    Reads in the OpenAI shape too (`call["function"]["name"]`), which generation (a) of the API used.
+    Also readable in OpenAI's format (`call["function"]["name"]`), which generation (a) of the API used.
     """
 
     __slots__ = ()
@@ -307,7 +307,7 @@ class Tool(CustomBaseModel):
 
 
 class SystemMessage(CustomBaseModel):
-    """What the author tells the model before the conversation."""
+    """Instructions of the author, before the conversation."""
 
     __slots__ = ()
     role: Literal["system"] = "system"
@@ -315,12 +315,12 @@ class SystemMessage(CustomBaseModel):
 
     @classmethod
     def from_path(cls, path: str | Path) -> SystemMessage:
-        """A system message with the text of a file (UTF-8), verbatim."""
+        """Return a system message with the text of a file (UTF-8), verbatim."""
         return cls(content=Path(path).read_text(encoding="utf-8"))
 
 
 class UserMessage(CustomBaseModel):
-    """What the user, or the environment in the user's place, says."""
+    """A message of the user, or of the environment in the user's role."""
 
     __slots__ = ()
     role: Literal["user"] = "user"
@@ -328,7 +328,7 @@ class UserMessage(CustomBaseModel):
 
 
 class AssistantMessage(CustomBaseModel):
-    """What the model says: text, reasoning, tool calls."""
+    """A message of the model: text, reasoning, tool calls."""
 
     __slots__ = ()
     _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall}
@@ -371,7 +371,7 @@ SamplingArgs = dict[str, Any]
 
 
 class Usage(CustomBaseModel):
-    """Tokens of one model call, as the endpoint counted them."""
+    """Token counts of one model call, as the endpoint reported them."""
 
     __slots__ = ()
     prompt_tokens: int
@@ -397,7 +397,7 @@ class ResponseTokens(CustomBaseModel):
 
 
 class ResponseMessage(AssistantMessage):
-    """The assistant message of a response, with how and why it ended."""
+    """The assistant message of a response, with its finish reason."""
 
     __slots__ = ()
     _nested: ClassVar[dict[str, type[Record]]] = {"tool_calls": ToolCall, "tokens": ResponseTokens}
@@ -407,9 +407,9 @@ class ResponseMessage(AssistantMessage):
 
 
 class Response(CustomBaseModel):
-    """One answer of a model, whatever API it came through.
+    """One response of a model, in the same form for every API.
 
-    Reads in the OpenAI shape too (`response.choices[0].message.content`), which generation (a) of the API used.
+    Also readable in OpenAI's format (`response.choices[0].message.content`), which generation (a) of the API used.
     """
 
     __slots__ = ()
@@ -425,7 +425,7 @@ class Response(CustomBaseModel):
 
 
 def _as_choice(message: ResponseMessage) -> Record:
-    """The message as the one element of OpenAI's `choices`, of a chat and of a text completion."""
+    """Return the message as the only element of OpenAI's `choices`, for chat and for text completions."""
     logprobs = None
     if message.tokens is not None:
         each = [Record.of({"logprob": value}) for value in message.tokens.completion_logprobs]

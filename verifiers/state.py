@@ -1,8 +1,8 @@
-"""`State`: everything known about one rollout, as one flat dict; where its time and its tokens went.
+"""`State`: all data of one rollout as one flat dict, and the timing and token counts in it.
 
 The fields of the dataset row are ordinary keys; `state["input"]` is a view of them that writes through. The
-library's own keys are declared once, as typed properties; its code uses only those. All other keys are the author's.
-Timing objects are small, with slots, and read as mappings.
+library's own keys are declared once, as typed properties, and the library uses only those. All other keys belong to
+the author. Timing objects are small, have slots, and are readable as mappings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TrajectoryStepTokens(TypedDict):
 
 
 class TrajectoryStep(TypedDict):
-    """One turn: what the model saw, what it said."""
+    """One turn: the prompt, and the response of the model."""
 
     prompt: Messages
     completion: Messages
@@ -42,7 +42,7 @@ class TrajectoryStep(TypedDict):
 
 
 class TokenUsage(TypedDict):
-    """Tokens of a rollout. `final_*`: of the last context, where tokens shared by turns count once."""
+    """Token counts of a rollout. `final_*`: of the last context, where tokens shared by turns count once."""
 
     input_tokens: float
     output_tokens: float
@@ -51,7 +51,7 @@ class TokenUsage(TypedDict):
 
 
 class _Fields(MutableMapping[str, Any]):
-    """Slots read as a mapping: timing objects are too many to be dicts."""
+    """Slots that are readable as a mapping. A run has too many timing objects for dicts."""
 
     __slots__ = ()
     _names: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +78,7 @@ class _Fields(MutableMapping[str, Any]):
         return f"{type(self).__name__}({', '.join(f'{n}={self[n]!r}' for n in self._names)})"
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """A plain dict of the fields."""
+        """Return a plain dict of the fields."""
         return {
             name: value.model_dump() if isinstance(value, _Fields) else _dumped(value)
             for name, value in self.items()
@@ -90,7 +90,7 @@ def _dumped(value: Any) -> Any:
 
 
 class TimeSpan(_Fields):
-    """From `start` to `end`, in seconds since the epoch; `duration` is 0 while it has not ended."""
+    """From `start` to `end`, in seconds since the epoch; `duration` is 0 until the end is set."""
 
     __slots__ = ("end", "start")
     _names = ("start", "end", "duration")
@@ -106,7 +106,7 @@ class TimeSpan(_Fields):
 
 
 class TimeSpans(_Fields):
-    """Spans of repeated work, e.g. of every model call; `duration` is their sum in seconds."""
+    """Spans of repeated work, for example of every model call; `duration` is their sum in seconds."""
 
     __slots__ = ("spans",)
     _names = ("spans", "duration")
@@ -121,7 +121,7 @@ class TimeSpans(_Fields):
 
 
 class RolloutTiming(_Fields):
-    """Where the time of a rollout went, in seconds; `*_ms` names of generation (a) read as milliseconds."""
+    """Durations of the phases of a rollout, in seconds. The `*_ms` names of generation (a) return milliseconds."""
 
     __slots__ = ("env", "generation", "model", "scoring", "setup", "start_time")
     _names = ("start_time", "setup", "generation", "scoring", "model", "env", "total", "overhead")
@@ -149,7 +149,7 @@ class RolloutTiming(_Fields):
             self._take_ms(generation_ms or 0.0, scoring_ms or 0.0, total_ms)
 
     def _take_ms(self, generation_ms: float, scoring_ms: float, total_ms: float | None) -> None:
-        """Lay generation and scoring one after the other, so that both and the total read as they were given."""
+        """Place scoring directly after generation, so that both durations and the total keep the given values."""
         total_s = (generation_ms + scoring_ms if total_ms is None else total_ms) / 1000
         end = self.start_time + total_s
         scored_from = end - scoring_ms / 1000
@@ -173,19 +173,19 @@ class RolloutTiming(_Fields):
 
     @property
     def total(self) -> float:
-        """Seconds from the start to the end of scoring, or of generation when nothing was scored."""
+        """Seconds from the start to the end of scoring, or of generation if nothing was scored."""
         end = self.scoring.end or self.generation.end
         return max(0.0, end - self.start_time) if end else 0.0
 
     @property
     def overhead(self) -> float:
-        """Seconds spent neither on the model, nor in the environment, nor in setup and scoring."""
+        """Seconds outside of model calls, the environment, setup and scoring."""
         known = self.setup.duration + self.scoring.duration
         return max(0.0, self.total - known - self.model.duration - self.env.duration)
 
 
 class StateUsageTracker(dict[str, Any]):
-    """Tokens a rollout has used so far: `state["usage"]`, and `state["usage_tracker"]` of v0."""
+    """Token counts of a rollout so far: `state["usage"]`, and `state["usage_tracker"]` of v0."""
 
     __slots__ = ()
 
@@ -195,7 +195,7 @@ class StateUsageTracker(dict[str, Any]):
     def increment(
         self, input_tokens: float = 0, output_tokens: float = 0, *, mark_seen: bool = True
     ) -> None:
-        """Add tokens of a call the environment made itself."""
+        """Add the token counts of a call that the environment made."""
         self["input_tokens"] += input_tokens
         self["output_tokens"] += output_tokens
 
@@ -207,7 +207,7 @@ class StateUsageTracker(dict[str, Any]):
             self["output_tokens"] += getattr(usage, "completion_tokens", 0) or 0
 
     def snapshot(self) -> TokenUsage | None:
-        """The counts so far, or None when no call has been counted."""
+        """Return the counts so far; None if no call was counted."""
         if not self["input_tokens"] and not self["output_tokens"]:
             return None
         return {"input_tokens": self["input_tokens"], "output_tokens": self["output_tokens"]}
@@ -220,7 +220,7 @@ LIVE_KEYS = frozenset({"client", "scope"})
 
 
 class _Key(Generic[Value]):
-    """A framework key as a typed attribute."""
+    """A key of the library as a typed attribute."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -239,7 +239,7 @@ class _Key(Generic[Value]):
 
 
 class InputView(MutableMapping[str, Any]):
-    """The dataset row inside a state: reads and writes go to the state itself."""
+    """The dataset row inside a state: reads and writes go to the state."""
 
     __slots__ = ("_state",)
 
@@ -277,19 +277,19 @@ class InputView(MutableMapping[str, Any]):
         return repr(dict(self))
 
     def copy(self) -> dict[str, Any]:
-        """The row as a plain dict."""
+        """Return the row as a plain dict."""
         return dict(self)
 
 
 class State(dict[str, Any]):
-    """One rollout: its input, its trajectory, its results, and whatever the author keeps in it."""
+    """One rollout: its input, its trajectory, its results, and the author's own keys."""
 
     __slots__ = ("hidden_fields", "input_fields")
 
     input_fields: tuple[str, ...]
     """Names of the dataset row's fields."""
     hidden_fields: dict[str, Any] | None
-    """Fields of the row whose names are the library's own keys; only `state["input"]` shows them."""
+    """Fields of the row whose names are keys of the library; only `state["input"]` shows them."""
 
     client: _Key[Any] = _Key()
     model: _Key[str] = _Key()
@@ -303,13 +303,13 @@ class State(dict[str, Any]):
     metrics: _Key[dict[str, float] | None] = _Key()
     advantage: _Key[float | None] = _Key()
     reward_errors: _Key[list[dict[str, Any]] | None] = _Key()
-    """Reward functions that raised while scoring this rollout; `None` when none did."""
+    """Errors of reward functions in the scoring of this rollout; `None` if there are none."""
     error: _Key[BaseException | dict[str, str] | None] = _Key()
     is_completed: _Key[bool] = _Key()
     is_truncated: _Key[bool] = _Key()
     stop_condition: _Key[str | None] = _Key()
     overlong_prompt: _Key[str | None] = _Key()
-    """How large a prompt was that did not fit the model's context, and what the endpoint said."""
+    """Size of a prompt that did not fit the model's context, and the endpoint's message."""
     final_env_response: _Key[Any] = _Key()
     timing: _Key[RolloutTiming] = _Key()
     usage: _Key[StateUsageTracker] = _Key()
@@ -325,14 +325,14 @@ class State(dict[str, Any]):
 
     @classmethod
     def for_row(cls, row: Mapping[str, Any]) -> Self:
-        """A state that holds only the fields of a dataset row."""
+        """Return a state that holds only the fields of a dataset row."""
         state = cls.__new__(cls)
         state.hidden_fields = None
         state._take_row(row)
         return state
 
     def begin(self, values: Mapping[str, Any]) -> None:
-        """Put the library's own keys into the state of a row; fields of the row with such names are hidden."""
+        """Add the library's own keys to the state of a row; fields of the row with such names are hidden."""
         if same := self.keys() & _OWN_KEYS:
             self._hide(same)
         dict.update(self, values)
@@ -349,7 +349,7 @@ class State(dict[str, Any]):
             self._hide({"input"})
 
     def _hide(self, names: Iterable[str]) -> None:
-        """Move fields of the row to where only `state["input"]` shows them."""
+        """Move these fields of the row to the place that only `state["input"]` shows."""
         moved = {name: dict.pop(self, name) for name in names}
         self.hidden_fields = moved if self.hidden_fields is None else self.hidden_fields | moved
 
@@ -380,7 +380,7 @@ class State(dict[str, Any]):
             )
 
     def update(self, *args: Any, **fields: Any) -> None:
-        """As `dict.update`; a value for `input` replaces the dataset row."""
+        """Like `dict.update`; a value for `input` replaces the dataset row."""
         new = dict(*args, **fields)
         row = new.pop("input", None)
         dict.update(self, new)
@@ -392,14 +392,14 @@ class State(dict[str, Any]):
         return self
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """As `dict.setdefault`; `input` always has a value."""
+        """Like `dict.setdefault`; `input` always has a value."""
         return self["input"] if key == "input" else dict.setdefault(self, key, default)
 
     def __contains__(self, key: object) -> bool:
         return dict.__contains__(self, key) or key == "input"
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As `dict.get`, views included."""
+        """Like `dict.get`, views included."""
         if dict.__contains__(self, key):
             return dict.__getitem__(self, key)
         if key in ("input", "usage_tracker", "oai_tools", "responses"):
@@ -410,19 +410,19 @@ class State(dict[str, Any]):
         return default
 
     def copy(self) -> State:
-        """A shallow copy."""
+        """Return a shallow copy."""
         copied = State.for_row(self)
         copied.input_fields = self.input_fields
         copied.hidden_fields = None if self.hidden_fields is None else dict(self.hidden_fields)
         return copied
 
     def saved_items(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
-        """The values under `keys` (all by default) without live objects."""
+        """Return the values under `keys` (default: all) without live objects."""
         chosen = self if keys is None else keys
         return {k: self[k] for k in chosen if k not in LIVE_KEYS and (k in self or k == "task")}
 
     def assert_serializable(self) -> None:
-        """Raise TypeError naming the first author key whose value JSON cannot hold."""
+        """Raise TypeError with the first key of the author whose value cannot be written as JSON."""
         import json
 
         for key, value in self.saved_items().items():
@@ -439,7 +439,7 @@ _OWN_KEYS = frozenset(
     [name for name, value in vars(State).items() if isinstance(value, _Key) and name != "prompt"]
     + ["prompt_too_long", "rollout_index", "scope"]
 )
-"""Keys of the library that a field of the dataset row never sets."""
+"""Keys of the library that no field of the dataset row sets."""
 
 
 def _restore(

@@ -1,8 +1,8 @@
-"""Dataset → rollout inputs: format a row, take rows, repeat them, know them again by their content.
+"""Dataset → rollout inputs: format rows, take rows, repeat them, and recognise them by their content.
 
-A source is whatever an author gives: a `datasets.Dataset`, a list of dicts, a callable that builds either, or an
-iterable that may never end. Rows are formatted when they are taken, so a run of 20 examples touches 20 rows, and a
-source is never shuffled or changed in place.
+A source is a `datasets.Dataset`, a list of dicts, a callable that builds either, or an iterable that may never end.
+Rows are formatted when they are taken, so a run of 20 examples formats 20 rows. A source is never shuffled or changed
+in place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How a dataset row becomes a rollout input."""
+    """Conversion of a dataset row to a rollout input."""
 
     system_prompt: str | None = None
     few_shot: Messages = field(default_factory=list)
@@ -38,10 +38,10 @@ class RowFormat:
     answer_key: str = "answer"
 
     def prompt_of(self, row: Mapping[str, Any], index: int) -> Messages | str:
-        """The prompt of a row: its own `prompt`, or system prompt + few-shot examples + its question.
+        """Return the prompt of a row: its `prompt`, or system prompt + few-shot examples + its question.
 
-        An empty list is a valid prompt: `get_prompt_messages` may build the messages during the rollout.
-        Raises DatasetError when the row has neither a prompt nor a question.
+        An empty list is a valid prompt, because `get_prompt_messages` may build the messages during the rollout. Raise
+        DatasetError if the row has neither a prompt nor a question.
         """
         prompt = row.get("prompt")
         if prompt is None:
@@ -72,14 +72,14 @@ class RowFormat:
         return [SystemMessage.of({"role": "system", "content": self.system_prompt})]
 
     def input_of(self, row: Mapping[str, Any], index: int) -> Row:
-        """The row with a `prompt` and an integer `example_id`; an `example_id` that is no integer moves to `src_id`."""
+        """Return the row with a `prompt` and an integer `example_id`; any other `example_id` moves to `src_id`."""
         if not isinstance(row, Mapping):
             raise DatasetError(f"Row {index} is a {type(row).__name__}, not a dict: {row!r:.200}")
         row = _with_task_payload(row)
         formatted = dict(row)
         own_id = formatted.get("example_id")
         if type(own_id) is not int:
-            if isinstance(own_id, Integral) and not isinstance(own_id, bool):  # numpy's, say
+            if isinstance(own_id, Integral) and not isinstance(own_id, bool):  # for example numpy's
                 formatted["example_id"] = int(own_id)
             else:
                 if own_id is not None:
@@ -97,7 +97,9 @@ class RowFormat:
 
 
 def _with_task_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row, with the fields of a JSON object with a `prompt` that its `task` holds as text (generation (b))."""
+    """Return the row with the fields of a JSON object that its `task` holds as text, if that object has a `prompt`
+    (generation (b)).
+    """
     text = row.get("task")
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return row
@@ -112,7 +114,7 @@ def _with_task_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parsed_info(info: str) -> Any:
-    """`info` given as JSON text of an object is that object; any other text stays text."""
+    """Return `info` as an object if it is the JSON text of an object; other text stays text."""
     try:
         parsed = json.loads(info)
     except ValueError:
@@ -121,9 +123,9 @@ def _parsed_info(info: str) -> Any:
 
 
 class Rows(Sequence[Row]):
-    """Rows of a list source: a list that also answers to the common methods of `datasets.Dataset`.
+    """Rows of a list source: a list that also has the common methods of `datasets.Dataset`.
 
-    Unlike a `Dataset` it keeps each row's own keys, so rows whose `info` differ do not clash.
+    Unlike a `Dataset`, it keeps each row's own keys, so rows with different `info` do not conflict.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -133,7 +135,7 @@ class Rows(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
-        """A row by number, rows by slice, or a column by name."""
+        """Return a row by number, rows by slice, or a column by name."""
         if isinstance(key, str):
             return [row.get(key) for row in self._rows]
         if isinstance(key, slice):
@@ -145,52 +147,52 @@ class Rows(Sequence[Row]):
 
     @property
     def column_names(self) -> list[str]:
-        """Every key that some row has, in order of appearance."""
+        """Return all keys of all rows, in order of appearance."""
         return list(dict.fromkeys(key for row in self._rows for key in row))
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(self)
 
     def to_list(self) -> list[Row]:
-        """The rows as a list."""
+        """Return the rows as a list."""
         return list(self._rows)
 
     def select(self, indices: Iterable[int]) -> Rows:
-        """The rows at these positions."""
+        """Return the rows at these positions."""
         return Rows([self._rows[index] for index in indices])
 
     def select_columns(self, column_names: str | list[str]) -> Rows:
-        """The rows with only these keys."""
+        """Return the rows with only these keys."""
         names = [column_names] if isinstance(column_names, str) else column_names
         return Rows([{name: row.get(name) for name in names} for row in self._rows])
 
     def shuffle(self, seed: int | None = None) -> Rows:
-        """A shuffled copy."""
+        """Return a shuffled copy."""
         return Rows(random.Random(seed).sample(list(self._rows), len(self)))
 
     def map(self, function: Callable[[Row], Mapping[str, Any]], **_: Any) -> Rows:
-        """Every row updated with what the function returns for it."""
+        """Return every row, updated with the function's result for the row."""
         return Rows([{**row, **function(dict(row))} for row in self._rows])
 
     def filter(self, function: Callable[[Row], bool], **_: Any) -> Rows:
-        """The rows for which the function is true."""
+        """Return the rows for which the function is true."""
         return Rows([row for row in self._rows if function(row)])
 
     def take(self, n: int) -> Rows:
-        """The first `n` rows."""
+        """Return the first `n` rows."""
         return Rows(self._rows[:n])
 
     def to_dataset(self) -> Any:
-        """A `datasets.Dataset`; missing keys become None, as Arrow's one schema demands."""
+        """Return a `datasets.Dataset`; missing keys become None, because Arrow requires one schema."""
         from datasets import Dataset
 
         return Dataset.from_list(self.to_list())
 
 
 def is_arrow(source: Any) -> bool:
-    """Whether the source is a `datasets.Dataset`, without importing that package."""
+    """Return whether the source is a `datasets.Dataset`, without importing that package."""
     return (
         hasattr(source, "column_names")
         and hasattr(source, "select")
@@ -199,7 +201,7 @@ def is_arrow(source: Any) -> bool:
 
 
 class TaskSource:
-    """A dataset as an author gave it, and the format of its rows. Built on first use."""
+    """An author's dataset and the format of its rows. Built on first use."""
 
     def __init__(self, source: Any, row_format: RowFormat, **map_kwargs: Any) -> None:
         self._given = source
@@ -210,14 +212,14 @@ class TaskSource:
 
     @property
     def raw(self) -> Any:
-        """The dataset itself: a `datasets.Dataset`, a list of rows, or an `_Endless` iterable."""
+        """The dataset: a `datasets.Dataset`, a list of rows, or an `_Endless` iterable."""
         if self._built is None:
             self._built = _as_source(self._given)
         return self._built
 
     @property
     def is_endless(self) -> bool:
-        """Whether the number of rows is not known; then every use must say how many rows it wants."""
+        """Whether the number of rows is unknown; every use must then state a number of rows."""
         return isinstance(self.raw, _Endless)
 
     def __len__(self) -> int:
@@ -228,15 +230,15 @@ class TaskSource:
         return len(self.raw)
 
     def inputs(self, n: int = -1, seed: int | None = None) -> list[Row]:
-        """The first `n` rows as rollout inputs (all for n < 1), shuffled first when a seed is given.
+        """Return the first `n` rows as rollout inputs (all rows for n < 1). With a seed, the rows are shuffled first.
 
-        A seed on an endless source raises DatasetError: it has no order to shuffle.
+        Raise DatasetError for a seed with an endless source, which cannot be shuffled.
         """
         rows = [self.row_format.input_of(row, index) for index, row in self._numbered(n, seed)]
         if _has_clashing_ids(rows):
-            # Rollouts of one example form a group; rows that share an id without being one must not.
+            # Rollouts of one example form a group. Different rows with the same id must not form a group.
             logger.warning(
-                "Different rows share an example_id; they are numbered anew, their own ids are in src_id."
+                "Different rows share an example_id; they are numbered again, and their own ids are in src_id."
             )
             for index, row in enumerate(rows):
                 row["src_id"], row["example_id"] = row["example_id"], index
@@ -260,7 +262,7 @@ class TaskSource:
         return ((index, raw[index]) for index in order)
 
     def dataset(self, n: int = -1, seed: int | None = None) -> Any:
-        """What `get_dataset` returns: a `datasets.Dataset` when the source is one, else `Rows`."""
+        """Return a `datasets.Dataset` if the source is one, otherwise `Rows`."""
         raw = self.raw
         if not is_arrow(raw):
             return Rows(self.inputs(n, seed))
@@ -277,13 +279,13 @@ class TaskSource:
 
 
 def _has_clashing_ids(rows: Sequence[Row]) -> bool:
-    """Whether rows that differ share an id; the same row several times is a group."""
+    """Return whether different rows share an id; several copies of one row form a group."""
     first: dict[int, Row] = {}
     return any(first.setdefault(row["example_id"], row) != row for row in rows)
 
 
 class _Endless:
-    """Rows of an iterable, kept as they are drawn so that every use sees the same ones."""
+    """Rows of an iterable, kept as they are drawn, so that every use receives the same rows."""
 
     def __init__(self, make: Callable[[], Iterable[Row]]) -> None:
         self._iterator: Iterator[Row] | None = None
@@ -339,14 +341,14 @@ def _as_source(given: Any) -> Any:
 
 
 def shuffled_order(rows: Any, seed: int) -> list[int]:
-    """Positions in the order that `datasets.Dataset.shuffle(seed)` gives, whatever the source."""
+    """Return the positions in the order of `datasets.Dataset.shuffle(seed)`, for any source."""
     import numpy as np
 
     return np.random.default_rng(seed).permutation(len(rows)).tolist()
 
 
 def format_arrow(dataset: Any, row_format: RowFormat, map_kwargs: Mapping[str, Any]) -> Any:
-    """A `datasets.Dataset` with `prompt` (message keys not None-filled per row) and integer `example_id`."""
+    """Return a `datasets.Dataset` with `prompt` (message keys not None-filled per row) and integer `example_id`."""
     columns = dataset.column_names
     if "example_id" in columns and not str(dataset.features["example_id"].dtype).startswith("int"):
         dataset = dataset.rename_column("example_id", "src_id")
@@ -371,14 +373,14 @@ def format_arrow(dataset: Any, row_format: RowFormat, map_kwargs: Mapping[str, A
 
 
 def repeat(inputs: Sequence[Row], rollouts_per_example: int) -> list[Row]:
-    """Each input `rollouts_per_example` times, the repeats side by side; every repeat is its own dict."""
+    """Return each input `rollouts_per_example` times in a row; every repetition is a separate dict."""
     if rollouts_per_example < 1:
         raise DatasetError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
     return [dict(row) for row in inputs for _ in range(rollouts_per_example)]
 
 
 def group(inputs: Iterable[Row]) -> list[list[Row]]:
-    """Inputs of the same example together, in order of first appearance."""
+    """Return the inputs grouped by example, in order of first appearance."""
     groups: dict[Any, list[Row]] = {}
     for row in inputs:
         groups.setdefault(row["example_id"], []).append(row)
@@ -390,15 +392,16 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def input_key(row: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that name a row by content: equal rows have equal keys, whatever their order or id.
+    """Return 16 hexadecimal digits that identify a row by its content: equal rows have equal keys, regardless of order
+    and id.
 
-    SHA-256 of the row's canonical JSON without `example_id`. Values JSON cannot hold count by their `repr` without
-    addresses, sets by their sorted members, so the key is the same in every process.
+    The digits are the SHA-256 of the row's canonical JSON without `example_id`. A value that JSON cannot hold counts by
+    its `repr` without addresses, a set by its sorted members, so the key is equal in every process.
     """
     content = {k: v for k, v in row.items() if k not in _NOT_CONTENT and v is not None}
     try:
         text = _canonical_json(content)
-    except TypeError:  # keys that cannot be sorted or are no text
+    except TypeError:  # keys that cannot be sorted, or are not text
         text = _canonical_json(_with_text_keys(content))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -428,5 +431,5 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def is_rows(value: Any) -> TypeGuard[Sequence[Row]]:
-    """Whether the value is a list-like of rows rather than one row."""
+    """Return whether the value is a list of rows rather than one row."""
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | Mapping)

@@ -78,7 +78,7 @@ TASK_INPUT_FIELDS = {"prompt", "example_id", "answer", "info"}
 
 
 class ErrorInfo(TypedDict):
-    """What is saved of an error."""
+    """The saved form of an error."""
 
     error: str
     error_chain_repr: str
@@ -130,16 +130,16 @@ Endpoints = dict[str, list[Endpoint]]
 
 
 class Score(NamedTuple):
-    """What scoring gives for one rollout."""
+    """Result of scoring one rollout."""
 
     reward: float
     metrics: dict[str, float]
     errors: list[dict[str, Any]]
-    """One entry for each reward function that raised or reached its time limit; the function counted 0.0."""
+    """One entry for each reward function that raised or reached its timeout; the function counted 0.0."""
 
 
 class RolloutOutput(dict[str, Any]):
-    """One finished rollout as it is returned and saved: JSON-like values only."""
+    """One finished rollout as returned and saved: JSON-like values only."""
 
     __slots__ = ()
 
@@ -151,7 +151,7 @@ class RolloutOutput(dict[str, Any]):
 
 
 class GenerateMetadata(TypedDict, total=False):
-    """What is saved about a run beside its rollouts; None for a number that cannot be computed."""
+    """The saved data of a run beside its rollouts; None for a number that cannot be computed."""
 
     format_version: int
     env_id: str
@@ -188,9 +188,9 @@ class GenerateMetadata(TypedDict, total=False):
 
 
 class GenerateOutputs(dict[str, Any]):
-    """`outputs` (one `RolloutOutput` a rollout) and `metadata`.
+    """`outputs` (one `RolloutOutput` per rollout) and `metadata`.
 
-    Generation (a) had parallel lists instead; `results["reward"]`, `results.prompt` and the like still give them.
+    Generation (a) had parallel lists instead; `results["reward"]`, `results.prompt` and the like return them.
     """
 
     __slots__ = ()
@@ -216,12 +216,12 @@ class GenerateOutputs(dict[str, Any]):
 
     @property
     def metadata(self) -> GenerateMetadata:
-        """What is known of the run as a whole."""
+        """Data of the whole run."""
         return self["metadata"]
 
     def __repr__(self) -> str:
-        # Short for a second reason: at its end asyncio.run() of CPython 3.11 asks for the text of what it returns,
-        # which for 2,000 rollouts took as long as half of the run.
+        # Short for a second reason: asyncio.run() of CPython 3.11 requests the text of its result at the end. The full
+        # text of 2,000 rollouts took half as long as the run.
         metadata = self.get("metadata") or {}
         shown = "".join(
             f", {name}={metadata[name]!r}" for name in ("model", "avg_reward") if name in metadata
@@ -234,14 +234,14 @@ class GenerateOutputs(dict[str, Any]):
         return results_html(self.get("outputs") or [], self.get("metadata") or {})
 
     def to_pandas(self) -> DataFrame:
-        """The rollouts as a pandas `DataFrame`, one row per rollout, with a column for every metric."""
+        """Return the rollouts as a pandas `DataFrame`, one row per rollout, with a column for every metric."""
         from verifiers.notebooks import results_frame
 
         return results_frame(self.get("outputs") or [])
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> GenerateOutputs:
-        """Results from a mapping with `outputs`, or from generation (a)'s parallel lists."""
+        """Return results from a mapping with `outputs`, or from generation (a)'s parallel lists."""
         if isinstance(results, cls):
             return results
         if "outputs" in results:
@@ -262,7 +262,7 @@ class GenerateOutputs(dict[str, Any]):
         return dict.__contains__(self, key) or key == "metrics" or key in self.COLUMNS
 
     def get(self, key: str, default: Any = None) -> Any:
-        """As `dict.get`, the columns of generation (a) included."""
+        """Like `dict.get`, the columns of generation (a) included."""
         return self[key] if key in self else default  # noqa: SIM401 - this is that method
 
     def __missing__(self, key: str) -> Any:

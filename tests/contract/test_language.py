@@ -33,19 +33,22 @@ BANNED = {
 PATTERNS = [(re.compile(pattern, re.MULTILINE), advice) for advice, pattern in BANNED.items()]
 
 REWRITTEN = (
+    "verifiers/*.py",
     "verifiers/clients",
+    "verifiers/dialects",
     "verifiers/endpoint",
     "verifiers/interception",
     "verifiers/parsers",
     "verifiers/rollouts",
     "verifiers/tokens",
-    "verifiers/child_process.py",
     "verifiers/serve",
     "verifiers/testing",
     "verifiers/training",
     "cli/vf_cli/endpoint.py",
     "cli/vf_cli/train.py",
     "cli/vf_cli/train_progress.py",
+    "README.md",
+    "docs/clients.md",
     "docs/decisions/*.md",
     "docs/index.md",
     "docs/endpoint.md",
