@@ -20,10 +20,6 @@ PACKAGES = {"verifiers": ROOT, "hub_server": ROOT, "vf_cli": ROOT / "cli"}
 CIRCLES: dict[str, str] = {
     "verifiers.tools.mcp verifiers.tools.mcp_connection": "a connection makes tools, a tool connects",
     "verifiers.hub.installation verifiers.packages.install": "an installation asks the hub",
-    "verifiers.sandbox_server.command_sessions verifiers.sandbox_server.control"
-    " verifiers.sandbox_server.gateway verifiers.sandbox_server.inventory": (
-        "handlers name the gateway that holds them"
-    ),
     "vf_cli.prime.account vf_cli.prime.config": "a configuration names the account",
 }
 """Modules of a circle → its reason. A circle may become smaller; a circle that is gone must leave this list."""
@@ -40,7 +36,6 @@ SHARED_NAMES: dict[str, str] = {
     "HubError": "to be renamed",
     "JsonFormatter": "v0's name; the hub server imports no logging of the library",
     "Limits": "to be renamed",
-    "Metrics": "to be renamed",
     "Page": "to be renamed",
     "Place": "to be renamed",
     "Planned": "to be renamed",

@@ -11,13 +11,12 @@ from aiohttp import web
 
 from verifiers.errors import ConfigError
 from verifiers.sandbox_server import metrics as prometheus
-from verifiers.sandbox_server.command_sessions import CommandService
 from verifiers.sandbox_server.config import ServerConfig, token_owner
 from verifiers.sandbox_server.connect import HTTP_STATUS, SERVICE, ConnectError
 from verifiers.sandbox_server.control import ControlPlane, answer
-from verifiers.sandbox_server.gateway import Gateway, SandboxGone, bearer_token
+from verifiers.sandbox_server.gateway import CommandService, Gateway, SandboxGone, bearer_token
 from verifiers.sandbox_server.inventory import RETRY_AFTER_S, Account, Inventory
-from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.metrics import ServerMetrics
 from verifiers.sandbox_server.requests import ClientTooSlow, RequestRefused, Transfer
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.sandbox import SandboxBackend
@@ -37,7 +36,7 @@ class SandboxServer:
 
     def __init__(self, config: ServerConfig, backend: SandboxBackend | None = None) -> None:
         self.config = config
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         if backend is None:
             # Imported where it is used: a server may be given another back end.
             from verifiers.sandboxes.local import LocalBackend

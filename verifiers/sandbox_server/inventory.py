@@ -10,16 +10,14 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from verifiers.sandbox_server.command_sessions import CommandSessions
 from verifiers.sandbox_server.config import ServerConfig, TokenConfig
-from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.metrics import ServerMetrics
 from verifiers.sandbox_server.requests import CreateRequest, RequestRefused, specification
 from verifiers.sandboxes.errors import SandboxDead, SandboxError
 from verifiers.sandboxes.sandbox import ExecResult, Sandbox, SandboxBackend
-
-if TYPE_CHECKING:
-    from verifiers.sandbox_server.command_sessions import CommandSessions
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +101,9 @@ class HostedSandbox:
 class Inventory:
     """Makes sandboxes within quotas, finds them for their owners, ends them in time."""
 
-    def __init__(self, config: ServerConfig, backend: SandboxBackend, metrics: Metrics) -> None:
+    def __init__(
+        self, config: ServerConfig, backend: SandboxBackend, metrics: ServerMetrics
+    ) -> None:
         self._config = config
         self._backend = backend
         self._metrics = metrics

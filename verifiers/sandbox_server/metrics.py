@@ -48,7 +48,7 @@ class Histogram:
         return [*lines, f"{name}_sum {self._sum_s!r}", f"{name}_count {total}"]
 
 
-class Metrics:
+class ServerMetrics:
     """Everything counted, from the start of the server."""
 
     def __init__(self) -> None:

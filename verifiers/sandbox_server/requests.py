@@ -15,7 +15,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from verifiers.sandbox_server.config import Quota, ServerConfig
-from verifiers.sandbox_server.metrics import Metrics
+from verifiers.sandbox_server.metrics import ServerMetrics
 from verifiers.sandboxes.spec import ProxyNetwork, SandboxSpec
 
 MAX_LABELS = 64
@@ -184,7 +184,7 @@ def _network(
 class Transfer:
     """Reads requests and writes answers; whoever is slower than allowed is cut off."""
 
-    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(self, config: ServerConfig, metrics: ServerMetrics) -> None:
         self.config = config
         self.metrics = metrics
 
@@ -242,7 +242,7 @@ class ClientTooSlow(RequestRefused):
 class Patience:
     """See `Transfer.patience`."""
 
-    def __init__(self, limit_s: float, what: str, metrics: Metrics) -> None:
+    def __init__(self, limit_s: float, what: str, metrics: ServerMetrics) -> None:
         self._timeout = asyncio.timeout(limit_s)
         self._limit_s = limit_s
         self._what = what
