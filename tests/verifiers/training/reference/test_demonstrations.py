@@ -105,7 +105,7 @@ async def test_after_a_noisy_reply_the_next_one_fits_what_was_answered_to_it():
 async def test_a_script_that_noise_makes_too_short_is_named_with_what_to_define():
     loaded = load("higher-lower", {"num_train_examples": 40, "size": 15, "largest": 40})
     module = SimpleNamespace(gold_completion=loaded.module.gold_completion)
-    with pytest.raises(ConfigError, match=r"define gold_reply\(state\) too"):
+    with pytest.raises(ConfigError, match=r"also define gold_reply\(state\)"):
         await play_demonstrations(loaded._replace(module=module), count=40, noise=0.5, seed=0)
 
 

@@ -139,7 +139,7 @@ def test_a_demonstration_longer_than_the_context_is_refused(config_with, make_sa
         mask=np.resize(sample.mask, 17),
         logprobs=np.resize(sample.logprobs, 17),
     )
-    with pytest.raises(ConfigError, match="has 17 tokens, the model's context 16"):
+    with pytest.raises(ConfigError, match="has 17 tokens, but the model's context is 16"):
         learner.set_demonstrations([sample], [long])
 
 
