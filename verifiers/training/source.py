@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from verifiers.envs.env_group import EnvGroup, routed_name
-from verifiers.envs.play import score
+from verifiers.envs.play import play, score
 from verifiers.envs.preflight import EarlyStop
 from verifiers.errors import ConfigError
 from verifiers.rollouts.limits import RolloutLimits, run_limits
@@ -277,7 +277,8 @@ class RolloutSource:
         evaluation = None if start.evaluation is None else self._evaluations[start.evaluation]
         row = self._rows[start.example] if evaluation is None else evaluation.rows[start.example]
         with run_limits(self._limits):
-            state = await self.env.rollout(
+            state = await play(
+                self.env,
                 row,
                 self.endpoints[start.endpoint].client,
                 self._model,
