@@ -1,7 +1,7 @@
 """Isolated machines for code that a model writes.
 
 Read in this order: `sandbox` (the interface, which is the contract) · `spec`, `errors` (its values) · `open` (how to
-get a sandbox) · `local` (the back end of this machine's kernel) · `backend`, `agent_sandbox`, `connection` (the host's
+get a sandbox) · `local` (the back end of this machine's kernel) · `backend`, `guest_sandbox`, `connection` (the host's
 side, the same for all back ends) · `guest` (our process inside a sandbox) · `containers`, `gvisor`, `prime`,
 `unsafe_local` (other back ends) · `carried_guest` (how the guest gets into those) · `proxy` (filtered network) ·
 `contract` (the promises as checks).

@@ -12,8 +12,8 @@ from collections.abc import Coroutine
 from typing import Any, Self
 
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import AgentSandbox, Machine
 from verifiers.sandboxes.errors import SandboxCreationError
+from verifiers.sandboxes.guest_sandbox import GuestSandbox, Machine
 from verifiers.sandboxes.sandbox import Capability, SandboxInfo, Snapshot
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -33,7 +33,7 @@ class GuestBackend:
 
     def __init__(self, *, admission: Admission | None = None) -> None:
         self._admission = admission or Admission()
-        self._sandboxes: set[AgentSandbox] = set()
+        self._sandboxes: set[GuestSandbox] = set()
         self._cleanups: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -52,18 +52,18 @@ class GuestBackend:
     async def _close(self) -> None:
         """Release what the sandboxes share. All of them have ended."""
 
-    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> AgentSandbox:
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> GuestSandbox:
         """See SandboxBackend."""
         if self._is_closed:
             raise SandboxCreationError("This back end has been closed.")
         self._check(spec)
-        sandbox = AgentSandbox(
+        sandbox = GuestSandbox(
             self.name, spec, self._machine(spec), self._info(spec), self._admission, self._on_gone
         )
         self._sandboxes.add(sandbox)
         return sandbox.begin(snapshot)
 
-    def _on_gone(self, sandbox: AgentSandbox) -> None:
+    def _on_gone(self, sandbox: GuestSandbox) -> None:
         self._sandboxes.discard(sandbox)
         self._clean_up_in_background(sandbox.gone(), name=f"wait for the end of {sandbox.id}")
 

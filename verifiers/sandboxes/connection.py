@@ -61,7 +61,7 @@ class JobReport:
             self.dropped_bytes = (max(0, first), max(0, second))
 
 
-class AgentConnection(asyncio.Protocol):
+class GuestConnection(asyncio.Protocol):
     """Frames in and out. `on_closed(error)` is called once, when the stream has ended for whatever reason."""
 
     def __init__(self, on_closed: Callable[[Exception], None]) -> None:
@@ -231,7 +231,7 @@ class JobEnd:
             self.ended.set_exception(error)
             self.ended.exception()  # a cancelled caller no longer looks at it
 
-    async def feed(self, connection: AgentConnection, data: bytes) -> None:
+    async def feed(self, connection: GuestConnection, data: bytes) -> None:
         """Send stdin in pieces, each when the one before has been taken. Raises BrokenPipeError."""
         view = memoryview(data)
         while len(view):
@@ -244,7 +244,7 @@ class JobEnd:
             await self._stdin_taken.wait()
 
     async def feed_all(
-        self, connection: AgentConnection, data: bytes | AsyncIterator[bytes]
+        self, connection: GuestConnection, data: bytes | AsyncIterator[bytes]
     ) -> None:
         """Send the whole stdin and end it; a command that does not want it is no error."""
         try:
@@ -312,10 +312,10 @@ class Collected(JobEnd):
         )
 
 
-class AgentProcess(JobEnd):
+class GuestProcess(JobEnd):
     """A live command over an agent connection: `verifiers.sandboxes.Process`."""
 
-    def __init__(self, connection: AgentConnection, *, has_stdin: bool) -> None:
+    def __init__(self, connection: GuestConnection, *, has_stdin: bool) -> None:
         super().__init__()
         self._connection = connection
         self._chunks: deque[tuple[StreamName, bytes]] = deque()
@@ -422,7 +422,7 @@ class AgentProcess(JobEnd):
             run_s=report.run_s,
         )
 
-    async def __aenter__(self) -> AgentProcess:
+    async def __aenter__(self) -> GuestProcess:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -432,7 +432,7 @@ class AgentProcess(JobEnd):
 
 
 class _OutputReader:
-    def __init__(self, process: AgentProcess) -> None:
+    def __init__(self, process: GuestProcess) -> None:
         self._process = process
 
     def __aiter__(self) -> _OutputReader:

@@ -23,9 +23,8 @@ from typing import IO, Literal, Protocol, TypedDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes import carried_guest
-from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.backend import GuestBackend
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.connection import GuestConnection
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCapabilityMissing,
@@ -33,6 +32,7 @@ from verifiers.sandboxes.errors import (
     SandboxDead,
     SandboxImageError,
 )
+from verifiers.sandboxes.guest_sandbox import Started
 from verifiers.sandboxes.owned_folders import make_folder, remove_folder
 from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
@@ -138,7 +138,7 @@ class ContainerMachine:
                     raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
                 ours.setblocking(False)
                 transport, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: AgentConnection(lambda error: self._on_hang_up(error, on_closed)),
+                    lambda: GuestConnection(lambda error: self._on_hang_up(error, on_closed)),
                     sock=ours.dup(),
                 )
                 transport.write(self._parcel)
@@ -151,7 +151,7 @@ class ContainerMachine:
         self._has_hung_up = not self._is_killed
         on_closed(error)
 
-    async def _until_ready(self, connection: AgentConnection) -> None:
+    async def _until_ready(self, connection: GuestConnection) -> None:
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await connection.ready

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from verifiers.sandboxes import carried_guest
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.agent_sandbox import Started
 from verifiers.sandboxes.backend import GuestBackend
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.connection import GuestConnection
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCreationError,
@@ -27,6 +26,7 @@ from verifiers.sandboxes.errors import (
     SandboxImageError,
     SandboxRateLimited,
 )
+from verifiers.sandboxes.guest_sandbox import Started
 from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
@@ -130,7 +130,7 @@ class PrimeMachine:
                 )
             except Exception as error:
                 raise _translated(error) from error
-            connection = AgentConnection(on_closed)
+            connection = GuestConnection(on_closed)
             self._stream = ProcessStream(process, connection)
             parcel = carried_guest.parcel(
                 self._spec,
@@ -241,7 +241,7 @@ class PrimeMachine:
 class ProcessStream(asyncio.WriteTransport):
     """A live process of the package as the transport of a connection."""
 
-    def __init__(self, process: Any, connection: AgentConnection) -> None:
+    def __init__(self, process: Any, connection: GuestConnection) -> None:
         super().__init__()
         self._process = process
         self._connection = connection

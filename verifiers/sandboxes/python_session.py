@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from verifiers.sandboxes.connection import ANSWER_GRACE_S, AgentConnection, JobEnd, JobReport
+from verifiers.sandboxes.connection import ANSWER_GRACE_S, GuestConnection, JobEnd, JobReport
 from verifiers.sandboxes.errors import SandboxDead, SandboxUnresponsive
 from verifiers.sandboxes.guest import frames, interpreter
 from verifiers.sandboxes.sandbox import (
@@ -27,7 +27,7 @@ MAX_CONTROL_BYTES = 4 << 20
 class Interpreter(JobEnd):
     """One interpreter process, as long as it lives."""
 
-    def __init__(self, connection: AgentConnection) -> None:
+    def __init__(self, connection: GuestConnection) -> None:
         super().__init__()
         self.connection = connection
         self._reader = frames.FrameReader(interpreter.CELL_KINDS)

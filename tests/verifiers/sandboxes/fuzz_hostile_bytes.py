@@ -10,7 +10,7 @@ import tempfile
 import atheris  # pyright: ignore[reportMissingImports]
 
 with atheris.instrument_imports(include=["verifiers.sandboxes"]):
-    from verifiers.sandboxes.connection import AgentConnection, AgentProcess, Collected
+    from verifiers.sandboxes.connection import Collected, GuestConnection, GuestProcess
     from verifiers.sandboxes.guest import archive, frames
     from verifiers.sandboxes.proxy import Refused, parse_request
     from verifiers.sandboxes.python_session import Interpreter
@@ -20,8 +20,8 @@ FOLDER = tempfile.mkdtemp()
 
 
 async def converse(data: bytes) -> None:
-    connection = AgentConnection(lambda error: None)
-    sinks = (Collected(100), AgentProcess(connection, has_stdin=True), Interpreter(connection))
+    connection = GuestConnection(lambda error: None)
+    sinks = (Collected(100), GuestProcess(connection, has_stdin=True), Interpreter(connection))
     for sink in sinks:
         sink.channel = connection.open(b"{}", sink)
     answer = sinks[2].begin("1", 100)

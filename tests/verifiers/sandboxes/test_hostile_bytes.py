@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.errors import SandboxError
-from verifiers.sandboxes.connection import AgentConnection, AgentProcess, Collected, JobReport
+from verifiers.sandboxes.connection import Collected, GuestConnection, GuestProcess, JobReport
 from verifiers.sandboxes.errors import SandboxDead
 from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.guest.frames import HeadTail, joined
@@ -86,12 +86,12 @@ def test_a_report_is_checked_or_refused(payload: bytes):
 def test_the_host_survives_any_conversation(pieces: list[bytes]):
     async def converse() -> None:
         closed: list[Exception] = []
-        connection = AgentConnection(closed.append)
+        connection = GuestConnection(closed.append)
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
-            command, process = Collected(1000), AgentProcess(connection, has_stdin=True)
+            command, process = Collected(1000), GuestProcess(connection, has_stdin=True)
             session = Interpreter(connection)
             for sink in (command, process, session):
                 sink.channel = connection.open(b"{}", sink)
@@ -113,7 +113,7 @@ def test_the_host_survives_any_conversation(pieces: list[bytes]):
 
 
 async def test_more_output_than_asked_for_is_not_kept():
-    connection = AgentConnection(lambda error: None)
+    connection = GuestConnection(lambda error: None)
     command = Collected(100)
     command.channel = connection.open(b"{}", command)
     for _ in range(1000):
@@ -144,7 +144,7 @@ async def test_whoever_waits_gets_the_reason_that_the_back_end_knows():
     def explain(error: Exception) -> None:
         connection.fail(SandboxDead("too much memory", "oom"))
 
-    connection = AgentConnection(explain)
+    connection = GuestConnection(explain)
     waiting = Collected(100)
     waiting.channel = connection.open(b"{}", waiting)
     connection.connection_lost(None)

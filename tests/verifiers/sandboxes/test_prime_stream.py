@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.connection import GuestConnection
 from verifiers.sandboxes.prime import ProcessStream
 
 
@@ -37,7 +37,7 @@ class ForgetfulProcess:
 
 async def test_a_cancellation_that_the_package_loses_does_not_keep_the_stream_open():
     process = ForgetfulProcess()
-    stream = ProcessStream(process, AgentConnection(lambda error: None))
+    stream = ProcessStream(process, GuestConnection(lambda error: None))
     stream.write(b"something")
     await process.is_being_written.wait()
     async with asyncio.timeout(10):

@@ -12,14 +12,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from verifiers.sandboxes.agent_sandbox import Started
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.connection import GuestConnection
 from verifiers.sandboxes.errors import (
     IsolationUnavailable,
     SandboxCreationError,
     SandboxDead,
     SandboxImageError,
 )
+from verifiers.sandboxes.guest_sandbox import Started
 from verifiers.sandboxes.local.plain_process import PlainProcessMachine
 from verifiers.sandboxes.local.zygote import landlock
 from verifiers.sandboxes.local.zygote.cgroups import TCP_SHARE
@@ -43,7 +43,7 @@ class Assignment(NamedTuple):
 
 
 class LocalMachine:
-    """One sandbox of a zygote: the `Machine` of its `AgentSandbox`."""
+    """One sandbox of a zygote: the `Machine` of its `GuestSandbox`."""
 
     def __init__(self, spec: SandboxSpec, assignment: Assignment) -> None:
         self._spec = spec
@@ -76,7 +76,7 @@ class LocalMachine:
                     each.close()  # the zygote has its own; ours must not keep a dead sandbox's stream open
                 ours.setblocking(False)
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: AgentConnection(on_closed), sock=ours.dup()
+                    lambda: GuestConnection(on_closed), sock=ours.dup()
                 )
                 try:
                     await connection.ready

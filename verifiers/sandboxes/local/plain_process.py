@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from verifiers.sandboxes import owned_folders
-from verifiers.sandboxes.agent_sandbox import Started
-from verifiers.sandboxes.connection import AgentConnection
+from verifiers.sandboxes.connection import GuestConnection
 from verifiers.sandboxes.errors import SandboxCreationError, SandboxDead
+from verifiers.sandboxes.guest_sandbox import Started
 from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec
 
@@ -66,7 +66,7 @@ class PlainProcessMachine:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
             ours.setblocking(False)
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: AgentConnection(on_closed), sock=ours.dup()
+                lambda: GuestConnection(on_closed), sock=ours.dup()
             )
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):

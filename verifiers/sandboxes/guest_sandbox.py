@@ -22,9 +22,9 @@ from verifiers.errors import Error
 from verifiers.sandboxes.admission import Admission
 from verifiers.sandboxes.connection import (
     ANSWER_GRACE_S,
-    AgentConnection,
-    AgentProcess,
     Collected,
+    GuestConnection,
+    GuestProcess,
     JobEnd,
     JobReport,
 )
@@ -64,7 +64,7 @@ _numbers = itertools.count(1)
 class Started(NamedTuple):
     """A sandbox whose agent is being waited for."""
 
-    connection: AgentConnection
+    connection: GuestConnection
     info: SandboxInfo
 
 
@@ -92,7 +92,7 @@ class Machine(Protocol):
         ...
 
 
-class AgentSandbox:
+class GuestSandbox:
     """See `Sandbox`."""
 
     def __init__(
@@ -102,7 +102,7 @@ class AgentSandbox:
         machine: Machine,
         info: SandboxInfo,
         admission: Admission,
-        on_gone: Callable[[AgentSandbox], None],
+        on_gone: Callable[[GuestSandbox], None],
     ) -> None:
         self.id = f"{kind}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
@@ -111,7 +111,7 @@ class AgentSandbox:
         self._admission = admission
         self._on_gone = on_gone
         self._turns = asyncio.Semaphore(MAX_COMMANDS_AT_ONCE)
-        self._connection: AgentConnection | None = None
+        self._connection: GuestConnection | None = None
         self._death: Exception | None = None
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -120,7 +120,7 @@ class AgentSandbox:
         self._explaining: asyncio.Task[None] | None = None
         self._variables: dict[str, str] = {}
 
-    def begin(self, snapshot: Snapshot | None) -> AgentSandbox:
+    def begin(self, snapshot: Snapshot | None) -> GuestSandbox:
         """Start coming up, in the background."""
         self._starting = asyncio.get_running_loop().create_task(
             self._start(snapshot), name=f"start sandbox {self.id}"
@@ -197,7 +197,7 @@ class AgentSandbox:
         await self._up()
         return time.monotonic() - started_s
 
-    async def _up(self) -> AgentConnection:
+    async def _up(self) -> GuestConnection:
         if self._starting is None:
             raise RuntimeError(
                 "This sandbox was never started; get one from a back end's create()."
@@ -244,7 +244,7 @@ class AgentSandbox:
         """See Sandbox."""
         self._machine.kill_now()
 
-    async def __aenter__(self) -> AgentSandbox:
+    async def __aenter__(self) -> GuestSandbox:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -316,7 +316,7 @@ class AgentSandbox:
         timeout_s: float | None = None,
         stdin: bool = False,
         discard_output: bool = False,
-    ) -> AgentProcess:
+    ) -> GuestProcess:
         """See Sandbox."""
         self._check_user(user)
         request = self._request(
@@ -331,7 +331,7 @@ class AgentSandbox:
         asked_s = time.monotonic()
         connection = await self._up()
         slot = await self._admission.enter()
-        process = AgentProcess(connection, has_stdin=stdin)
+        process = GuestProcess(connection, has_stdin=stdin)
         process.queued_s = time.monotonic() - asked_s
         process.ended.add_done_callback(lambda _: slot.release())
         process.channel = connection.open(request.encode(), process)
@@ -421,7 +421,7 @@ class AgentSandbox:
 
     async def _finish(
         self,
-        connection: AgentConnection,
+        connection: GuestConnection,
         job: JobEnd,
         request: wire.JobRequest,
         stdin: bytes | AsyncIterator[bytes] | None,
@@ -503,7 +503,7 @@ class AgentSandbox:
         outermost = [path for path in by_path if not any(is_below(path, other) for other in paths)]
         return {by_path[path]: path for path in outermost}
 
-    async def _pack_into(self, snapshot: Snapshot, connection: AgentConnection, path: str) -> None:
+    async def _pack_into(self, snapshot: Snapshot, connection: GuestConnection, path: str) -> None:
         room_bytes = 2 * (self.spec.disk_mb << 20) + _HEADER_BYTES * self.spec.max_files + (1 << 20)
         operation: dict[str, object] = {"name": "pack", "path": path, "exact": True}
         operation["max_bytes"] = room_bytes
@@ -511,7 +511,7 @@ class AgentSandbox:
             wire.FILE, operation=operation, output=wire.STREAM, timeout_s=FILE_TIMEOUT_S
         )
         errors = b""
-        async with self._turns, AgentProcess(connection, has_stdin=False) as process:
+        async with self._turns, GuestProcess(connection, has_stdin=False) as process:
             process.channel = connection.open(request.encode(), process)
             async for stream, data in process.output():
                 if stream == "stderr":
@@ -526,7 +526,7 @@ class AgentSandbox:
             result = await process.wait()
         raise_trouble(path, dataclasses.replace(result, stderr=errors))
 
-    async def _restore(self, connection: AgentConnection, snapshot: Snapshot) -> None:
+    async def _restore(self, connection: GuestConnection, snapshot: Snapshot) -> None:
         places = self._places()
         for name in snapshot.places:
             if name in places:
@@ -551,7 +551,7 @@ class AgentSandbox:
 
     async def _copy(
         self,
-        connection: AgentConnection,
+        connection: GuestConnection,
         name: str,
         path: str,
         *,
