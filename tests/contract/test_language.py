@@ -47,6 +47,7 @@ REWRITTEN = (
     "cli/vf_cli/endpoint.py",
     "cli/vf_cli/train.py",
     "cli/vf_cli/train_progress.py",
+    "CHANGELOG.md",
     "README.md",
     "docs/adapters.md",
     "docs/algorithms.md",
