@@ -26,13 +26,11 @@ CIRCLES: dict[str, str] = {
 
 SHARED_NAMES: dict[str, str] = {
     "Action": "to be renamed",
-    "Batch": "to be renamed",
+    "Batch": "an upload of the hub server, and the result of `RolloutSource.next_batch`",
     "Comparison": "to be renamed",
     "ConfigFile": "to be renamed",
-    "Dispatch": "to be renamed",
     "Environment": "the hub server's table, and the class of environments",
-    "Evaluation": "to be renamed",
-    "EvaluationRequest": "to be renamed",
+    "Evaluation": "the hub server's table, and the result of `RolloutSource.evaluate`",
     "HubError": "to be renamed",
     "JsonFormatter": "v0's name; the hub server imports no logging of the library",
     "Limits": "to be renamed",
@@ -41,7 +39,6 @@ SHARED_NAMES: dict[str, str] = {
     "Planned": "to be renamed",
     "Request": "to be renamed",
     "SandboxMonitorRubric": "v0 has both names",
-    "Tally": "to be renamed",
     "Usage": "the hub server's quota, and token counts of v0",
     "Watcher": "to be renamed",
 }

@@ -1,4 +1,4 @@
-"""`Dispatch`: assigns requests to workers. A state machine without clock, processes or network.
+"""`RequestDispatch`: assigns requests to workers. A state machine without clock, processes or network.
 
 The life of a request:
 
@@ -59,7 +59,7 @@ class _Worker:
         return min(job.most_together for job in self.jobs.values())
 
 
-class Dispatch:
+class RequestDispatch:
     """All requests and workers. Every submitted request ends exactly once: finished, cancelled or quarantined."""
 
     def __init__(self, *, capacity: int, max_lone_deaths: int) -> None:

@@ -1,4 +1,4 @@
-"""`ZMQEnvServer`: passes requests from clients to supervised workers, by the decisions of a `Dispatch`."""
+"""`ZMQEnvServer`: passes requests from clients to supervised workers, by the decisions of a `RequestDispatch`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verifiers.errors import ConfigError
 from verifiers.logs import setup_logging
 from verifiers.rollouts.schedule import first_failure
 from verifiers.serve import wire
-from verifiers.serve.dispatch import Dispatch, Key
+from verifiers.serve.dispatch import Key, RequestDispatch
 from verifiers.serve.supervisor import Supervisor, WorkerPlan, WorkersFailed, worker_log_file
 from verifiers.serve.wire import (
     EnvRouterStats,
@@ -170,7 +170,7 @@ class ZMQEnvServer(EnvServer):
         self.socket_dir = Path(socket_dir) if socket_dir is not None else None
         """Folder for the workers' socket, which its owner removes; None for a folder of the server."""
         self.server_id = os.urandom(8).hex()
-        self._dispatch = Dispatch(
+        self._dispatch = RequestDispatch(
             capacity=self.max_in_flight_per_worker, max_lone_deaths=self._max_lone_deaths
         )
         self._health: dict[Key, str] = {}

@@ -109,7 +109,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Tally:
+class GroupCounts:
     """Counts since the beginning; they survive resuming."""
 
     groups_begun: int = 0
@@ -138,7 +138,7 @@ class Dispatch:
         self.limits = limits
         self.sampler = sampler
         self.version = version
-        self.tally = Tally()
+        self.tally = GroupCounts()
         self.is_closed = False
         self.cancellations: list[Cancellation] = []
         """Cancellations since the last call of `take_cancellations`."""
@@ -480,7 +480,7 @@ class Dispatch:
             "next_number": self._next_number,
             "next_endpoint": self._next_endpoint,
             "sampler": self.sampler.state_dict(),
-            "tally": {name: getattr(self.tally, name) for name in Tally.__slots__}
+            "tally": {name: getattr(self.tally, name) for name in GroupCounts.__slots__}
             | {
                 "cancelled": dict(self.tally.cancelled),
                 "groups_begun": self.tally.groups_begun - len(self._open) + self._open_for_training,
@@ -504,7 +504,9 @@ class Dispatch:
         self._next_number = state["next_number"]
         self._next_endpoint = state["next_endpoint"]
         self.sampler.load_state_dict(state["sampler"])
-        self.tally = Tally(**{**state["tally"], "cancelled": Counter(state["tally"]["cancelled"])})
+        self.tally = GroupCounts(
+            **{**state["tally"], "cancelled": Counter(state["tally"]["cancelled"])}
+        )
         complete: list[int] = []
         for saved in state["open"]:
             results = [None if r is None else decode(r) for r in saved["results"]]

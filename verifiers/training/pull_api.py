@@ -64,7 +64,7 @@ class VersionRequest(BaseModel):
     """Version of the policy that the inference servers have now."""
 
 
-class EvaluationRequest(BaseModel):
+class EvaluationBody(BaseModel):
     """Body of `POST /evaluations`."""
 
     model_config = ConfigDict(extra="forbid")
@@ -246,7 +246,7 @@ class PullServer:
             )
 
     async def _evaluate(self, request: web.Request) -> web.Response:
-        asked = EvaluationRequest.model_validate_json(await request.read())
+        asked = EvaluationBody.model_validate_json(await request.read())
         result = await self.source.evaluate(
             asked.num_examples, asked.rollouts_per_example, sampling_args=asked.sampling_args
         )

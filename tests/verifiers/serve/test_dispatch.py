@@ -2,17 +2,17 @@
 
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from verifiers.serve.dispatch import Dispatch, Key
+from verifiers.serve.dispatch import Key, RequestDispatch
 
 
-def dispatch(*, workers: int = 1, capacity: int = 100, max_lone_deaths: int = 2) -> Dispatch:
-    made = Dispatch(capacity=capacity, max_lone_deaths=max_lone_deaths)
+def dispatch(*, workers: int = 1, capacity: int = 100, max_lone_deaths: int = 2) -> RequestDispatch:
+    made = RequestDispatch(capacity=capacity, max_lone_deaths=max_lone_deaths)
     for number in range(workers):
         made.add_worker(f"w{number}")
     return made
 
 
-def submit(to: Dispatch, count: int) -> list[Key]:
+def submit(to: RequestDispatch, count: int) -> list[Key]:
     keys = [Key(b"client", b"%d" % number) for number in range(count)]
     for key in keys:
         assert to.submit(key, b"")
@@ -49,7 +49,7 @@ def test_what_a_dead_worker_had_is_done_again_and_its_late_answer_is_ignored():
 
 
 def test_a_poisonous_request_is_found_among_hundreds_and_the_others_finish():
-    tested = Dispatch(capacity=1000, max_lone_deaths=2)
+    tested = RequestDispatch(capacity=1000, max_lone_deaths=2)
     keys = submit(tested, 400)
     poison, finished, deaths = keys[217], set(), 0
     quarantined: list[Key] = []
@@ -112,7 +112,7 @@ class EndsOnce(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.dispatch = Dispatch(capacity=4, max_lone_deaths=2)
+        self.dispatch = RequestDispatch(capacity=4, max_lone_deaths=2)
         self.count = 0
         self.open: set[Key] = set()
         self.cancelled: set[Key] = set()
