@@ -214,7 +214,7 @@ class ZMQEnvClient(EnvClient):
         self._context: Any = None
         self._socket: Any = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._places: asyncio.Semaphore | None = None
+        self._slots: asyncio.Semaphore | None = None
         self._pings_out = 0
         self._pings_sent = 0
         self._sent_after: dict[str, int] = {}
@@ -242,7 +242,7 @@ class ZMQEnvClient(EnvClient):
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.connect(self.address)
-        self._places = asyncio.Semaphore(self.max_in_flight)
+        self._slots = asyncio.Semaphore(self.max_in_flight)
         self._pings_out = 0
         self._tasks = [loop.create_task(self.receive_loop()), loop.create_task(self._ping_loop())]
 
@@ -257,8 +257,8 @@ class ZMQEnvClient(EnvClient):
         await self.ensure_started()
         if isinstance(request, HealthRequest):
             return await self._exchange(request, response_type, timeout)
-        assert self._places is not None
-        async with self._places:
+        assert self._slots is not None
+        async with self._slots:
             return await self._exchange(request, response_type, timeout)
 
     async def _exchange(
@@ -307,13 +307,13 @@ class ZMQEnvClient(EnvClient):
         self, reason: str = "Request cancelled", use_cancelled: bool = False
     ) -> list[PendingRequest]:
         """End all pending requests, with ServerError or as cancelled. Return them."""
-        ended = [one for one in self.pending.values() if not one.future.done()]
-        for one in ended:
-            await self.send_cancel(one.request_id)
+        ended = [pending for pending in self.pending.values() if not pending.future.done()]
+        for pending in ended:
+            await self.send_cancel(pending.request_id)
             if use_cancelled:
-                one.future.cancel()
+                pending.future.cancel()
             else:
-                one.future.set_exception(ServerError(reason))
+                pending.future.set_exception(ServerError(reason))
         return ended
 
     async def receive_loop(self) -> None:
@@ -330,8 +330,8 @@ class ZMQEnvClient(EnvClient):
                 await self._send_again(int.from_bytes(frames[3].bytes), frames[2].bytes)
 
     async def _finish(self, request_id: str, frame: Any) -> None:
-        one = self.pending.get(request_id)
-        if one is None or one.future.done():
+        pending = self.pending.get(request_id)
+        if pending is None or pending.future.done():
             return
         try:
             if len(frame) > DECODED_ELSEWHERE_BYTES:
@@ -342,25 +342,25 @@ class ZMQEnvClient(EnvClient):
             fields = wire.failure(
                 ServerError(f"The response of {self.name} is not readable: {error}")
             )
-        if not one.future.done():
-            one.future.set_result(fields)
+        if not pending.future.done():
+            pending.future.set_result(fields)
 
     async def _send_again(self, ping: int, unknown: bytes) -> None:
         for start in range(0, len(unknown), wire.ID_BYTES):
             request_id = unknown[start : start + wire.ID_BYTES].hex()
-            one = self.pending.get(request_id)
-            if one is None or one.future.done():
+            pending = self.pending.get(request_id)
+            if pending is None or pending.future.done():
                 continue
             if ping > self._sent_after[request_id]:
                 self.resent += 1
-                await self._send(request_id, one.request)
+                await self._send(request_id, pending.request)
 
     async def _ping_loop(self) -> None:
         while True:
             ids = b"".join(
-                bytes.fromhex(one.request_id)
-                for one in self.pending.values()
-                if not isinstance(one.request, HealthRequest)
+                bytes.fromhex(pending.request_id)
+                for pending in self.pending.values()
+                if not isinstance(pending.request, HealthRequest)
             )
             self._pings_sent += 1
             await self._socket.send_multipart([wire.PING, ids, self._pings_sent.to_bytes(8)])

@@ -38,7 +38,7 @@ from verifiers.serve.wire import (
 logger = logging.getLogger(__name__)
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5000"
-TELL_FAILURE_S = 10.0
+REPORT_FAILURE_S = 10.0
 """Time for which a server whose environment cannot be loaded stays to report the error, in seconds."""
 
 
@@ -179,7 +179,7 @@ class ZMQEnvServer(EnvServer):
         self._failure: str | None = None
         self._have_all_been_ready = False
         self._stop: asyncio.Event | None = None
-        self._told = asyncio.Event()
+        self._is_reported = asyncio.Event()
         self._lag = EventLoopLagMonitor()
         self._frontend: Any = None
         self._backend: Any = None
@@ -245,7 +245,7 @@ class ZMQEnvServer(EnvServer):
                 try:
                     supervising.result()
                 except BaseExceptionGroup as group:
-                    failed = await self._tell_failure(first_failure(group), stopped)
+                    failed = await self._report_failure(first_failure(group), stopped)
         finally:
             reason = self._failure or "The environment server was stopped."
             for job in self._dispatch.drop_all():
@@ -256,7 +256,7 @@ class ZMQEnvServer(EnvServer):
         if failed is not None:
             raise failed
 
-    async def _tell_failure(
+    async def _report_failure(
         self, error: BaseException, stopped: asyncio.Task[Any]
     ) -> WorkersFailed:
         """Stay until a client has received the reason why there is no server."""
@@ -266,11 +266,11 @@ class ZMQEnvServer(EnvServer):
         logger.error(self._failure)
         for job in self._dispatch.drop_all():
             await self._reply(job.key, pack(wire.failure(ServerError(self._failure))))
-        told = asyncio.create_task(self._told.wait())
+        reported = asyncio.create_task(self._is_reported.wait())
         await asyncio.wait(
-            [told, stopped], timeout=TELL_FAILURE_S, return_when=asyncio.FIRST_COMPLETED
+            [reported, stopped], timeout=REPORT_FAILURE_S, return_when=asyncio.FIRST_COMPLETED
         )
-        told.cancel()
+        reported.cancel()
         return WorkersFailed(self._failure)
 
     def _plan(self, address: str, folder: Path) -> WorkerPlan:
@@ -349,7 +349,7 @@ class ZMQEnvServer(EnvServer):
         }
         await self._reply(key, pack(answer))
         if self._failure is not None:
-            self._told.set()
+            self._is_reported.set()
 
     async def _reply(self, key: Key, response: Any) -> None:
         await self._frontend.send_multipart(

@@ -100,9 +100,9 @@ async def _tools_are_accepted(subject: _Subject) -> AsyncIterator[str]:
     }
     tool = Tool(name="echo", description="Says it again.", parameters=parameters)
     response = await subject.ask(tools=[tool])
-    for made in response.message.tool_calls or []:
-        if not isinstance(made.arguments, str):
-            yield f"The arguments of a tool call must be JSON text; they are {made.arguments!r:.100}."
+    for call in response.message.tool_calls or []:
+        if not isinstance(call.arguments, str):
+            yield f"The arguments of a tool call must be JSON text; they are {call.arguments!r:.100}."
 
 
 async def _many_requests_at_once(subject: _Subject) -> AsyncIterator[str]:

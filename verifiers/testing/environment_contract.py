@@ -220,7 +220,7 @@ async def _equal_answers_give_equal_results(subject: _Subject) -> AsyncIterator[
         await score(subject.env, [state], alone=False)
         # Measured times, `…_time`, differ between rollouts.
         metrics = {k: v for k, v in (state.metrics or {}).items() if not k.endswith("_time")}
-        results.append((_asked(client), state.reward, metrics, state.stop_condition))
+        results.append((_requests(client), state.reward, metrics, state.stop_condition))
     for what, one, other in zip(
         ("prompts", "reward", "metrics", "stop condition"), *results, strict=True
     ):
@@ -246,10 +246,12 @@ async def _rollouts_do_not_share_state(subject: _Subject) -> AsyncIterator[str]:
 async def _cleanup_runs_however_a_rollout_ends(subject: _Subject) -> AsyncIterator[str]:
     owner = _owner(subject.env, subject.rows[0])
     for ending in ("success", "a failed model call", "cancellation"):
-        asked = asyncio.Event()
+        is_requested = asyncio.Event()
 
-        def answer(prompt: Messages, ending: str = ending, asked: asyncio.Event = asked) -> Any:
-            asked.set()
+        def answer(
+            prompt: Messages, ending: str = ending, is_requested: asyncio.Event = is_requested
+        ) -> Any:
+            is_requested.set()
             if ending == "success":
                 return subject.answer(prompt)
             if ending == "cancellation":
@@ -259,7 +261,7 @@ async def _cleanup_runs_however_a_rollout_ends(subject: _Subject) -> AsyncIterat
         with _counted_cleanups(owner) as calls:
             playing = asyncio.ensure_future(subject.play(ScriptedClient(answer)))
             if ending == "cancellation":
-                waiting = asyncio.ensure_future(asked.wait())
+                waiting = asyncio.ensure_future(is_requested.wait())
                 await asyncio.wait({playing, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 playing.cancel()
                 waiting.cancel()
@@ -330,7 +332,7 @@ class _Endless(AuthorError):
     """A rollout requested more replies than any check provides."""
 
 
-def _asked(client: ScriptedClient) -> list[Any]:
+def _requests(client: ScriptedClient) -> list[Any]:
     return [[_without_call_ids(message) for message in prompt] for prompt in client.prompts]
 
 

@@ -124,7 +124,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         """Number of replies that were not used."""
         return max(0, len(self._replies) - len(self.requests))
 
-    async def asked(self, count: int = 1) -> None:
+    async def requested(self, count: int = 1) -> None:
         """Wait until `count` requests have arrived, to cancel or stop at that moment."""
         if len(self.requests) < count:
             arrived = asyncio.Event()
@@ -137,12 +137,12 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
                 arrived.set()
 
     def _next_reply(self) -> Script:
-        asked = len(self.requests)
-        if asked <= len(self._replies):
-            return self._replies[asked - 1]
+        requested = len(self.requests)
+        if requested <= len(self._replies):
+            return self._replies[requested - 1]
         if self._then is None:
             raise ScriptExhausted(
-                f"The model received {asked} requests, but its script has {len(self._replies)} replies. "
+                f"The model received {requested} requests, but its script has {len(self._replies)} replies. "
                 "Add replies, or set `then=` to a reply for all further requests."
             )
         return self._then

@@ -228,15 +228,15 @@ class PullServer:
         return _error(409, "WrongStep", message, last_step=last or None)
 
     async def _weights(self, request: web.Request) -> web.Response:
-        asked = WeightsRequest.model_validate_json(await request.read())
-        self._check_version(asked.version)
-        await self.source.update_weights(asked.weights, asked.version, pause=asked.pause)
+        body = WeightsRequest.model_validate_json(await request.read())
+        self._check_version(body.version)
+        await self.source.update_weights(body.weights, body.version, pause=body.pause)
         return _answer({"version": self.source.version})
 
     async def _version(self, request: web.Request) -> web.Response:
-        asked = VersionRequest.model_validate_json(await request.read())
-        self._check_version(asked.version)
-        await self.source.set_version(asked.version)
+        body = VersionRequest.model_validate_json(await request.read())
+        self._check_version(body.version)
+        await self.source.set_version(body.version)
         return _answer({"version": self.source.version})
 
     def _check_version(self, version: int) -> None:
@@ -246,9 +246,9 @@ class PullServer:
             )
 
     async def _evaluate(self, request: web.Request) -> web.Response:
-        asked = EvaluationBody.model_validate_json(await request.read())
+        body = EvaluationBody.model_validate_json(await request.read())
         result = await self.source.evaluate(
-            asked.num_examples, asked.rollouts_per_example, sampling_args=asked.sampling_args
+            body.num_examples, body.rollouts_per_example, sampling_args=body.sampling_args
         )
         outputs = [
             {

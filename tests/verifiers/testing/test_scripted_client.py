@@ -58,7 +58,7 @@ async def test_errors_come_as_they_would_from_a_real_client() -> None:
             await ask(client)
 
 
-async def test_an_exhausted_script_says_how_often_it_was_asked() -> None:
+async def test_an_exhausted_script_reports_the_number_of_requests() -> None:
     client = ScriptedClient(["only one"])
     await ask(client)
     with pytest.raises(ScriptExhausted, match="received 2 requests, but its script has 1 replies"):
@@ -130,7 +130,7 @@ class Plain(ScriptedClient):
         (ScriptedClient(then=vf.ModelError("down")), "ModelError was raised: down"),
     ],
 )
-def test_a_client_that_breaks_a_promise_is_told_so(client: Any, sentence: str) -> None:
+def test_a_broken_promise_of_a_client_is_a_sentence(client: Any, sentence: str) -> None:
     with pytest.raises(ContractBroken) as broken:
         check_client(client)
     assert sentence in str(broken.value)

@@ -72,7 +72,7 @@ async def test_weights_that_cannot_be_used_are_refused_and_generation_goes_on(di
         assert (await admin.status()).version == 0
 
 
-async def test_of_a_server_that_is_gone_both_failures_are_told(weights):
+async def test_both_failures_of_a_lost_server_are_reported(weights):
     async with administration("http://127.0.0.1:9") as admin:
         with pytest.raises(
             AdminUnavailable, match=r"POST .*/pause failed.*Resuming failed as well"

@@ -58,8 +58,8 @@ def _conversation(steps: Sequence[Mapping[str, Any]], trained: set[int]) -> list
     messages: list[Any] = [dict(m) for m in native_messages([*last["prompt"], *last["completion"]])]
     for number in trained:
         step = steps[number]
-        place = len(step["prompt"])  # the response follows the prompt
-        messages[place] = _choice(step)
+        index = len(step["prompt"])  # the response follows the prompt
+        messages[index] = _choice(step)
     return messages
 
 

@@ -24,10 +24,10 @@ def hermes_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
     """Return the text and the tool calls of a response in the format of Hermes and Qwen: JSON between `<tool_call>`
     tags."""
     calls: list[dict[str, Any]] = []
-    for found in TOOL_CALL.findall(text):
+    for text_of_call in TOOL_CALL.findall(text):
         try:
-            said = json.loads(found)
-            function = {"name": said["name"], "arguments": said.get("arguments") or {}}
+            call = json.loads(text_of_call)
+            function = {"name": call["name"], "arguments": call.get("arguments") or {}}
         except (ValueError, KeyError, TypeError):
             return text, []  # not a valid call: the environment receives the text unchanged
         calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
@@ -120,9 +120,9 @@ class EngineClient(Client[None, list[Any], dict[str, Any], dict[str, Any]]):
     def _prompt_ids(
         self, prompt: list[Any], tools: list[Any] | None, trajectory: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        found = continued_step(trajectory, prompt)
-        if found is not None:
-            step, added = found
+        continuation = continued_step(trajectory, prompt)
+        if continuation is not None:
+            step, added = continuation
             answer = chat_completions.native_messages(step["completion"])[-1]
             # Templates refuse tool results without the calls that they answer.
             before = answer if added[0]["role"] == "tool" else STAND_IN

@@ -49,15 +49,15 @@ def flat_group(
     token; with `on_drift="last"` keep the context of its last turn instead. Raise SampleError if the endpoint returned
     no token ids or no log-probabilities.
     """
-    found = [_healthy(output, on_drift) for output in outputs]
-    rewards = [one.reward for one in found if one is not None]
+    sequences = [_healthy(output, on_drift) for output in outputs]
+    rewards = [sequence.reward for sequence in sequences if sequence is not None]
     mean = sum(rewards) / len(rewards) if rewards else 0.0
-    prompt = next((one.prompt_ids for one in found if one is not None), [0])
+    prompt = next((sequence.prompt_ids for sequence in sequences if sequence is not None), [0])
     return [
         FlatSequence(prompt, [0], [0], [0.0], mean, failure_of(output) or "it sampled no tokens")
-        if one is None
-        else one
-        for one, output in zip(found, outputs, strict=True)
+        if sequence is None
+        else sequence
+        for sequence, output in zip(sequences, outputs, strict=True)
     ]
 
 
@@ -65,12 +65,12 @@ def flat_groups(
     groups: Sequence[Sequence[Mapping[str, Any]]], *, on_drift: OnDrift = "error"
 ) -> list[FlatSequence]:
     """Return `flat_group` of every group, in order. Raise SampleError if no rollout can be trained on."""
-    found = [one for group in groups for one in flat_group(group, on_drift=on_drift)]
-    if found and all(one.failure is not None for one in found):
+    sequences = [sequence for group in groups for sequence in flat_group(group, on_drift=on_drift)]
+    if sequences and all(sequence.failure is not None for sequence in sequences):
         raise SampleError(
-            f"None of the {len(found)} rollouts of this batch can be trained on; the first: {found[0].failure}."
+            f"None of the {len(sequences)} rollouts of this batch can be trained on; the first: {sequences[0].failure}."
         )
-    return found
+    return sequences
 
 
 def _healthy(output: Mapping[str, Any], on_drift: OnDrift) -> FlatSequence | None:

@@ -51,13 +51,13 @@ def response_items(output: Mapping[str, Any]) -> list[dict[str, Any]]:
     first = min(steps)
     return [
         item
-        for place, message in enumerate(conversation[first:], start=first)
-        for item in _items(native_message(message), place, steps.get(place))
+        for index, message in enumerate(conversation[first:], start=first)
+        for item in _items(native_message(message), index, steps.get(index))
     ]
 
 
 def _items(
-    message: Mapping[str, Any], place: int, step: Mapping[str, Any] | None
+    message: Mapping[str, Any], index: int, step: Mapping[str, Any] | None
 ) -> Iterator[dict[str, Any]]:
     role = message["role"]
     if role == "tool":
@@ -72,7 +72,7 @@ def _items(
     items: list[dict[str, Any]] = []
     if text or not calls:
         content = [{"type": "output_text", "text": text, "annotations": []}]
-        items.append({"type": "message", "id": f"msg_{place}", "role": "assistant",
+        items.append({"type": "message", "id": f"msg_{index}", "role": "assistant",
                       "status": "completed", "content": content})  # fmt: skip
     for call in calls:
         items.append({"type": "function_call", "id": call["id"], "call_id": call["id"],

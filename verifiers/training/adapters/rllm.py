@@ -98,10 +98,10 @@ def _tool_call(call: Any) -> Mapping[str, Any]:
         return call.model_dump(exclude_none=True)
     if isinstance(call, Mapping) and "function" in call:
         return call
-    told = call if isinstance(call, Mapping) else {"name": call.name, "arguments": call.arguments}
-    arguments = told["arguments"]
+    fields = call if isinstance(call, Mapping) else {"name": call.name, "arguments": call.arguments}
+    arguments = fields["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"function": {"name": told["name"], "arguments": text}}
+    return {"function": {"name": fields["name"], "arguments": text}}
 
 
 INSTALL = "pip install git+https://github.com/rllm-org/rllm"

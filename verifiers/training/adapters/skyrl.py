@@ -74,20 +74,20 @@ class SkyRLGenerator:
         ]
         ids = input_batch.get("trajectory_ids")
         groups: dict[Any, list[int]] = {}
-        for place, row in enumerate(rows):
-            key = ids[place].instance_id if ids else row["example_id"]
-            groups.setdefault(key, []).append(place)
+        for index, row in enumerate(rows):
+            key = ids[index].instance_id if ids else row["example_id"]
+            groups.setdefault(key, []).append(index)
         states = await play_groups(
-            self.env, [[rows[n] for n in places] for places in groups.values()],
+            self.env, [[rows[n] for n in indexes] for indexes in groups.values()],
             self.client, self.model, sampling_args_of(input_batch.get("sampling_params") or {}),
             max_concurrent=self.max_concurrent,
         )  # fmt: skip
-        found = {
-            place: flat.cut(*self.lengths)
-            for places, group in zip(groups.values(), states, strict=True)
-            for place, flat in zip(places, flat_group(group, on_drift=self.on_drift), strict=True)
+        flat_of_index = {
+            index: flat.cut(*self.lengths)
+            for indexes, group in zip(groups.values(), states, strict=True)
+            for index, flat in zip(indexes, flat_group(group, on_drift=self.on_drift), strict=True)
         }
-        flats = [found[place] for place in range(len(rows))]
+        flats = [flat_of_index[index] for index in range(len(rows))]
         failures = [flat.failure for flat in flats if flat.failure is not None]
         if flats and len(failures) == len(flats):
             raise SampleError(f"None of {len(flats)} rollouts can be trained on: {failures[0]}.")

@@ -151,8 +151,8 @@ class TRLRollouts:
             self.before(trainer)
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         rows = [self._rows.row_of(prompt) for prompt in prompts]
-        same = [list(group) for _, group in groupby(rows, key=lambda row: row["example_id"])]
-        groups = [own[n : n + size] for own in same for n in range(0, len(own), size)]
+        runs = [list(group) for _, group in groupby(rows, key=lambda row: row["example_id"])]
+        groups = [run[n : n + size] for run in runs for n in range(0, len(run), size)]
         if self.env.requires_group_rollouts and any(len(group) < size for group in groups):
             raise ConfigError(
                 "This environment scores whole groups, but a process receives only a part of one. Make "
@@ -168,13 +168,13 @@ class TRLRollouts:
                 max_concurrent=self.max_concurrent,
             )  # fmt: skip
 
-        found = flat_groups(run_sync(play), on_drift=self.on_drift)
+        sequences = flat_groups(run_sync(play), on_drift=self.on_drift)
         return {
-            "prompt_ids": [one.prompt_ids for one in found],
-            "completion_ids": [one.completion_ids for one in found],
-            "logprobs": [one.logprobs for one in found],
-            "env_mask": [one.mask for one in found],
-            "env_reward": [one.reward for one in found],
+            "prompt_ids": [sequence.prompt_ids for sequence in sequences],
+            "completion_ids": [sequence.completion_ids for sequence in sequences],
+            "logprobs": [sequence.logprobs for sequence in sequences],
+            "env_mask": [sequence.mask for sequence in sequences],
+            "env_reward": [sequence.reward for sequence in sequences],
         }
 
 

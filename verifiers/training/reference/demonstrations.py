@@ -37,7 +37,7 @@ KINDS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 
 Turn = tuple[str, tuple[ToolCall, ...]]
 """One reply: its text and its tool calls."""
-Speaker = Callable[[Mapping[str, Any]], Turn]
+Replier = Callable[[Mapping[str, Any]], Turn]
 """Returns the next reply of a conversation from its state."""
 
 
@@ -93,24 +93,24 @@ async def play_demonstrations(
     """Play and score `count` demonstrations. Raise ConfigError if one of them fails."""
     env = loaded.environment
     rows = env.source("train").inputs(count)
-    speakers = _speakers(loaded, count=count, noise=noise, seed=seed)
+    repliers = _repliers(loaded, count=count, noise=noise, seed=seed)
     samples: list[TokenSample] = []
     rewards: list[float] = []
-    for index, speaker in enumerate(speakers):
+    for index, replier in enumerate(repliers):
         row = rows[index % len(rows)]
-        [state] = await env.play_and_score([row], _Demonstrator(speaker), "demonstration", {})
+        [state] = await env.play_and_score([row], _Demonstrator(replier), "demonstration", {})
         if (failure := failure_of(state)) is not None:
             cause = state.get("error")
-            said = f" {cause}" if cause else ""
+            reason = f" {cause}" if cause else ""
             raise ConfigError(
-                f"The demonstration of row {row['example_id']} failed: {failure}.{said}"
+                f"The demonstration of row {row['example_id']} failed: {failure}.{reason}"
             ) from (cause if isinstance(cause, BaseException) else None)
         rewards.append(float(state["reward"] or 0.0))
         samples += samples_of(state)
     return Demonstrations(samples, sum(rewards) / len(rewards))
 
 
-def _speakers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Speaker]:
+def _repliers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Replier]:
     """Return a replier for each demonstration, in order."""
     hook = _hook(loaded, "gold_reply")
     if hook is None:
@@ -126,7 +126,7 @@ def _speakers(loaded: Loaded, *, count: int, noise: float, seed: int) -> list[Sp
     return [speak] * count
 
 
-def _reader(turns: Sequence[Turn]) -> Speaker:
+def _reader(turns: Sequence[Turn]) -> Replier:
     """Return a replier with fixed turns, independent of the environment's responses."""
 
     def speak(state: Mapping[str, Any]) -> Turn:
@@ -144,15 +144,15 @@ def _reader(turns: Sequence[Turn]) -> Speaker:
 class _Demonstrator(ScriptedClient):
     """A client that returns the replies of one demonstration, with the token ids of the endpoint's tokenizer."""
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, replier: Replier) -> None:
         super().__init__()
-        self._speaker = speaker
+        self._replier = replier
 
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
     ) -> Response:
         """Return the reply of this turn."""
-        text, calls = self._speaker(kwargs["state"])
+        text, calls = self._replier(kwargs["state"])
         response = await ScriptedClient([Reply(text, calls)]).get_native_response(
             prompt, model, sampling_args, tools, **kwargs
         )
@@ -214,26 +214,26 @@ def _turn(reply: Gold) -> Turn:
 # ------------------------------------------------------------------------------------------------ noise
 
 
-Place = tuple[int, int]
+Slot = tuple[int, int]
 """The turn, and 0 for its text or the number of a tool call from 1 on."""
 
 
-def _texts(turns: Sequence[Turn]) -> Iterator[tuple[Place, str]]:
+def _texts(turns: Sequence[Turn]) -> Iterator[tuple[Slot, str]]:
     for number, (text, calls) in enumerate(turns):
         yield (number, 0), text
         yield from (((number, index), call["arguments"]) for index, call in enumerate(calls, 1))
 
 
-def _affixes(every: Sequence[Sequence[Turn]]) -> dict[Place, tuple[int, int]]:
+def _affixes(every: Sequence[Sequence[Turn]]) -> dict[Slot, tuple[int, int]]:
     """Return the numbers of characters at the beginning and at the end that all rows share: tags and keys, not content.
     Return the numbers of characters at the beginning and at the end that all rows share: tags and keys, not content."""
-    by_place: dict[Place, list[str]] = {}
+    by_slot: dict[Slot, list[str]] = {}
     for turns in every:
-        for place, text in _texts(turns):
-            by_place.setdefault(place, []).append(text)
+        for slot, text in _texts(turns):
+            by_slot.setdefault(slot, []).append(text)
     return {
-        place: (_same_beginning(texts), _same_beginning([text[::-1] for text in texts]))
-        for place, texts in by_place.items()
+        slot: (_same_beginning(texts), _same_beginning([text[::-1] for text in texts]))
+        for slot, texts in by_slot.items()
     }
 
 
@@ -245,12 +245,12 @@ def _same_beginning(texts: Sequence[str]) -> int:
 
 def _noisy(
     turns: Sequence[Turn],
-    affixes: Mapping[Place, tuple[int, int]],
+    affixes: Mapping[Slot, tuple[int, int]],
     noise: float,
     rng: random.Random,
 ) -> list[Turn]:
-    def changed(place: Place, text: str) -> str:
-        prefix, suffix = affixes.get(place, (0, 0))
+    def changed(slot: Slot, text: str) -> str:
+        prefix, suffix = affixes.get(slot, (0, 0))
         end = max(prefix, len(text) - suffix)
         middle = "".join(_replaced(c, noise, rng) for c in text[prefix:end])
         return text[:prefix] + middle + text[end:]

@@ -108,12 +108,14 @@ class RunFolder:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the complete checkpoints, the newest last."""
-        found = []
+        checkpoints = []
         for folder in (self.path / "checkpoints").glob("*_*"):
             phase, _, number = folder.name.rpartition("_")
             if phase in PHASES and number.isdigit():
-                found.append(Checkpoint(folder, phase, int(number)))
-        return sorted(found, key=lambda one: (PHASES.index(one.phase), one.step))
+                checkpoints.append(Checkpoint(folder, phase, int(number)))
+        return sorted(
+            checkpoints, key=lambda checkpoint: (PHASES.index(checkpoint.phase), checkpoint.step)
+        )
 
     def latest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint."""
