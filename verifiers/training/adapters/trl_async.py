@@ -1,4 +1,4 @@
-"""An import path of version 1.0. The code is in `trl`."""
+"""An earlier import path. The code is in `trl`."""
 
 from verifiers.training.adapters.trl import AsyncGRPOWorker as AsyncGRPOWorker
 from verifiers.training.adapters.trl import WorkerFailed as WorkerFailed

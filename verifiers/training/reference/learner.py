@@ -306,7 +306,7 @@ class Learner:
 
 
 def _current_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved state in the format of `torch.optim.Muon`. Checkpoints of version 1.0 have another format."""
+    """Return a saved state in the format of `torch.optim.Muon`. Older checkpoints have another format."""
     if not isinstance(optimizer, torch.optim.Muon) or "nesterov" in saved["param_groups"][0]:
         return dict(saved)
     [current], [group] = optimizer.param_groups, saved["param_groups"]

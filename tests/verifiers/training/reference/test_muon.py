@@ -35,8 +35,8 @@ def test_the_optimizer_of_torch_is_the_muon_of_the_publication(shape):
     assert (weight.detach() - expected).norm() < 0.3 * (expected - start).norm()
 
 
-def test_a_checkpoint_of_version_1_0_continues_with_its_momentum(config_with, make_samples):
-    """Version 1.0 had an implementation of Muon that stored `momentum` instead of `momentum_buffer`."""
+def test_an_older_checkpoint_continues_with_its_momentum(config_with, make_samples):
+    """An earlier implementation of Muon stored `momentum` instead of `momentum_buffer`."""
     config = config_with(optimizer={"kind": "muon", "learning_rate": 0.01})
     first, second = Learner(config), Learner(config)
     first.begin_reinforcement()
