@@ -176,10 +176,10 @@ def print_prompt_completions_sample(
     table.add_column("Reward", justify="right")
     rows = zip(prompts, completions, errors, rewards, strict=False)
     for prompt, completion, error, reward in list(rows)[:num_samples]:
-        said = format_messages(completion)
+        text = format_messages(completion)
         if error is not None:
-            said.append(f"\n\nerror: {_error_name(error)}", style="bold red")
-        table.add_row(format_messages(prompt), said, f"{reward:.2f}")
+            text.append(f"\n\nerror: {_error_name(error)}", style="bold red")
+        table.add_row(format_messages(prompt), text, f"{reward:.2f}")
     Console().print(Panel(table, expand=False, title=f"Step {step}"))
 
 

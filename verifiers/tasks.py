@@ -52,8 +52,8 @@ class RowFormat:
                     f"{sorted(row)}. Give every row one of them."
                 )
             content = question if isinstance(question, str | list) else str(question)
-            asked = from_raw_message({"role": "user", "content": content})
-            return [*self._opening(), *self.few_shot, asked]
+            question_message = from_raw_message({"role": "user", "content": content})
+            return [*self._opening(), *self.few_shot, question_message]
         if isinstance(prompt, str):
             if self.message_type == "completion":
                 return prompt

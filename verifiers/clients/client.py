@@ -135,8 +135,8 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         )
         try:
             return await self.from_native_response(native)
-        except Exception as error:  # noqa: BLE001 - told as one of ours
-            raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
+        except Exception as error:  # noqa: BLE001 - any exception becomes one of ours
+            raise self._library_error(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
 
     async def get_checked_native_response(
         self,
@@ -164,25 +164,25 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             await self.raise_from_native_response(native)
             return native
         except Exception as error:  # noqa: BLE001 - any exception of an SDK becomes one of ours
-            raise self._told(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
+            raise self._library_error(error)  # noqa: B904 - the cause is set, or left out because it repeats a key
 
-    def _told(self, error: Exception) -> Error:
+    def _library_error(self, error: Exception) -> Error:
         """Return the error to raise for an exception from a hook: the library's errors unchanged, without keys."""
         if isinstance(error, Error):
             self._hide_keys(error)
             return error
-        found = as_model_error(error, type(self).__name__)
-        found.__cause__ = error
-        self._hide_keys(found)
-        return found
+        library_error = as_model_error(error, type(self).__name__)
+        library_error.__cause__ = error
+        self._hide_keys(library_error)
+        return library_error
 
     def _hide_keys(self, error: Error) -> None:
         """Remove keys, which some endpoints repeat in their responses, from the text of an error.
 
         The original exception repeats the key as well, so it is dropped in that case.
         """
-        said = str(error)
-        if (text := self._without_keys(said)) != said:
+        message = str(error)
+        if (text := self._without_keys(message)) != message:
             error.args = (text,)
             error.__cause__ = None
             error.__suppress_context__ = True

@@ -197,13 +197,13 @@ def backoff_s(attempt: int, draw: float | None = None) -> float:
     return ceiling * (random.random() if draw is None else draw)
 
 
-def wait_s(attempt: int, asked_s: float | None, draw: float | None = None) -> float:
+def wait_s(attempt: int, requested_s: float | None, draw: float | None = None) -> float:
     """Return the wait before the next attempt: the endpoint's own value, spread so that requests do not return
     together.
     """
-    if asked_s is None:
+    if requested_s is None:
         return backoff_s(attempt, draw)
-    return asked_s + min(1.0, 0.1 * asked_s) * (random.random() if draw is None else draw)
+    return requested_s + min(1.0, 0.1 * requested_s) * (random.random() if draw is None else draw)
 
 
 logger = logging.getLogger(__name__)
@@ -401,7 +401,7 @@ class Channel:
             if headers:
                 sent_headers.update(headers)
             attempts += 1
-            asked_s, counted_before = None, counted
+            requested_s, counted_before = None, counted
             try:
                 if endpoint.gate is None:
                     reply = await (endpoint.transport or self.transport).post(
@@ -429,12 +429,12 @@ class Channel:
                     endpoint.has_answered()
                     return answer
                 counted += not is_forgiven
-                asked_s = retry_after_s(reply.headers, now_s=time.time())
+                requested_s = retry_after_s(reply.headers, now_s=time.time())
                 if (
                     not is_retryable(answer)
                     or is_overlong(answer)
                     or counted > self.max_retries
-                    or (asked_s or 0.0) > LONGEST_RETRY_AFTER_S
+                    or (requested_s or 0.0) > LONGEST_RETRY_AFTER_S
                 ):
                     url = address(endpoint.url(path))
                     error = error_of(answer, url=url, key_var=endpoint.key_var, attempts=attempts)
@@ -449,7 +449,7 @@ class Channel:
                 )
             if self._has_a_healthy_endpoint():
                 continue  # another endpoint is healthy: retry immediately
-            await self._sleep(wait_s(attempts - 1, asked_s))
+            await self._sleep(wait_s(attempts - 1, requested_s))
 
     async def _post_through_gate(
         self,
@@ -467,18 +467,18 @@ class Channel:
         started_s = self._clock()
         status: int | None = None
         is_forgiven = False
-        asked_s: float | None = None
+        requested_s: float | None = None
         try:
             reply = await (endpoint.transport or self.transport).post(
                 endpoint.url(path), body, headers, proxy=endpoint.proxy, timeout_s=timeout_s
             )
             status = reply.status
             if status == 429:
-                asked_s = retry_after_s(reply.headers, now_s=time.time())
+                requested_s = retry_after_s(reply.headers, now_s=time.time())
         finally:
             if status == 429:
                 is_forgiven = gate.limit.rate_limited(
-                    self._clock(), started_s=started_s, retry_after_s=asked_s
+                    self._clock(), started_s=started_s, retry_after_s=requested_s
                 )
             elif status is None or status >= 500:
                 gate.limit.troubled()
@@ -533,9 +533,9 @@ def _read_reply(
         payload = decode(reply.body)
     except orjson.JSONDecodeError as error:
         kind = reply.headers.get("Content-Type", "no content type")
-        said = shown(endpoint.without_key(reply.body[:2000].decode("utf-8", "replace")))
+        content = shown(endpoint.without_key(reply.body[:2000].decode("utf-8", "replace")))
         raise InvalidModelResponseError(
-            f"{address(endpoint.url(path))} answered {reply.status} with {kind} that is not JSON: {said!r}. "
+            f"{address(endpoint.url(path))} answered {reply.status} with {kind} that is not JSON: {content!r}. "
             f"Is {address(endpoint.base_url)} the base URL of an OpenAI-compatible API?"
         ) from error
     if not isinstance(payload, dict):

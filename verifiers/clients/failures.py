@@ -159,29 +159,29 @@ def is_retryable(refusal: Refusal) -> bool:
 
 def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> Error:
     """Return the error for a refusal after the last attempt; `url` must not contain a secret."""
-    said = shown(refusal.text).removesuffix(".")
+    message = shown(refusal.text).removesuffix(".")
     tries = f" after {attempts} attempts" if attempts > 1 else ""
     if is_overlong(refusal):
-        return OverlongPromptError(f"{url} reports that the prompt is too long: {said}")
+        return OverlongPromptError(f"{url} reports that the prompt is too long: {message}")
     match refusal.status:
         case 401 | 403:
             return AuthenticationError(
-                f"{url} refused the credentials ({refusal.status}): {said}. "
+                f"{url} refused the credentials ({refusal.status}): {message}. "
                 f"They come from {key_var}: check its value, and that it belongs to this URL."
             )
         case 404 | 405:
             hint = "" if _VERSION.search(url) else " Most base URLs end in /v1; this one does not."
             return NoSuchRoute(
-                f"{url} answered {refusal.status}: {said}. Check the base URL and the model name.{hint}"
+                f"{url} answered {refusal.status}: {message}. Check the base URL and the model name.{hint}"
             )
         case 429 | 529:
-            return RateLimitError(f"{url} limits the rate ({refusal.status}){tries}: {said}")
+            return RateLimitError(f"{url} limits the rate ({refusal.status}){tries}: {message}")
         case status if status >= 500 or status == 408:
-            return EndpointUnavailable(f"{url} answered {status}{tries}: {said}")
+            return EndpointUnavailable(f"{url} answered {status}{tries}: {message}")
         case status if status < 400:
-            return ModelError(f"{url} answered {status}, which is not a model response: {said}")
+            return ModelError(f"{url} answered {status}, which is not a model response: {message}")
         case status:
-            return BadRequestError(f"{url} refused the request ({status}): {said}")
+            return BadRequestError(f"{url} refused the request ({status}): {message}")
 
 
 def shown(text: str) -> str:

@@ -69,9 +69,9 @@ def _with_generation_tokens(payload: Any) -> Any:
     if len(choices) != 1 or not generated or choice.get("token_ids"):
         return payload
     logprobs = message.get("generation_log_probs")
-    told = {
+    tokens = {
         "token_ids": [int(token) for token in generated],
         "prompt_token_ids": [int(token) for token in message.get("prompt_token_ids") or []],
         "logprobs": {"token_logprobs": logprobs} if logprobs else choice.get("logprobs"),
     }
-    return {**payload, "choices": [{**choice, **told}]}
+    return {**payload, "choices": [{**choice, **tokens}]}

@@ -45,9 +45,9 @@ def jsonable(value: Any) -> Any:
 
 def empty_response(model: str) -> Response:
     """Return the response of a turn that did not take place because the agent had ended."""
-    said = ResponseMessage(content="", finish_reason="stop", is_truncated=False)
+    message = ResponseMessage(content="", finish_reason="stop", is_truncated=False)
     return Response(
-        id="agent-completed", created=int(time.time()), model=model, usage=None, message=said
+        id="agent-completed", created=int(time.time()), model=model, usage=None, message=message
     )
 
 

@@ -26,9 +26,9 @@ class Connection:
         self.channel = channel
         self.stream = stream
         self.outbox = bytearray()
-        self.has_said_all = False
+        self.is_received = False
         """The program in the sandbox sends nothing more."""
-        self.was_told_all = False
+        self.is_answered = False
         """The host sends nothing more."""
 
 
@@ -79,7 +79,7 @@ class Forwarder:
         self._watch(connection)
 
     def _watch(self, connection: Connection) -> None:
-        events = 0 if connection.has_said_all else selectors.EVENT_READ
+        events = 0 if connection.is_received else selectors.EVENT_READ
         if connection.outbox:
             events |= selectors.EVENT_WRITE
         try:
@@ -98,7 +98,7 @@ class Forwarder:
                 if data:
                     send(DATA, connection.channel, data)
                 else:
-                    connection.has_said_all = True
+                    connection.is_received = True
                     send(END, connection.channel)
             if ready & selectors.EVENT_WRITE:
                 self._flush(connection)
@@ -116,11 +116,11 @@ class Forwarder:
                 del connection.outbox[: connection.stream.send(connection.outbox)]
             except BlockingIOError:
                 pass
-        if connection.was_told_all and not connection.outbox:
+        if connection.is_answered and not connection.outbox:
             connection.stream.shutdown(socket.SHUT_WR)
 
     def _settle(self, connection: Connection) -> None:
-        if connection.has_said_all and connection.was_told_all and not connection.outbox:
+        if connection.is_received and connection.is_answered and not connection.outbox:
             self._drop(connection)
         else:
             self._watch(connection)
@@ -154,7 +154,7 @@ class Forwarder:
         if kind == DATA:
             connection.outbox += payload
         elif kind == END:
-            connection.was_told_all = True
+            connection.is_answered = True
         try:
             self._flush(connection)
         except OSError:

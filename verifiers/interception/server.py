@@ -191,8 +191,8 @@ class InterceptionServer:
         length = request.content_length
         size_bytes = MAX_BODY_BYTES if length is None else length
         if rollout["waiting_bytes"] + size_bytes > MAX_WAITING_BYTES:
-            crowd = RateLimitError("Too many requests are waiting for the model: retry later.")
-            return web.json_response(dialect.error_body(crowd), status=429)
+            refusal = RateLimitError("Too many requests are waiting for the model: retry later.")
+            return web.json_response(dialect.error_body(refusal), status=429)
         rollout["waiting_bytes"] += size_bytes
         try:
             return await self._take_request(request, rollout, dialect)
@@ -209,26 +209,26 @@ class InterceptionServer:
             body = json.loads(await request.read())
         except (ValueError, RecursionError) as error:
             raise UnusableRequest(f"Invalid JSON: {error}") from error
-        asked = dialect.read_request(body)
+        agent_request = dialect.read_request(body)
         request_id = f"req_{uuid4().hex[:8]}"
         intercept: Intercept = {
             "request_id": request_id,
             "rollout_id": request.match_info["rollout_id"],
             "protocol": dialect.name,
-            "messages": asked.messages,
-            "tools": asked.tools,
+            "messages": agent_request.messages,
+            "tools": agent_request.tools,
             "model": body.get("model"),
-            "stream": asked.is_streamed,
-            "wants_usage": asked.wants_usage,
+            "stream": agent_request.is_streamed,
+            "wants_usage": agent_request.wants_usage,
             "headers": {name.lower(): value for name, value in request.headers.items()},
             "body": body,
-            "chunk_queue": asyncio.Queue() if asked.is_streamed else None,
+            "chunk_queue": asyncio.Queue() if agent_request.is_streamed else None,
             "response_future": asyncio.get_running_loop().create_future(),
         }
         self.intercepts[request_id] = intercept
         rollout["request_id_queue"].put_nowait(request_id)
         try:
-            if asked.is_streamed:
+            if agent_request.is_streamed:
                 return await self._stream(request, intercept)
             return await _whole_answer(intercept)
         finally:
@@ -238,9 +238,9 @@ class InterceptionServer:
 
     async def _stream(self, request: web.Request, intercept: Intercept) -> web.StreamResponse:
         answer: web.StreamResponse | None = None
-        was_told_all = False
+        is_complete = False
         try:
-            while not was_told_all:
+            while not is_complete:
                 chunks = await _next_chunks(intercept["chunk_queue"])
                 if isinstance(chunks[0], BaseException) and answer is None:
                     return _error_answer(chunks[0], intercept)
@@ -249,7 +249,7 @@ class InterceptionServer:
                     answer.content_type = "text/event-stream"
                     await answer.prepare(request)
                 # Sent in one piece: an agent that disconnects after reading its result has then read everything.
-                was_told_all = chunks[-1] is None or isinstance(chunks[-1], BaseException)
+                is_complete = chunks[-1] is None or isinstance(chunks[-1], BaseException)
                 data = [_event_bytes(chunk, _dialect_of(intercept)) for chunk in chunks]
                 await answer.write(b"".join(data))
             assert answer is not None
@@ -257,7 +257,7 @@ class InterceptionServer:
             return answer
         except (ConnectionError, asyncio.CancelledError) as error:
             future: asyncio.Future[Any] = intercept["response_future"]
-            if future.done() and not future.cancelled() and not was_told_all:
+            if future.done() and not future.cancelled() and not is_complete:
                 broken = StreamInterrupted(
                     "The response to the agent was cut off: it has disconnected."
                 )
