@@ -27,6 +27,7 @@ from verifiers.dialects.dialect import (
     RawMessage,
     an_object,
     chat_call,
+    completion_body,
     content_to_text,
     event,
     finish_reason,
@@ -319,11 +320,6 @@ def tool_calls_of(response: Response) -> list[dict[str, Any]]:
     return [chat_call(call.id, call.name, call.arguments) for call in calls]
 
 
-def usage_of(response: Response) -> dict[str, Any] | None:
-    """Return a response's token counts under the API's names."""
-    return None if response.usage is None else dict(response.usage)
-
-
 def chat_chunks(response: Response, wants_usage: bool = False) -> list[dict[str, Any]]:
     """Return `chat.completion.chunk` objects: content, then the finish reason, then token counts if requested."""
     head = {
@@ -344,7 +340,8 @@ def chat_chunks(response: Response, wants_usage: bool = False) -> list[dict[str,
         {**head, "choices": [end]},
     ]
     if wants_usage:
-        chunks.append({**head, "choices": [], "usage": usage_of(response)})
+        usage = None if response.usage is None else dict(response.usage)
+        chunks.append({**head, "choices": [], "usage": usage})
     return chunks
 
 
@@ -357,37 +354,14 @@ class ChatCompletions(Dialect):
     sdk_method = "chat.completions.create"
     sdk_type = ("openai.types.chat", "ChatCompletion")
 
+    native_tool = staticmethod(native_tool)
+    check_payload = staticmethod(check_payload)
+    response_of = staticmethod(response_of)
+
     def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return messages in the API's format; with audio in them, `modalities` requests a text response."""
         native = native_messages(messages)
         return native, {"modalities": ["text"]} if has_audio(native) else {}
-
-    def native_tool(self, tool: Any) -> dict[str, Any]:
-        """Return a function definition."""
-        return native_tool(tool)
-
-    def request_body(
-        self,
-        prompt: Any,
-        model: str,
-        sampling: dict[str, Any],
-        tools: list[Any] | None,
-        extra: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Return the JSON body of a request."""
-        body = {"model": model, "messages": prompt, **extra}
-        if tools:
-            body["tools"] = tools
-        body.update(sampling)
-        return body
-
-    def check_payload(self, payload: Any) -> None:
-        """Raise for any number of choices but one, and for an empty choice."""
-        check_payload(payload)
-
-    def response_of(self, payload: Any) -> Response:
-        """Return a response in the library's format."""
-        return response_of(payload)
 
     def chat_messages(self, body: Mapping[str, Any]) -> list[RawMessage]:
         """Return copies of the messages."""
@@ -404,15 +378,7 @@ class ChatCompletions(Dialect):
             message["tool_calls"] = calls
         if source.reasoning_content:
             message["reasoning_content"] = source.reasoning_content
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason(response)}
-        return {
-            "id": response.id,
-            "object": "chat.completion",
-            "created": response.created,
-            "model": response.model,
-            "choices": [choice],
-            "usage": usage_of(response),
-        }
+        return completion_body(response, "chat.completion", {"index": 0, "message": message})
 
     def events(self, response: Response, wants_usage: bool = False) -> list[bytes]:
         """Return the chunks, then the end."""

@@ -10,14 +10,13 @@ from verifiers.dialects.chat_completions import (
     only_choice,
     parse_tokens,
     parse_usage,
-    usage_of,
 )
 from verifiers.dialects.dialect import (
     DONE,
     Dialect,
     UnusableRequest,
+    completion_body,
     event,
-    finish_reason,
     response_from,
 )
 from verifiers.errors import BadRequestError, EmptyModelResponseError
@@ -30,6 +29,8 @@ class Completions(Dialect):
 
     name = "openai_completions"
     path = "completions"
+    prompt_key = "prompt"
+    has_tools = False
     sdk_method = "completions.create"
     sdk_type = ("openai.types", "Completion")
 
@@ -44,17 +45,6 @@ class Completions(Dialect):
         raise BadRequestError(
             "The text completions API does not support tools. Use client_type='openai_chat_completions'."
         )
-
-    def request_body(
-        self,
-        prompt: Any,
-        model: str,
-        sampling: dict[str, Any],
-        tools: list[Any] | None,
-        extra: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Return the JSON body of a request."""
-        return {"model": model, "prompt": prompt, **extra, **sampling}
 
     def check_payload(self, payload: Any) -> None:
         """Raise for any number of choices but one, and for a choice without text."""
@@ -89,20 +79,10 @@ class Completions(Dialect):
 
     def response_body(self, response: Response) -> dict[str, Any]:
         """Return the body of `/v1/completions`."""
-        choice = {
-            "text": content_text(response.message.content),
-            "index": 0,
-            "logprobs": None,
-            "finish_reason": finish_reason(response),
-        }
-        return {
-            "id": response.id,
-            "object": "text_completion",
-            "created": response.created,
-            "model": response.model,
-            "choices": [choice],
-            "usage": usage_of(response),
-        }
+        text = content_text(response.message.content)
+        return completion_body(
+            response, "text_completion", {"text": text, "index": 0, "logprobs": None}
+        )
 
     def events(self, response: Response, wants_usage: bool = False) -> list[bytes]:
         """Return the whole body as one event, then the end."""

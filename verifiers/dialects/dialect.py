@@ -54,8 +54,12 @@ class Dialect(ABC):
     """Also the `client_type` of the API's client."""
     path: ClassVar[str]
     """Path below the base URL."""
+    prompt_key: ClassVar[str] = "messages"
+    """Name of the prompt in a request."""
     length_key: ClassVar[str] = "max_tokens"
     """Name of the maximum number of tokens in the completion."""
+    has_tools: ClassVar[bool] = True
+    """Whether the API supports tools."""
     key_header: ClassVar[str] = "Authorization"
     headers: ClassVar[dict[str, str]] = {}
     """Headers that the API requires with every request."""
@@ -79,7 +83,6 @@ class Dialect(ABC):
     def native_tool(self, tool: Any) -> Any:
         """Return a tool definition in the API's format."""
 
-    @abstractmethod
     def request_body(
         self,
         prompt: Any,
@@ -89,6 +92,11 @@ class Dialect(ABC):
         extra: dict[str, Any],
     ) -> dict[str, Any]:
         """Return the JSON body of a request. `sampling`: arguments under their names in chat completions."""
+        body = {"model": model, self.prompt_key: prompt, **extra}
+        if tools and self.has_tools:
+            body["tools"] = tools
+        body.update(sampling)
+        return body
 
     @abstractmethod
     def check_payload(self, payload: Any) -> None:
@@ -167,6 +175,19 @@ def response_from(
             "message": ResponseMessage.of(message),
         }
     )
+
+
+def completion_body(response: Response, kind: str, choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a response of chat or text completions with one choice."""
+    finish = {"finish_reason": finish_reason(response)}
+    return {
+        "id": response.id,
+        "object": kind,
+        "created": response.created,
+        "model": response.model,
+        "choices": [{**choice, **finish}],
+        "usage": None if response.usage is None else dict(response.usage),
+    }
 
 
 def content_to_text(content: Any) -> str:

@@ -59,6 +59,6 @@ def serialize_tool_defs(tools: Any, protocol: str | None = None) -> list[dict[st
     ]
     if protocol in (None, "vf"):
         return plain
-    if protocol not in DIALECTS or protocol == "openai_completions":
+    if protocol not in DIALECTS or not DIALECTS[protocol].has_tools:
         raise ValueError(f"{protocol!r} is not a format for tool definitions.")
     return [DIALECTS[protocol].native_tool(tool) for tool in plain]
