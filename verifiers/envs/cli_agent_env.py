@@ -166,7 +166,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         self.advanced_configs = advanced_configs
         self.labels = labels
         self.init_interception(interception_port, interception_url)
-        self.add_rubric(SandboxMonitorRubric())
+        self.add_rubric(SandboxMonitorRubric(metrics=("sandbox_oom", "sandbox_timeout")))
         self.add_rubric(CliAgentMonitorRubric())
 
     def init_interception(
@@ -462,16 +462,9 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
 
     @cleanup
     async def destroy_sandbox(self, state: State) -> None:
-        """Run `post_rollout`, then end the sandbox, unless scoring needs it."""
-        sandbox_id = state.get("sandbox_id")
-        try:
-            if sandbox_id is not None:
-                await call_hook(self.post_rollout, state)
-        except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
-            if state.error is None:
-                self._note_error(state, error)
-        if sandbox_id is not None and not self._is_kept_for_scoring(state):
-            await self._delete(sandbox_id)
+        """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
+        if state.get("sandbox_id") is not None:
+            await self._finish(state, self.post_rollout)
 
     @teardown
     async def teardown_resources(self) -> None:

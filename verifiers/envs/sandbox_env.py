@@ -15,12 +15,10 @@ from verifiers.envs.sandbox_client import (
     SandboxClient,
     timeout_errors,
 )
-from verifiers.envs.sandbox_mixin import SandboxLife, SandboxNotReadyError
+from verifiers.envs.sandbox_mixin import SandboxMixin, SandboxMonitorRubric, SandboxNotReadyError
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.envs.tool_env import StatefulToolEnv
 from verifiers.errors import Error, InfraError, SandboxError, ToolCallError
-from verifiers.rollouts.scope import close_scope, scope_of
-from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxBackend, SandboxCreationError, SandboxDead, SandboxSpec
 from verifiers.sandboxes.open import BackendName
 from verifiers.state import State
@@ -37,30 +35,7 @@ class SandboxState(TypedDict):
     """Seconds of each command."""
 
 
-class SandboxMonitorRubric(Rubric):
-    """Metrics of the sandbox, with weight 0."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_metric(self.sandbox_ready_wait_time)
-        self.add_metric(self.sandbox_command_execution_time)
-        self.add_cleanup_handler(self.end_scoring)
-
-    async def end_scoring(self, state: State) -> None:
-        """Let a sandbox go that was kept for scoring."""
-        await close_scope(state)
-
-    async def sandbox_ready_wait_time(self, state: State) -> float:
-        """Seconds that the rollout waited for its sandbox."""
-        return float((state.get("sandbox_state") or {}).get("ready_wait_time", 0.0))
-
-    async def sandbox_command_execution_time(self, state: State) -> float:
-        """Mean seconds of a command."""
-        times = (state.get("sandbox_state") or {}).get("command_execution_times") or []
-        return sum(times) / len(times) if times else 0.0
-
-
-class SandboxEnv(SandboxLife, StatefulToolEnv):
+class SandboxEnv(SandboxMixin, StatefulToolEnv):
     """Gives each rollout a sandbox, which comes up while the model writes its first answer and ends with the rollout.
 
     v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_client` says how). What they
@@ -112,15 +87,20 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         )
         self.timeout_per_command_seconds = timeout_per_command_seconds
         self.keep_sandbox_for_scoring = keep_sandbox_for_scoring
-        self._begin_life(
-            (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter),
-            score_in,
-            score_env,
-        )
         template = SandboxSpec.model_validate(sandbox_spec or {}).model_copy(
             update={"command_timeout_s": float(timeout_per_command_seconds)}
         )
-        self.sandbox_client: Any = SandboxClient(backend, template)
+        self.init_sandbox_client(
+            max_retries,
+            base_delay,
+            backoff_factor,
+            max_backoff_seconds,
+            jitter,
+            backend=backend,
+            sandbox_spec=template,
+            score_in=score_in,
+            score_env=score_env,
+        )
         self.sandbox_request = CreateSandboxRequest(
             name=sandbox_name,
             docker_image=docker_image,
@@ -137,7 +117,11 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
         )
         if warm_pool_size:
             self.sandbox_client.keep_warm(self.sandbox_request, warm_pool_size)
-        self.add_rubric(SandboxMonitorRubric())
+        self.add_rubric(
+            SandboxMonitorRubric(
+                metrics=("sandbox_ready_wait_time", "sandbox_command_execution_time")
+            )
+        )
         self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
 
     # ------------------------------------------------------------------------------------ what authors override
@@ -154,19 +138,10 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
 
     async def setup_state(self, state: State, **kwargs: Any) -> State:
         """Have a sandbox created. Returns before it is up: commands wait for it by themselves."""
-        request = self.get_sandbox_request(state)
-        try:
-            sandbox = await self.with_retry(self.sandbox_client.create)(request)
-        except Error:
-            raise
-        except Exception as error:
-            raise SandboxCreationError(f"The sandbox could not be created: {error}") from error
-        self.active_sandboxes.add(sandbox.id)
-        state["sandbox_id"] = sandbox.id
+        await self._create(state, self.get_sandbox_request(state))
         state["sandbox_state"] = SandboxState(
             ready=False, ready_wait_time=0.0, command_execution_times=[]
         )
-        scope_of(state).on_exit(self._leave, state, sandbox.id)
         return await super().setup_state(state) or state
 
     def update_tool_args(
@@ -248,14 +223,8 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
     async def _wait_for_sandbox_ready(self, sandbox_state: SandboxState, sandbox_id: str) -> None:
         """Wait until commands can run, and note how long that took."""
         started = time.perf_counter()
-        try:
-            await self.with_retry(self.sandbox_client.wait_for_creation)(sandbox_id)
-        except Error:
-            raise
-        except Exception as error:
-            raise SandboxNotReadyError(
-                f"Sandbox {sandbox_id} did not become ready: {error}"
-            ) from error
+        wait = self.with_retry(self.sandbox_client.wait_for_creation)
+        await self._wait_until_ready(wait, sandbox_id)
         sandbox_state["ready_wait_time"] += time.perf_counter() - started
         sandbox_state["ready"] = True
 
@@ -263,15 +232,8 @@ class SandboxEnv(SandboxLife, StatefulToolEnv):
 
     @cleanup
     async def destroy_sandbox(self, state: State) -> None:
-        """Run `post_rollout`, then end the sandbox, unless a reward function asks for it."""
-        sandbox_id = state.get("sandbox_id")
-        try:
-            await call_hook(self.post_rollout, state)
-        except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
-            if state.error is None:
-                self._note_error(state, error)
-        if sandbox_id is not None and not self._is_kept_for_scoring(state):
-            await self._delete(sandbox_id)
+        """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
+        await self._finish(state, self.post_rollout)
 
     @teardown(priority=10)
     async def teardown_sandboxes(self) -> None:

@@ -22,7 +22,7 @@ import random
 import sys
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger
 from pathlib import Path
@@ -75,7 +75,6 @@ FIRST = 1_000_000
 _IDLE_HOOKS = (
     "Environment.",
     "MultiTurnEnv.",
-    "SandboxLife.",
     "SandboxEnv.",
     "SandboxMixin.",
     "CliAgentEnv.",
@@ -83,38 +82,159 @@ _IDLE_HOOKS = (
 """Of these classes, no clean-up handler and no `post_rollout` looks into a sandbox."""
 
 
-class SandboxLife:
-    """The part of an environment that ends sandboxes. The environment calls `_begin_life` and owns the attributes."""
+_SDK_DEATHS = {"SandboxOOMError": "oom", "SandboxTimeoutError": "ttl"}
+"""What the errors of the provider's own client mean, by their class names."""
+_TRANSIENT_TEXTS = ("HTTP 502", "HTTP 503", "ConnectError")
 
+
+class SandboxNotReadyError(SandboxError):
+    """A sandbox did not become ready."""
+
+
+class SandboxSetupError(SandboxError):
+    """What has to be done in a sandbox before the rollout begins failed."""
+
+
+@dataclass(frozen=True)
+class SandboxTimeouts:
+    """Longest single steps around a sandbox, in seconds. What the rollout itself may take is another matter."""
+
+    read_file: int = 10
+    extract: int = 60
+    """Unpacking uploaded files."""
+    poll: int = 60
+    """One look at a background job; only clients that have to be asked are."""
+    mkdir: int = 10
+
+
+class ThreadedAsyncSandboxClient(SandboxClient):
+    """v0's name of the sandbox client. Nothing here needs threads, and the three sizes are accepted and unused."""
+
+    def __init__(
+        self,
+        max_workers: int = 100,
+        max_connections: int = 100,
+        max_keepalive_connections: int = 50,
+        *,
+        backend: SandboxBackend | BackendName | None = None,
+        template: SandboxSpec | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(backend, template)
+
+
+class SandboxMonitorRubric(Rubric):
+    """Metrics of sandboxes, with weight 0.
+
+    `metrics` names the methods to report; None reports all of them. `SandboxEnv` reports the two times, and
+    `CliAgentEnv` the two failures.
+    """
+
+    METRICS = (
+        "sandbox_ready_wait_time",
+        "sandbox_command_execution_time",
+        "sandbox_oom",
+        "sandbox_timeout",
+    )
+
+    def __init__(self, metrics: Sequence[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for name in self.METRICS if metrics is None else metrics:
+            self.add_metric(getattr(self, name))
+        self.add_cleanup_handler(self.end_scoring)
+
+    async def end_scoring(self, state: State) -> None:
+        """Delete a sandbox that was kept for scoring."""
+        await close_scope(state)
+
+    async def sandbox_ready_wait_time(self, state: State) -> float:
+        """Return how many seconds the rollout waited for its sandbox."""
+        return float((state.get("sandbox_state") or {}).get("ready_wait_time", 0.0))
+
+    async def sandbox_command_execution_time(self, state: State) -> float:
+        """Return the mean duration of the commands, in seconds."""
+        times = (state.get("sandbox_state") or {}).get("command_execution_times") or []
+        return sum(times) / len(times) if times else 0.0
+
+    async def sandbox_oom(self, state: State) -> float:
+        """Return 1 if the sandbox ran out of memory."""
+        return float(bool(state.get("sandbox_oom")))
+
+    async def sandbox_timeout(self, state: State) -> float:
+        """Return 1 if the sandbox exceeded its lifetime."""
+        return float(bool(state.get("sandbox_timeout")))
+
+
+class SandboxMixin:
+    """Creates, fills, scores and deletes sandboxes. Call `init_sandbox_client` at the end of `__init__`."""
+
+    SANDBOX_MAX_TIMEOUT_MINUTES = 1440
+    SANDBOX_SCORING_BUFFER_MINUTES = 60
     scoring_arguments: ClassVar[frozenset[str]] = frozenset({ARGUMENT})
     """Arguments of reward functions that only exist when a rollout is scored."""
     sandbox_client: Any = None
     """None while the constructor has not come so far, or has failed before."""
     active_sandboxes: set[str] = set()
     """Ids of sandboxes that have to be ended."""
-    keep_sandbox_for_scoring: bool
+    sandbox_timeout_minutes: int | None = None
+    """Longest life of a sandbox; None derives it from the rollout's time limit."""
+    keep_sandbox_for_scoring: bool = False
     score_in: ScoreIn | None = None
     """Where the rollout is scored: "snapshot", "own" or "live"; None takes the first that the back end offers."""
     score_env: Mapping[str, str] | None = None
     """Environment variables of commands that score, on top of all others."""
+    timeouts: SandboxTimeouts
+    # Attributes of the environment that this class is mixed into.
+    timeout_seconds: float | None
     logger: Logger
     rubric: Rubric
     score_rollouts: bool
     _cleanup_handlers: list[Callable[..., Any]]
     _note_error: Callable[[State, Exception], None]
 
-    def _begin_life(
+    def init_sandbox_client(
         self,
-        attempts: tuple[int, float, float, float, float],
-        score_in: ScoreIn | None,
-        score_env: Mapping[str, str] | None,
+        max_retries: int = 5,
+        base_delay: float = 0.5,
+        backoff_factor: float = 2.0,
+        max_backoff_seconds: float = 30.0,
+        jitter: float = 0.001,
+        sandbox_client_max_workers: int = 50,
+        sandbox_client_max_connections: int = 1000,
+        sandbox_client_max_keepalive_connections: int = 200,
+        sandbox_wait_for_creation_max_attempts: int = 120,
+        sandbox_creations_per_minute: float | None = 128,
+        timeouts: SandboxTimeouts = SandboxTimeouts(),
+        *,
+        backend: SandboxBackend | BackendName | None = None,
+        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
+        score_in: ScoreIn | None = None,
+        score_env: Mapping[str, str] | None = None,
     ) -> None:
-        """`attempts`: number of attempts, first and longest wait in seconds … as `with_retry` wants them."""
-        self._attempts = attempts
+        """Make `sandbox_client`. Nothing is started.
+
+        The sizes of connections, attempts to wait and creations a minute are a remote provider's; there is nothing to
+        limit on this machine, and a provider's back end keeps its own limits. `backend`, `sandbox_spec`, `score_in` and
+        `score_env` are as in `SandboxEnv`.
+        """
+        self._attempts = (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter)
         self.score_in = check_score_in(score_in) or self.score_in
         self.score_env = self.score_env if score_env is None else dict(score_env)
         self.active_sandboxes = set()
         self._offering: weakref.WeakSet[Rubric] = weakref.WeakSet()
+        self.sandbox_wait_for_creation_max_attempts = sandbox_wait_for_creation_max_attempts
+        self.timeouts = timeouts
+        template = SandboxSpec.model_validate(sandbox_spec or {})
+        self.sandbox_client = ThreadedAsyncSandboxClient(backend=backend, template=template)
+
+    def compute_sandbox_timeout_minutes(self) -> int:
+        """Longest life of a sandbox: `sandbox_timeout_minutes`, or the rollout's time limit and an hour for scoring."""
+        if self.sandbox_timeout_minutes is not None:
+            return self.sandbox_timeout_minutes
+        if self.timeout_seconds is None:
+            return self.SANDBOX_MAX_TIMEOUT_MINUTES
+        minutes = math.ceil(self.timeout_seconds / 60) + self.SANDBOX_SCORING_BUFFER_MINUTES
+        return min(minutes, self.SANDBOX_MAX_TIMEOUT_MINUTES)
 
     def with_retry(
         self, function: Callable[Arguments, Awaitable[Value]], *, first_counts: bool = True
@@ -141,6 +261,136 @@ class SandboxLife:
             return await function(*args, **kwargs)
 
         return call
+
+    # ---------------------------------------------------------------------------------------------- life
+
+    def register_sandbox(self, sandbox_id: str) -> None:
+        """Have it ended with the environment at the latest."""
+        self.active_sandboxes.add(sandbox_id)
+
+    def deregister_sandbox(self, sandbox_id: str) -> None:
+        """Leave it to somebody else to end it."""
+        self.active_sandboxes.discard(sandbox_id)
+
+    async def create_sandbox(self, state: Any, request: Any) -> str:
+        """A sandbox for this rollout, up and set up; its id, which is in `state["sandbox_id"]` too.
+
+        Raises SandboxCreationError, SandboxNotReadyError, SandboxSetupError.
+        """
+        sandbox_id = await self._create(state, request, first_counts=False)
+        attempts = self.sandbox_wait_for_creation_max_attempts
+        await self._wait_until_ready(
+            self.sandbox_client.wait_for_creation, sandbox_id, max_attempts=attempts
+        )
+        await self._before_sandbox_setup(state)
+        try:
+            await call_hook(self.post_sandbox_setup, state)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxSetupError(f"Sandbox {sandbox_id} setup failed: {error}") from error
+        return sandbox_id
+
+    async def _create(self, state: Any, request: Any, *, first_counts: bool = True) -> str:
+        """Have a sandbox created that is deleted with the rollout at the latest; its id."""
+        try:
+            create = self.with_retry(self.sandbox_client.create, first_counts=first_counts)
+            sandbox = await create(request)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxCreationError(f"Failed to create sandbox: {error}") from error
+        sandbox_id: str = sandbox.id
+        self.register_sandbox(sandbox_id)
+        state["sandbox_id"] = sandbox_id
+        if isinstance(state, State):
+            scope_of(state).on_exit(self._leave, state, sandbox_id)
+        return sandbox_id
+
+    async def _wait_until_ready(
+        self, wait: Callable[..., Awaitable[object]], sandbox_id: str, **options: Any
+    ) -> None:
+        """Call the client's `wait_for_creation`, and translate its errors."""
+        try:
+            await wait(sandbox_id, **options)
+        except Error:
+            raise
+        except Exception as error:
+            raise SandboxNotReadyError(
+                f"Sandbox {sandbox_id} failed to become ready: {error}"
+            ) from error
+
+    async def _before_sandbox_setup(self, state: Any) -> None:
+        """What this library does in a sandbox before `post_sandbox_setup`."""
+
+    async def post_sandbox_setup(self, state: Any) -> None:
+        """For authors: upload files, run commands. The sandbox is up."""
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        """End one. That it cannot be ended is logged, and tried again at the end of the environment."""
+        await self._delete(sandbox_id)
+
+    # ----------------------------------------------------------------------------------------------- use
+
+    async def run_background_job(
+        self,
+        state: Any,
+        command: str,
+        timeout: int,
+        working_dir: str | None = None,
+        poll_interval: int = 3,
+    ) -> Any:
+        """Run a long command to its end: an object with `exit_code`, `stdout`, `stderr`.
+
+        Raises the client's CommandTimeoutError after `timeout` seconds. Of a sandbox that ran out of memory or outlived
+        its time, the state then says so (`sandbox_oom`, `sandbox_timeout`).
+        """
+        try:
+            return await self.sandbox_client.run_background_job(
+                sandbox_id=state["sandbox_id"],
+                command=command,
+                timeout=timeout,
+                working_dir=working_dir,
+                poll_interval=poll_interval,
+            )
+        except Exception as error:
+            if note_death(state, error) and not isinstance(error, SandboxError):
+                raise SandboxError(f"The sandbox was lost during a job: {error}") from error
+            raise
+
+    async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
+        """Copy a file of this machine into the sandbox; with our own client a directory, too."""
+        await self.with_retry(self.sandbox_client.upload_file)(sandbox_id, remote_path, local_path)
+
+    async def upload_content(self, sandbox_id: str, content: str, remote_path: str) -> None:
+        """Write a text file in the sandbox."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "content"
+            await asyncio.to_thread(path.write_text, content, "utf-8")
+            await self.upload_file(sandbox_id, remote_path, str(path))
+
+    async def read_file(
+        self, sandbox_id: str, remote_path: str, timeout: int | None = None
+    ) -> str | None:
+        """Text of a file in the sandbox; None if it cannot be read, which is logged."""
+        limit_s = self.timeouts.read_file if timeout is None else timeout
+        try:
+            found = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
+        except Exception as error:  # noqa: BLE001 - v0 gives None for whatever went wrong
+            self.logger.warning("Failed to read %s from %s: %r", remote_path, sandbox_id, error)
+            return None
+        return found.content
+
+    async def upload_bundle(self, sandbox_id: str, file_map: dict[str, str], dest_dir: str) -> None:
+        """Write several text files, relative path → content, below a directory of the sandbox."""
+        with tempfile.TemporaryDirectory() as folder:
+            await asyncio.to_thread(_write_files, Path(folder), file_map)
+            if isinstance(self.sandbox_client, SandboxClient):
+                await self.upload_file(sandbox_id, dest_dir, folder)
+                return
+            for name in file_map:  # a provider's client uploads files only
+                remote = posixpath.join(dest_dir, name)
+                await self.upload_file(sandbox_id, remote, str(Path(folder) / name))
 
     # ------------------------------------------------------------------------------------------- scoring
 
@@ -218,6 +468,19 @@ class SandboxLife:
 
     _score_objects.provides = frozenset({ARGUMENT})  # type: ignore[attr-defined]  # read by `early_stop`
 
+    # ------------------------------------------------------------------------------------------------- end
+
+    async def _finish(self, state: State, post_rollout: Callable[[State], object]) -> None:
+        """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
+        sandbox_id = state.get("sandbox_id")
+        try:
+            await call_hook(post_rollout, state)
+        except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
+            if state.error is None:
+                self._note_error(state, error)
+        if sandbox_id is not None and not self._is_kept_for_scoring(state):
+            await self._delete(sandbox_id)
+
     async def _delete(self, sandbox_id: str) -> None:
         try:
             await self.with_retry(self.sandbox_client.delete)(sandbox_id)
@@ -231,251 +494,7 @@ class SandboxLife:
         await self.sandbox_client.bulk_delete(list(global_ids))
         self.active_sandboxes.difference_update(global_ids)
 
-
-def _rubrics_of(rubric: Rubric) -> list[Rubric]:
-    if not isinstance(rubric, RubricGroup):
-        return [rubric]
-    return [inner for one in rubric.rubrics for inner in _rubrics_of(one)]
-
-
-_SDK_DEATHS = {"SandboxOOMError": "oom", "SandboxTimeoutError": "ttl"}
-"""What the errors of the provider's own client mean, by their class names."""
-_TRANSIENT_TEXTS = ("HTTP 502", "HTTP 503", "ConnectError")
-
-
-class SandboxNotReadyError(SandboxError):
-    """A sandbox did not become ready."""
-
-
-class SandboxSetupError(SandboxError):
-    """What has to be done in a sandbox before the rollout begins failed."""
-
-
-@dataclass(frozen=True)
-class SandboxTimeouts:
-    """Longest single steps around a sandbox, in seconds. What the rollout itself may take is another matter."""
-
-    read_file: int = 10
-    extract: int = 60
-    """Unpacking uploaded files."""
-    poll: int = 60
-    """One look at a background job; only clients that have to be asked are."""
-    mkdir: int = 10
-
-
-class ThreadedAsyncSandboxClient(SandboxClient):
-    """v0's name of the sandbox client. Nothing here needs threads, and the three sizes are accepted and unused."""
-
-    def __init__(
-        self,
-        max_workers: int = 100,
-        max_connections: int = 100,
-        max_keepalive_connections: int = 50,
-        *,
-        backend: SandboxBackend | BackendName | None = None,
-        template: SandboxSpec | None = None,
-        **_: Any,
-    ) -> None:
-        super().__init__(backend, template)
-
-
-class SandboxMonitorRubric(Rubric):
-    """Metrics of what befell the sandbox, with weight 0."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_metric(self.sandbox_oom)
-        self.add_metric(self.sandbox_timeout)
-        self.add_cleanup_handler(self.end_scoring)
-
-    async def end_scoring(self, state: State) -> None:
-        """Let a sandbox go that was kept for scoring."""
-        await close_scope(state)
-
-    async def sandbox_oom(self, state: State) -> float:
-        """Whether it ran out of memory."""
-        return float(bool(state.get("sandbox_oom")))
-
-    async def sandbox_timeout(self, state: State) -> float:
-        """Whether it outlived its time."""
-        return float(bool(state.get("sandbox_timeout")))
-
-
-class SandboxMixin(SandboxLife):
-    """Creates, fills and ends sandboxes. Call `init_sandbox_client` at the end of `__init__`."""
-
-    SANDBOX_MAX_TIMEOUT_MINUTES = 1440
-    SANDBOX_SCORING_BUFFER_MINUTES = 60
-    sandbox_timeout_minutes: int | None = None
-    """Longest life of a sandbox; None derives it from the rollout's time limit."""
-    timeout_seconds: float | None
-    timeouts: SandboxTimeouts
-    keep_sandbox_for_scoring: bool = False
-
-    def init_sandbox_client(
-        self,
-        max_retries: int = 5,
-        base_delay: float = 0.5,
-        backoff_factor: float = 2.0,
-        max_backoff_seconds: float = 30.0,
-        jitter: float = 0.001,
-        sandbox_client_max_workers: int = 50,
-        sandbox_client_max_connections: int = 1000,
-        sandbox_client_max_keepalive_connections: int = 200,
-        sandbox_wait_for_creation_max_attempts: int = 120,
-        sandbox_creations_per_minute: float | None = 128,
-        timeouts: SandboxTimeouts = SandboxTimeouts(),
-        *,
-        backend: SandboxBackend | BackendName | None = None,
-        sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
-        score_in: ScoreIn | None = None,
-        score_env: Mapping[str, str] | None = None,
-    ) -> None:
-        """Make `sandbox_client`. Nothing is started.
-
-        The sizes of connections, attempts to wait and creations a minute are a remote provider's; there is nothing to
-        limit on this machine, and a provider's back end keeps its own limits. `backend`, `sandbox_spec`, `score_in` and
-        `score_env` are as in `SandboxEnv`.
-        """
-        self._begin_life(
-            (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter),
-            score_in,
-            score_env,
-        )
-        self.sandbox_wait_for_creation_max_attempts = sandbox_wait_for_creation_max_attempts
-        self.timeouts = timeouts
-        template = SandboxSpec.model_validate(sandbox_spec or {})
-        self.sandbox_client = ThreadedAsyncSandboxClient(backend=backend, template=template)
-
-    def compute_sandbox_timeout_minutes(self) -> int:
-        """Longest life of a sandbox: `sandbox_timeout_minutes`, or the rollout's time limit and an hour for scoring."""
-        if self.sandbox_timeout_minutes is not None:
-            return self.sandbox_timeout_minutes
-        if self.timeout_seconds is None:
-            return self.SANDBOX_MAX_TIMEOUT_MINUTES
-        minutes = math.ceil(self.timeout_seconds / 60) + self.SANDBOX_SCORING_BUFFER_MINUTES
-        return min(minutes, self.SANDBOX_MAX_TIMEOUT_MINUTES)
-
-    # ---------------------------------------------------------------------------------------------- life
-
-    def register_sandbox(self, sandbox_id: str) -> None:
-        """Have it ended with the environment at the latest."""
-        self.active_sandboxes.add(sandbox_id)
-
-    def deregister_sandbox(self, sandbox_id: str) -> None:
-        """Leave it to somebody else to end it."""
-        self.active_sandboxes.discard(sandbox_id)
-
-    async def create_sandbox(self, state: Any, request: Any) -> str:
-        """A sandbox for this rollout, up and set up; its id, which is in `state["sandbox_id"]` too.
-
-        Raises SandboxCreationError, SandboxNotReadyError, SandboxSetupError.
-        """
-        try:
-            create = self.with_retry(self.sandbox_client.create, first_counts=False)
-            sandbox = await create(request)
-        except Error:
-            raise
-        except Exception as error:
-            raise SandboxCreationError(f"Failed to create sandbox: {error}") from error
-        sandbox_id: str = sandbox.id
-        self.register_sandbox(sandbox_id)
-        state["sandbox_id"] = sandbox_id
-        if isinstance(state, State):
-            scope_of(state).on_exit(self._leave, state, sandbox_id)
-        try:
-            attempts = self.sandbox_wait_for_creation_max_attempts
-            await self.sandbox_client.wait_for_creation(sandbox_id, max_attempts=attempts)
-        except Error:
-            raise
-        except Exception as error:
-            raise SandboxNotReadyError(
-                f"Sandbox {sandbox_id} failed to become ready: {error}"
-            ) from error
-        await self._before_sandbox_setup(state)
-        try:
-            await call_hook(self.post_sandbox_setup, state)
-        except Error:
-            raise
-        except Exception as error:
-            raise SandboxSetupError(f"Sandbox {sandbox_id} setup failed: {error}") from error
-        return sandbox_id
-
-    async def _before_sandbox_setup(self, state: Any) -> None:
-        """What this library does in a sandbox before `post_sandbox_setup`."""
-
-    async def post_sandbox_setup(self, state: Any) -> None:
-        """For authors: upload files, run commands. The sandbox is up."""
-
-    async def delete_sandbox(self, sandbox_id: str) -> None:
-        """End one. That it cannot be ended is logged, and tried again at the end of the environment."""
-        await self._delete(sandbox_id)
-
-    # ----------------------------------------------------------------------------------------------- use
-
-    async def run_background_job(
-        self,
-        state: Any,
-        command: str,
-        timeout: int,
-        working_dir: str | None = None,
-        poll_interval: int = 3,
-    ) -> Any:
-        """Run a long command to its end: an object with `exit_code`, `stdout`, `stderr`.
-
-        Raises the client's CommandTimeoutError after `timeout` seconds. Of a sandbox that ran out of memory or outlived
-        its time, the state then says so (`sandbox_oom`, `sandbox_timeout`).
-        """
-        try:
-            return await self.sandbox_client.run_background_job(
-                sandbox_id=state["sandbox_id"],
-                command=command,
-                timeout=timeout,
-                working_dir=working_dir,
-                poll_interval=poll_interval,
-            )
-        except Exception as error:
-            if note_death(state, error) and not isinstance(error, SandboxError):
-                raise SandboxError(f"The sandbox was lost during a job: {error}") from error
-            raise
-
-    async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
-        """Copy a file of this machine into the sandbox; with our own client a directory, too."""
-        await self.with_retry(self.sandbox_client.upload_file)(sandbox_id, remote_path, local_path)
-
-    async def upload_content(self, sandbox_id: str, content: str, remote_path: str) -> None:
-        """Write a text file in the sandbox."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "content"
-            await asyncio.to_thread(path.write_text, content, "utf-8")
-            await self.upload_file(sandbox_id, remote_path, str(path))
-
-    async def read_file(
-        self, sandbox_id: str, remote_path: str, timeout: int | None = None
-    ) -> str | None:
-        """Text of a file in the sandbox; None if it cannot be read, which is logged."""
-        limit_s = self.timeouts.read_file if timeout is None else timeout
-        try:
-            found = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
-        except Exception as error:  # noqa: BLE001 - v0 gives None for whatever went wrong
-            self.logger.warning("Failed to read %s from %s: %r", remote_path, sandbox_id, error)
-            return None
-        return found.content
-
-    async def upload_bundle(self, sandbox_id: str, file_map: dict[str, str], dest_dir: str) -> None:
-        """Write several text files, relative path → content, below a directory of the sandbox."""
-        with tempfile.TemporaryDirectory() as folder:
-            await asyncio.to_thread(_write_files, Path(folder), file_map)
-            if isinstance(self.sandbox_client, SandboxClient):
-                await self.upload_file(sandbox_id, dest_dir, folder)
-                return
-            for name in file_map:  # a provider's client uploads files only
-                remote = posixpath.join(dest_dir, name)
-                await self.upload_file(sandbox_id, remote, str(Path(folder) / name))
-
-    # ------------------------------------------------------------------------------------------------- end
-
-    def teardown_sandboxes(self) -> None:
+    def teardown_sandboxes(self) -> Any:
         """Kill every sandbox that is left, at once."""
         if isinstance(self.sandbox_client, SandboxClient):
             for sandbox_id in list(self.active_sandboxes):
@@ -483,21 +502,25 @@ class SandboxMixin(SandboxLife):
                     self.sandbox_client.sandbox(sandbox_id).kill_sync()
                 self.deregister_sandbox(sandbox_id)
 
-    def teardown_sandbox_client(self) -> None:
+    def teardown_sandbox_client(self) -> Any:
         """Close the client."""
         if self.sandbox_client is not None:
             self.sandbox_client.teardown()
 
     @teardown(priority=-10)
     async def teardown_mixin_sandboxes(self) -> None:
-        """End every sandbox that is left."""
+        """Delete every sandbox that is left, unless `teardown_sandboxes` is a handler itself."""
+        if hasattr(self.teardown_sandboxes, "teardown"):
+            return
         if not isinstance(self.sandbox_client, SandboxClient) and self.active_sandboxes:
             await self.bulk_delete_sandboxes(sorted(self.active_sandboxes))
         await call_hook(self.teardown_sandboxes)
 
     @teardown(priority=-20)
     async def teardown_mixin_sandbox_client(self) -> None:
-        """Close the client and what it has started."""
+        """Close the client and everything that it has started, unless `teardown_sandbox_client` is a handler itself."""
+        if hasattr(self.teardown_sandbox_client, "teardown"):
+            return
         await call_hook(self.teardown_sandbox_client)
         if isinstance(self.sandbox_client, SandboxClient):
             await self.sandbox_client.aclose()
@@ -510,6 +533,12 @@ def _write_files(folder: Path, file_map: Mapping[str, str]) -> None:
             raise ConfigError(f"A bundle has relative paths inside it only; got {name!r}.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, "utf-8")
+
+
+def _rubrics_of(rubric: Rubric) -> list[Rubric]:
+    if not isinstance(rubric, RubricGroup):
+        return [rubric]
+    return [inner for one in rubric.rubrics for inner in _rubrics_of(one)]
 
 
 def note_death(state: Any, error: BaseException) -> bool:

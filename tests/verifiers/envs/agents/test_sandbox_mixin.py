@@ -228,3 +228,29 @@ def test_what_may_be_tried_again():
 def test_a_providers_own_errors_are_understood(text: str, may: bool):
     sdk = pytest.importorskip("prime_sandboxes")
     assert is_retryable_sandbox_api_error(sdk.APIError(text)) is may
+
+
+async def test_a_decorated_teardown_runs_once():
+    ended: list[str] = []
+
+    class Mine(Boxed):
+        @vf.teardown
+        async def teardown_sandboxes(self) -> None:
+            ended.append("sandboxes")
+            await self.bulk_delete_sandboxes(sorted(self.active_sandboxes))
+
+    async with Mine() as env:
+        await env.create_sandbox(vf.State(input=dict(ROW)), REQUEST)
+    assert ended == ["sandboxes"]
+    assert not env.active_sandboxes
+
+
+def test_both_import_paths_have_one_monitor_rubric_which_reports_what_it_is_asked_for():
+    from verifiers.envs.experimental import sandbox_mixin
+    from verifiers.envs.sandbox_env import SandboxMonitorRubric
+
+    assert sandbox_mixin.SandboxMonitorRubric is SandboxMonitorRubric
+    times = ["sandbox_ready_wait_time", "sandbox_command_execution_time"]
+    assert SandboxMonitorRubric(metrics=times)._get_reward_func_names() == times
+    failures = ["sandbox_oom", "sandbox_timeout"]
+    assert SandboxMonitorRubric()._get_reward_func_names() == [*times, *failures]
