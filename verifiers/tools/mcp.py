@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import logging
 import os
 import re
+import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError
-from verifiers.tools.mcp_connection import CallNotSent, MCPConnection, MCPToolTimeout
+from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError, ToolCallError
 from verifiers.types import Tool
+
+logger = logging.getLogger(__name__)
+
+CONNECT_ATTEMPTS_S = (0.1, 0.4, 1.5)
+"""Waits before an HTTP connection that was refused is tried again, in seconds; nothing was sent by then."""
+CONNECTION_CLOSED = -32000
+"""The JSON-RPC code with which `mcp` answers requests whose connection ended."""
+END_NOTICE_STEPS = 8
+"""Turns of the event loop that the end of a pipe takes through asyncio, anyio and `mcp`: 6 when measured, and some."""
+MAX_SERVER_WORDS = 2_000
+"""How much of a server's standard error is shown when it fails, in characters."""
+
 
 NO_RESULT = "No result returned from tool"
 _TOOL_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -225,6 +241,380 @@ def offered_names(
                 )
             names[server, tool] = name
     return names
+
+
+# ------------------------------------------------------------------------------------------------ connection
+#
+# The `mcp` package opens cancel scopes that must be left in the task that entered them. So each connection has a task
+# of its own which opens the transport, waits until it is told to close (or its loop ends), and closes it; callers in
+# other tasks only send requests through the session.
+#
+# What was sent is never sent again. The connection therefore knows of each call whether its request was handed to the
+# transport, and, over HTTP, whether the server refused it unread. Works with the major versions 1 and 2 of `mcp`.
+
+
+class MCPToolTimeout(ToolCallError, TimeoutError):
+    """A tool of an MCP server did not answer in time."""
+
+
+class CallNotSent(Exception):
+    """The server never read this call, so it may be sent again over a new connection."""
+
+
+_outgoing: ContextVar[set[Any] | None] = ContextVar("mcp_outgoing_call_ids", default=None)
+"""The ids of the call requests that the current task handed to a transport."""
+
+
+@contextmanager
+def _recording() -> Generator[set[Any]]:
+    ids: set[Any] = set()
+    token = _outgoing.set(ids)
+    try:
+        yield ids
+    finally:
+        _outgoing.reset(token)
+
+
+class _ReportingStream:
+    """A transport's stream for messages to the server; it notes the id of every tool call that passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def send(self, item: Any) -> None:
+        ids = _outgoing.get()
+        message = getattr(item.message, "root", item.message)
+        request_id = getattr(message, "id", None)
+        if ids is None or getattr(message, "method", None) != "tools/call":
+            await self._stream.send(item)
+            return
+        # Noted first: a send that is interrupted may have been delivered all the same.
+        ids.add(request_id)
+        import anyio
+
+        try:
+            await self._stream.send(item)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            ids.discard(request_id)
+            raise
+
+    async def __aenter__(self) -> _ReportingStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._stream.__aexit__(*details)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _WatchedStream:
+    """A transport's stream for messages from the server; it tells when the server has said its last."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except Exception:
+            self._ended()
+            raise
+
+    async def receive(self) -> Any:
+        try:
+            return await self._stream.receive()
+        except Exception:
+            self._ended()
+            raise
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._stream.__aexit__(*details)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class MCPConnection:
+    """A session that is being opened, open, or over. Make it inside the event loop that will use it."""
+
+    def __init__(self, config: MCPServerConfig) -> None:
+        self.config = config
+        self.session: Any = None
+        self.tools: list[Any] = []
+        """The server's tools as the `mcp` package describes them."""
+        self._refused: set[Any] = set()
+        self._clocks: set[asyncio.Timeout] = set()
+        """The time limits of the calls in flight."""
+        self._closing = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A failure nobody waits for is reported by the next use, not by the garbage collector.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self._task = asyncio.create_task(self._live(), name=f"mcp-{config.name}")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be sent through it any more."""
+        return self._task.done() or self._closing.is_set()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has let go of its process or sockets."""
+        return self._task.done()
+
+    async def opened(self) -> MCPConnection:
+        """The connection once it is open. Raises MCPServerError or ConfigError when it cannot be opened.
+
+        A caller that is cancelled meanwhile leaves the opening to others.
+        """
+        await asyncio.shield(self._ready)
+        return self
+
+    def close_soon(self) -> None:
+        """Let it close by itself."""
+        self._closing.set()
+
+    async def aclose(self) -> None:
+        """Close the session and end the server process, if there is one."""
+        self._closing.set()
+        await asyncio.wait([self._task])
+
+    # ------------------------------------------------------------------------------------------------ calling
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """The server's result for one call, an error result included.
+
+        Raises CallNotSent, MCPAnswerLost, MCPToolTimeout, or ToolCallError when the server refuses the call.
+        """
+        limit_s = self.config.call_timeout_s
+        if not self.config.url and not self._clocks:
+            await self._notice_the_end()
+        clock = asyncio.timeout(limit_s)
+        with _recording() as sent:
+            try:
+                async with clock:
+                    self._clocks.add(clock)
+                    return await self.session.call_tool(tool, arguments)
+            except TimeoutError as error:
+                if not clock.expired():
+                    raise ToolCallError(f"Tool {tool!r}: {error}") from error
+                self._explain(tool, error, sent)
+                raise MCPToolTimeout(
+                    f"Tool {tool!r} of the MCP server {self.config.name!r} did not answer within {limit_s:g} s."
+                ) from None
+            except Exception as error:
+                self._explain(tool, error, sent)
+                raise ToolCallError(str(error) or f"{type(error).__name__}") from error
+            finally:
+                self._clocks.discard(clock)
+
+    async def _notice_the_end(self) -> None:
+        """Let the event loop read the end of a dead server's output, before a call is written to nobody.
+
+        Only needed when nothing else is going on: a call in flight notices by itself.
+        """
+        for _ in range(END_NOTICE_STEPS):
+            await asyncio.sleep(0)
+            if self.is_over:
+                break
+        if self.is_over:
+            raise CallNotSent
+
+    def _explain(self, tool: str, error: Exception, sent: set[Any]) -> None:
+        """Raise what the end of a connection means for a call; nothing when the connection is not the cause."""
+        if sent and sent <= self._refused:
+            raise CallNotSent from error
+        import anyio
+
+        closed = isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError)
+        code = getattr(getattr(error, "error", None), "code", None)
+        if not closed and code != CONNECTION_CLOSED and not self.is_over:
+            return
+        if not sent:
+            raise CallNotSent from error
+        raise MCPAnswerLost(
+            f"The MCP server {self.config.name!r} was lost while it ran {tool!r}; "
+            "whether the tool took effect is not known."
+        ) from error
+
+    # ------------------------------------------------------------------------------------------------- living
+
+    async def _live(self) -> None:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+            try:
+                async with AsyncExitStack() as stack:
+                    await self._open(stack, words)
+                    if not self._ready.done():
+                        self._ready.set_result(None)
+                    try:
+                        await self._closing.wait()
+                    finally:
+                        self._closing.set()
+                        for clock in self._clocks:  # their answers will not come
+                            clock.reschedule(asyncio.get_running_loop().time())
+            except asyncio.CancelledError:
+                self._fail(
+                    MCPServerError(f"Opening the MCP server {self.config.name!r} was cut off.")
+                )
+                raise
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, or noted in the log
+                self._fail(self._described(error, words))
+            finally:
+                self._closing.set()
+
+    def _fail(self, error: Exception) -> None:
+        if self._ready.done():
+            logger.info("MCP server %r: %s", self.config.name, error)
+        else:
+            self._ready.set_exception(error)
+
+    def _described(self, error: BaseException, words: IO[str]) -> Exception:
+        if isinstance(error, ConfigError):
+            return error
+        name = self.config.name
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+            return ConfigError(
+                f"The MCP server {name!r} cannot be started: {error}. Is {self.config.command!r} installed and on "
+                "the PATH?"
+            )
+        if isinstance(error, TimeoutError):
+            reason = f"it did not answer within {self.config.connect_timeout_s:g} s"
+        else:
+            reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        words.seek(0)
+        said = words.read()[-MAX_SERVER_WORDS:].strip()
+        target = self.config.url or " ".join([self.config.command or "", *self.config.args])
+        failure = MCPServerError(
+            f"The MCP server {name!r} ({target}) cannot be used: {reason}."
+            + (f" Its last words:\n{said}" if said else "")
+        )
+        failure.__cause__ = error
+        return failure
+
+    async def _open(self, stack: AsyncExitStack, words: IO[str]) -> None:
+        from mcp import ClientSession
+
+        async with asyncio.timeout(self.config.connect_timeout_s):
+            if self.config.url:
+                streams = await stack.enter_async_context(self._http_transport())
+            else:
+                streams = await stack.enter_async_context(self._stdio_transport(words))
+            self.session = await stack.enter_async_context(
+                ClientSession(
+                    _WatchedStream(streams[0], self._closing.set),  # pyright: ignore[reportArgumentType]
+                    _ReportingStream(streams[1]),  # pyright: ignore[reportArgumentType]
+                )
+            )
+            await self.session.initialize()
+            self.tools = await _all_tools(self.session)
+
+    def _stdio_transport(self, words: IO[str]) -> Any:
+        from mcp import StdioServerParameters
+        from mcp.client.stdio import stdio_client
+
+        config = self.config
+        parameters = StdioServerParameters(
+            command=config.command or "",
+            args=list(config.args),
+            env=config.env,
+            cwd=None if config.cwd is None else os.fspath(config.cwd),
+        )
+        return stdio_client(parameters, errlog=words)  # pyright: ignore[reportArgumentType]
+
+    def _http_transport(self) -> Any:
+        streamable_http: Any = importlib.import_module("mcp.client.streamable_http")
+        url = self.config.url or ""
+        client = _http_client(streamable_http, self.config, self._refused)
+        if hasattr(streamable_http, "streamable_http_client"):
+            return _with_client(
+                streamable_http.streamable_http_client(url, http_client=client), client
+            )
+        return streamable_http.streamablehttp_client(  # mcp before 1.24
+            url, headers=self.config.headers, httpx_client_factory=lambda **_: client
+        )
+
+
+async def _all_tools(session: Any) -> list[Any]:
+    """Every page of the server's list of tools."""
+    from mcp import types
+
+    page = await session.list_tools()
+    tools = list(page.tools)
+    while cursor := getattr(page, "next_cursor", None) or getattr(page, "nextCursor", None):
+        page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        tools += page.tools
+    return tools
+
+
+class _with_client:
+    """A transport together with the HTTP client made for it."""
+
+    def __init__(self, transport: Any, client: Any) -> None:
+        self._transport = transport
+        self._client = client
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Any:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._client)
+            streams = await stack.enter_async_context(self._transport)
+            self._stack = stack.pop_all()
+        return streams
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._stack.__aexit__(*details)
+
+
+def _http_client(sdk: Any, config: MCPServerConfig, refused: set[Any]) -> Any:
+    """A client of the HTTP library that this version of `mcp` uses.
+
+    It waits for a server that is being restarted, and adds to `refused` the ids of requests that no server read:
+    those that never got a connection, and those for a session the server does not know (404).
+    """
+    http = getattr(sdk, "httpx2", None) or sdk.httpx
+
+    class Client(http.AsyncClient):
+        async def send(self, request: Any, **options: Any) -> Any:
+            for wait_s in (*CONNECT_ATTEMPTS_S, None):
+                try:
+                    response = await super().send(request, **options)
+                except (http.ConnectTimeout, http.PoolTimeout):
+                    _note_refused(request, refused)
+                    raise
+                except http.ConnectError:
+                    if wait_s is None or request.method != "POST":
+                        _note_refused(request, refused)
+                        raise
+                    await asyncio.sleep(wait_s)
+                else:
+                    if response.status_code == 404 and "mcp-session-id" in request.headers:
+                        _note_refused(request, refused)
+                    return response
+
+    size = config.max_concurrent_calls
+    return Client(
+        headers=config.headers,
+        timeout=http.Timeout(config.connect_timeout_s, read=None),
+        limits=http.Limits(max_connections=size + 8, max_keepalive_connections=size + 8),
+    )
+
+
+def _note_refused(request: Any, refused: set[Any]) -> None:
+    try:
+        refused.add(json.loads(request.content)["id"])
+    except (ValueError, KeyError, TypeError, RuntimeError):
+        pass  # a notification, a GET or a DELETE: nobody waits for its answer
 
 
 # ---------------------------------------------------------------------------------------------------- server
