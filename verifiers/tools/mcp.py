@@ -9,17 +9,17 @@ import logging
 import os
 import re
 import tempfile
-import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError, ToolCallError
+from verifiers.per_loop import PerLoop
 from verifiers.types import Tool
 
 logger = logging.getLogger(__name__)
@@ -275,30 +275,13 @@ def _recording() -> Generator[set[Any]]:
         _outgoing.reset(token)
 
 
-class _ReportingStream:
-    """A transport's stream for messages to the server; it notes the id of every tool call that passes."""
+class _Stream:
+    """A transport's stream, passed through."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
-    async def send(self, item: Any) -> None:
-        ids = _outgoing.get()
-        message = getattr(item.message, "root", item.message)
-        request_id = getattr(message, "id", None)
-        if ids is None or getattr(message, "method", None) != "tools/call":
-            await self._stream.send(item)
-            return
-        # Noted first: a send that is interrupted may have been delivered all the same.
-        ids.add(request_id)
-        import anyio
-
-        try:
-            await self._stream.send(item)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            ids.discard(request_id)
-            raise
-
-    async def __aenter__(self) -> _ReportingStream:
+    async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
         return self
 
@@ -309,11 +292,32 @@ class _ReportingStream:
         return getattr(self._stream, name)
 
 
-class _WatchedStream:
-    """A transport's stream for messages from the server; it tells when the server has said its last."""
+class _ReportingStream(_Stream):
+    """A stream for messages to the server. It records the id of every tool call that passes."""
+
+    async def send(self, item: Any) -> None:
+        ids = _outgoing.get()
+        message = getattr(item.message, "root", item.message)
+        request_id = getattr(message, "id", None)
+        if ids is None or getattr(message, "method", None) != "tools/call":
+            await self._stream.send(item)
+            return
+        # Recorded first: a send that is interrupted may have delivered the message.
+        ids.add(request_id)
+        import anyio
+
+        try:
+            await self._stream.send(item)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            ids.discard(request_id)
+            raise
+
+
+class _WatchedStream(_Stream):
+    """A stream for messages from the server. It calls `ended` when the server has sent its last message."""
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._ended = ended
 
     def __aiter__(self) -> _WatchedStream:
@@ -332,16 +336,6 @@ class _WatchedStream:
         except Exception:
             self._ended()
             raise
-
-    async def __aenter__(self) -> _WatchedStream:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: Any) -> Any:
-        return await self._stream.__aexit__(*details)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 class MCPConnection:
@@ -557,23 +551,11 @@ async def _all_tools(session: Any) -> list[Any]:
     return tools
 
 
-class _with_client:
-    """A transport together with the HTTP client made for it."""
-
-    def __init__(self, transport: Any, client: Any) -> None:
-        self._transport = transport
-        self._client = client
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Any:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._client)
-            streams = await stack.enter_async_context(self._transport)
-            self._stack = stack.pop_all()
-        return streams
-
-    async def __aexit__(self, *details: Any) -> Any:
-        return await self._stack.__aexit__(*details)
+@asynccontextmanager
+async def _with_client(transport: Any, client: Any) -> AsyncGenerator[Any]:
+    """Open a transport together with the HTTP client that was made for it."""
+    async with client, transport as streams:
+        yield streams
 
 
 def _http_client(sdk: Any, config: MCPServerConfig, refused: set[Any]) -> Any:
@@ -620,14 +602,30 @@ def _note_refused(request: Any, refused: set[Any]) -> None:
 # ---------------------------------------------------------------------------------------------------- server
 
 
-@dataclass
-class _InLoop:
-    """A server as one event loop knows it."""
+class _LoopLink:
+    """The connection of one event loop to a server, and the slots of its calls."""
 
-    slots: asyncio.Semaphore
-    connection: MCPConnection | None = None
-    ending: list[MCPConnection] = field(default_factory=list)
-    """Lost connections that have not let go of their process or sockets yet."""
+    def __init__(self, config: MCPServerConfig) -> None:
+        self.config = config
+        self.slots = asyncio.Semaphore(config.max_concurrent_calls)
+        self._connection: MCPConnection | None = None
+        self._ending: list[MCPConnection] = []
+        """Lost connections that have not released their process or sockets yet."""
+
+    async def connection(self) -> MCPConnection:
+        """Return the open connection. Open a new one if there is none, or if it has ended."""
+        if self._connection is None or self._connection.is_over:
+            known = (*self._ending, self._connection)
+            self._ending = [old for old in known if old and not old.is_closed]
+            self._connection = MCPConnection(self.config)
+        return await self._connection.opened()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        connections = [one for one in (*self._ending, self._connection) if one is not None]
+        self._ending, self._connection = [], None
+        for connection in connections:
+            await connection.aclose()
 
 
 class MCPServer:
@@ -635,37 +633,20 @@ class MCPServer:
 
     def __init__(self, config: MCPServerConfig) -> None:
         self.config = config
-        self._in_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _InLoop] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def _here(self) -> _InLoop:
-        loop = asyncio.get_running_loop()
-        known = self._in_loop.get(loop)
-        if known is None:
-            slots = asyncio.Semaphore(self.config.max_concurrent_calls)
-            known = self._in_loop[loop] = _InLoop(slots)
-        return known
+        self._links = PerLoop(lambda: _LoopLink(config), lambda link: link.aclose())
 
     async def connection(self) -> MCPConnection:
-        """The open connection of this event loop, opened anew when there is none or it is over.
+        """Return the open connection of this event loop. Open a new one if there is none, or if it has ended.
 
-        Raises MCPServerError when the server cannot be reached, ConfigError when its command does not exist or the
+        Raises MCPServerError if the server cannot be reached, and ConfigError if its command does not exist or the
         `mcp` package is missing.
         """
         require_mcp()
-        here = self._here()
-        if here.connection is None or here.connection.is_over:
-            here.ending = [
-                old for old in (*here.ending, here.connection) if old and not old.is_closed
-            ]
-            here.connection = MCPConnection(self.config)
-        return await here.connection.opened()
+        return await self._links.here().connection()
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> MCPResult:
         """Call a tool. A call that no server has read is sent once more over a new connection; others never are."""
-        here = self._here()
-        async with here.slots:
+        async with self._links.here().slots:
             for _ in range(2):
                 connection = await self.connection()
                 try:
@@ -680,18 +661,8 @@ class MCPServer:
         )
 
     async def aclose(self) -> None:
-        """Close the connections of all event loops; those of loops that ended were closed with them."""
-        for loop, known in list(self._in_loop.items()):
-            connections = [one for one in (*known.ending, known.connection) if one is not None]
-            known.ending, known.connection = [], None
-            if loop.is_closed():
-                continue
-            for connection in connections:
-                if loop is asyncio.get_running_loop():
-                    await connection.aclose()
-                elif loop.is_running():
-                    closing = asyncio.run_coroutine_threadsafe(connection.aclose(), loop)
-                    await asyncio.wrap_future(closing)
+        """Close the connections of all event loops."""
+        await self._links.aclose()
 
 
 def require_mcp() -> None:
