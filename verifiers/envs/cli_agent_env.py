@@ -1,11 +1,11 @@
-"""`CliAgentEnv`: the model is driven by a program of its own, which runs in a sandbox and believes it calls an API.
+"""`CliAgentEnv`: an agent program runs in a sandbox, and this environment answers its model calls.
 
     state ── sandbox ── agent ── POST /v1/chat/completions ─► doorway ─► interception server
                           ▲                                                     │  get_prompt_messages
                           └────────────── answer ◄── get_model_response ◄───────┘
 
-Each of its requests is one turn of the rollout: the prompt is what it sent, whatever API it speaks, and the answer is
-the model's. The rollout ends when the program does.
+Each request of the agent is one turn of the rollout: the prompt is the content of the request, in any of the
+supported APIs, and the completion is the response of the model. The rollout ends when the program ends.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from verifiers.tools.functions import normalize_tool
 from verifiers.types import Messages, Response, Tool
 
 DOORWAY_PORT = 8765
-"""Inside every sandbox, unless `interception_port` says otherwise."""
+"""Port inside each sandbox, unless `interception_port` is set."""
 _MESSAGE_CHARACTERS = 2000
-"""Of an agent's last words, in the error that reports its end."""
+"""Maximum length of the agent's output in the error that reports its failure."""
 _API_TIMEOUT_S = "3600"
 
 
 class AgentError(InfraError):
-    """The agent's process failed."""
+    """The process of the agent failed."""
 
 
 class CliAgentMonitorRubric(Rubric):
-    """Metrics of how the agent ended, with weight 0."""
+    """Metrics about the end of the agent, with weight 0."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -67,25 +67,26 @@ class CliAgentMonitorRubric(Rubric):
         self.add_metric(self.agent_error)
 
     async def agent_timeout(self, state: State) -> float:
-        """Whether the rollout's time limit ended it."""
+        """Return 1 if the time limit of the rollout ended the agent."""
         return float(bool(state.timed_out))
 
     async def agent_error(self, state: State) -> float:
-        """Whether it ended by itself with another code than 0."""
+        """Return 1 if the agent ended with an exit code other than 0."""
         return float(state.get("agent_exit_code") not in (None, 0))
 
 
 class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     """Runs `run_command` in a sandbox for each rollout and answers its model calls.
 
-    The agent finds the API in `OPENAI_BASE_URL` and `OPENAI_API_KEY` (`ANTHROPIC_…` alike) and the model's name in
-    `OPENAI_MODEL`; what it asks for as sampling arguments is not heeded, those of the run are. Its sandbox needs no
-    network: a port on its loopback (`interception_port`, 8765 by default) leads here and nowhere else. With
-    `interception_url`, a URL of yours that leads to `interception_port` of this machine, the agent is given that URL.
+    The agent finds the API in `OPENAI_BASE_URL` and `OPENAI_API_KEY` (or `ANTHROPIC_…`) and the name of the model
+    in `OPENAI_MODEL`. The sampling arguments of the run apply; those in the agent's requests are ignored. The
+    sandbox needs no network: a port on its loopback interface (`interception_port`, by default 8765) is connected
+    to this program only. If you set `interception_url`, a URL that leads to `interception_port` of this machine,
+    the agent uses that URL instead.
 
-    Authors override `build_env_vars`, `get_docker_image`, `get_sandbox_resources`, `post_sandbox_setup` (upload the
-    agent) and `post_rollout` (keep what scoring needs). `backend`, `sandbox_spec`, `score_in` and `score_env` are as in
-    `SandboxEnv`.
+    Authors override `build_env_vars`, `get_docker_image`, `get_sandbox_resources`, `post_sandbox_setup` (to upload
+    the agent) and `post_rollout` (to store data for scoring). `backend`, `sandbox_spec`, `score_in` and `score_env`
+    have the same meaning as in `SandboxEnv`.
     """
 
     PROTECTED_ENV_VARS: ClassVar[frozenset[str]] = frozenset(
@@ -172,23 +173,23 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     def init_interception(
         self, interception_port: int | None = None, interception_url: str | None = None
     ) -> None:
-        """Say how agents reach the interception server. Nothing is started."""
+        """Configure how agents reach the interception server. Nothing is started."""
         self.interception_port = interception_port
         self.interception_url = interception_url
         self._servers = LoopServers(interception_port or 0)
 
     def _require_interception_server(self) -> InterceptionServer:
-        """The server of the running event loop."""
+        """Return the interception server of the running event loop."""
         return self._servers.here()
 
     # ------------------------------------------------------------------------------------ what authors override
 
     async def get_docker_image(self, state: State) -> str:
-        """The image for this rollout's sandbox."""
+        """Return the image of this rollout's sandbox."""
         return self.docker_image
 
     def get_sandbox_resources(self, state: State) -> dict[str, Any]:
-        """The size of this rollout's sandbox."""
+        """Return the size of this rollout's sandbox."""
         return {
             "cpu_cores": self.cpu_cores,
             "memory_gb": self.memory_gb,
@@ -198,7 +199,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         }
 
     async def build_env_vars(self, state: State) -> dict[str, str]:
-        """The environment variables of everything that runs in the sandbox; call `super` and add to it."""
+        """Return the environment variables of all commands in the sandbox. Call `super` and add to them."""
         base_url = state["interception_base_url"]
         env = {
             **(self.environment_vars or {}),
@@ -215,7 +216,9 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         return env
 
     def normalize_intercepted_tools(self, intercept_tools: object) -> list[Tool] | None:
-        """The tools of a request, given in OpenAI's chat format. Raises TypeError for what is no list of tools."""
+        """Return the tools of a request, given in OpenAI's chat format. Raises TypeError for anything but a list of
+        tools.
+        """
         if not isinstance(intercept_tools, list):
             raise TypeError(f"Intercepted tools must be a list, not {intercept_tools!r:.100}.")
         for tool in intercept_tools:
@@ -226,39 +229,40 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         return [normalize_tool(tool) for tool in intercept_tools]
 
     async def normalize_intercepted_messages(self, intercepted_messages: object) -> Messages:
-        """The messages of a request, given in OpenAI's chat format."""
+        """Return the messages of a request, given in OpenAI's chat format."""
         return normalize_messages(intercepted_messages, field_name="intercepted messages")
 
     async def normalize_response(self, response: Response) -> Response:
-        """The answer as it is kept in the trajectory; the agent is given it as it came."""
+        """Return the response as it is stored in the trajectory. The agent receives the original."""
         return response
 
     async def post_rollout(self, state: State) -> None:
-        """Runs when the agent has ended and its sandbox is still there: to keep what scoring needs in the state.
+        """Hook for authors: runs after the agent, while its sandbox still exists, to store data for scoring in the
+        state.
 
-        What it raises fails the rollout.
+        An exception makes the rollout fail.
         """
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Nothing: the agent says what comes next."""
+        """Return no messages: the next prompt comes from the agent."""
         return []
 
     # ------------------------------------------------------------------------------------------------- beginning
 
     async def get_tunnel_url(self) -> str:
-        """The URL under which sandboxes reach this machine's interception server, if they do not use the doorway.
+        """Return the URL at which sandboxes reach the interception server, if they do not use the doorway.
 
-        Overridden, it is called for each rollout, with the server listening on `interception_port`.
+        An override is called for each rollout, while the server listens on `interception_port`.
         """
         if self.interception_url is None:
             raise TunnelError(
                 "There is no tunnel, and none is needed: agents reach this program through their sandbox. "
-                "Pass interception_url if they should use a way of yours."
+                "To use your own tunnel, pass its URL as interception_url."
             )
         return self.interception_url
 
     async def setup_state(self, state: State) -> State:
-        """Open a way for the agent's model calls, make its sandbox, start it."""
+        """Connect the agent with the interception server, create its sandbox and start it."""
         server = self._require_interception_server()
         rollout_id = f"rollout_{uuid.uuid4().hex[:16]}"
         state["rollout_id"] = rollout_id
@@ -297,13 +301,13 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             return self.interception_port
         if self.sandbox_client.backends.name != "unsafe-local":
             return DOORWAY_PORT
-        with socket.socket() as probe:  # these sandboxes share this machine's ports
+        with socket.socket() as probe:  # these sandboxes share the ports of this machine
             probe.bind(("127.0.0.1", 0))
             return probe.getsockname()[1]
 
     async def _before_sandbox_setup(self, state: State) -> None:
         if not self._uses_doorway or "interception_base_url" not in state:
-            return  # another sandbox of an author's, without an agent
+            return  # a sandbox that an author created without an agent
         connect = self._require_interception_server().open_connection
         port = int(state["interception_base_url"].split(":")[2].split("/")[0])
         doorway = Doorway(self.sandbox_client.sandbox(state["sandbox_id"]), connect, port)
@@ -311,7 +315,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         await doorway.open()
 
     async def start_agent(self, state: State) -> None:
-        """Start `run_command`; its end ends the rollout."""
+        """Start `run_command`. Its end ends the rollout."""
         sandbox_id = state["sandbox_id"]
         job = await self.sandbox_client.start_background_job(sandbox_id, self.run_command)
         state["agent_start_time"] = time.time()
@@ -325,7 +329,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     # ------------------------------------------------------------------------------------------------- its end
 
     async def wait_for_completion(self, state: State) -> None:
-        """Wait until the agent has ended; what was wrong with it is then the state's `error`."""
+        """Wait until the agent has ended. Its failure becomes the `error` of the state."""
         try:
             await self.poll_job_completion(state, state["sandbox_id"], state["background_job"])
         except Exception as error:  # noqa: BLE001 - the rollout hears of it from its state
@@ -336,7 +340,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             state["agent_completed"] = True
 
     async def poll_job_completion(self, state: State, sandbox_id: str, background_job: Any) -> None:
-        """Wait until the agent's command has ended and keep its exit code and what it printed."""
+        """Wait until the command of the agent has ended. Store its exit code and output in the state."""
         client = self.sandbox_client
         if isinstance(client, SandboxClient):
             status: Any = await client.wait_for_background_job(sandbox_id, background_job)
@@ -360,18 +364,18 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             )
 
     async def check_agent_completed(self, state: State) -> bool:
-        """Whether the agent has ended."""
+        """Return whether the agent has ended."""
         return bool(state.get("agent_completed"))
 
     @stop
     async def agent_completed(self, state: State) -> bool:
-        """The agent has ended."""
+        """Stop when the agent has ended."""
         return await self.check_agent_completed(state)
 
     # --------------------------------------------------------------------------------------------------- turns
 
     async def _poll_next_request(self, state: State) -> str | None:
-        """The id of the agent's next request; None when the agent has ended."""
+        """Return the id of the agent's next request, or None when the agent has ended."""
         queue: asyncio.Queue[str] = state["request_id_queue"]
         waiting: asyncio.Task[None] = state["completion_wait_task"]
         asked = asyncio.ensure_future(queue.get())
@@ -382,11 +386,11 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             asked.cancel()
 
     async def get_prompt_messages(self, state: State) -> Messages:
-        """What the agent asks next; nothing when it has ended."""
+        """Return the messages of the agent's next request, or an empty list when the agent has ended."""
         while (request_id := await self._poll_next_request(state)) is not None:
             intercept = self._require_interception_server().intercepts.get(request_id)
             if intercept is None or intercept["response_future"].done():
-                continue  # the agent has hung up
+                continue  # the agent closed the connection
             state["current_request_id"] = request_id
             try:
                 return await call_hook(self.normalize_intercepted_messages, intercept["messages"])
@@ -396,7 +400,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         return []
 
     async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Have the model answer, and give its answer to the agent."""
+        """Get the response of the model and send it to the agent."""
         state = args[0] if args else kwargs.get("state")
         if not isinstance(state, State):
             return await super().get_model_response(*args, **kwargs)
@@ -421,7 +425,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         self, intercept: Intercept | None, response: Response | None, error: Exception | None
     ) -> None:
         if intercept is None:
-            return  # the agent has hung up
+            return  # the agent closed the connection
         if intercept["stream"]:
             await synthesize_stream(intercept, response, error)
         else:
@@ -430,7 +434,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     async def add_model_response(
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
-        """Keep the turn. The agent's first prompt becomes the rollout's: it is what the model saw."""
+        """Store the turn. The first prompt of the agent becomes the prompt of the rollout, because the model saw it."""
         if not prompt_messages:
             return
         if not state.trajectory:
@@ -444,7 +448,9 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
 
     @cleanup(priority=2)
     async def cleanup_interception_context(self, state: State) -> None:
-        """End the agent, so that it cannot touch what is looked at next, and answer it no more."""
+        """Stop the agent and its access to the model, so that it cannot change the sandbox while the rollout is
+        scored.
+        """
         waiting = state.pop("completion_wait_task", None)
         if waiting is not None:
             await _end_task(waiting)
@@ -469,7 +475,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     @teardown
     async def teardown_resources(self) -> None:
         """Close the interception server."""
-        if hasattr(self, "_servers"):  # a constructor may have failed before
+        if hasattr(self, "_servers"):  # the constructor may have failed
             await self._servers.aclose()
 
 
@@ -485,7 +491,7 @@ def _keep_job(state: State, status: Any) -> None:
 
 
 def make_agent_error(state: State, message: str) -> AgentError:
-    """The error of an agent, with what is needed to find its sandbox and its task."""
+    """Return an AgentError whose message names the sandbox and the task."""
     facts = {name: state.get(name) for name in ("sandbox_id", "rollout_id", "example_id")}
     info = state["input"].get("info")
     if isinstance(info, Mapping) and info.get("instance_id") is not None:

@@ -1,4 +1,4 @@
-"""`CodeEnv`: the model writes a program, which is run against the tests of its row."""
+"""`CodeEnv`: the model writes a program, which runs against the tests of its row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from verifiers.types import Messages, Response
 CodeReward = Literal["fraction", "all"]
 
 _BOX_OVERHEAD_MB = 64
-"""What a sandbox needs besides the program: its interpreters and the files of the tests."""
+"""Memory and files that a sandbox needs in addition to the program, for its interpreters and the files of the tests."""
 
 
 class CodeRubric(Rubric):
@@ -57,48 +57,49 @@ class CodeRubric(Rubric):
         self.add_metric(self.test_time)
 
     async def passes_tests(self, state: State) -> float:
-        """The share of tests passed, or 1.0 for all of them and else 0.0."""
+        """Return the share of passed tests. With reward "all": 1.0 if all tests passed, otherwise 0.0."""
         fraction = await self.pass_fraction(state)
         return fraction if self._reward == "fraction" else float(fraction == 1.0)
 
     async def pass_fraction(self, state: State) -> float:
-        """The share of tests passed."""
+        """Return the share of passed tests."""
         report = state.get("test_report")
         return report["passed"] / report["total"] if report else 0.0
 
     async def has_code(self, state: State) -> float:
-        """1.0 when there was a program in the completion."""
+        """Return 1.0 if the completion contains a program."""
         return float(bool(state.get("program")))
 
     async def tests_run(self, state: State) -> float:
-        """How many tests were run."""
+        """Return the number of tests that ran."""
         return float((state.get("test_report") or {}).get("run", 0))
 
     async def sandbox_ready_wait_time(self, state: State) -> float:
-        """Seconds that the rollout waited for its sandbox."""
+        """Return how many seconds the rollout waited for its sandbox."""
         return float(state.get("sandbox_ready_wait_time") or 0.0)
 
     async def test_time(self, state: State) -> float:
-        """Seconds from the start of the first test to the end of the last."""
+        """Return the seconds from the start of the first test to the end of the last."""
         return float(state.get("test_time") or 0.0)
 
 
 class CodeEnv(SingleTurnEnv):
-    """One answer, whose last fenced block of Python is run against the tests in the row's `info["tests"]`.
+    """Takes one response and runs its last fenced block of Python against the tests in the row's `info["tests"]`.
 
-    Tests are as `verifiers.envs.code_tests.test_cases` reads them: stdin and stdout, or a function, its arguments
-    and its value; each runs in a fork of its own, inside a sandbox that belongs to the rollout alone and came up while
-    the model was writing. What is expected never enters it.
+    `verifiers.envs.code_tests.test_cases` describes the tests: stdin and stdout, or a function with arguments and a
+    value. Each test runs in a separate fork, inside a sandbox that belongs to the rollout and starts while the
+    model writes. The expected answers never enter the sandbox.
 
-    `reward`: "fraction" of the tests passed, or "all" of them. `stop_at_first_failure`: by default with "all".
-    `test_limits`: a `TestLimits` or its fields as a dict. `whitespace`, `float_tolerance`: what counts as right.
-    `parser`: finds the program in the completion. `backend`, `sandbox_spec`: as in `SandboxEnv`. At most
-    `max_concurrent_programs` are tested at once (by default two for each core), however many rollouts run.
+    `reward` is "fraction" for the share of passed tests, or "all". `stop_at_first_failure` is the default with
+    "all". `test_limits` is a `TestLimits` or its fields as a dict. `whitespace` and `float_tolerance` define which
+    answers are correct. `parser` finds the program in the completion. `backend` and `sandbox_spec` have the same
+    meaning as in `SandboxEnv`. At most `max_concurrent_programs` are tested at once (by default two per core), for
+    any number of rollouts.
 
-    Whatever a program does is its score. When the sandbox or the test worker fails, the tests run again in a fresh
-    sandbox. When that fails too, an empty program decides: if an empty program can be tested, the failure is the
-    program's (`ended_worker`, score 0); otherwise the rollout has an error (`SandboxError`) instead of a score, and
-    nothing is learned from it.
+    The behaviour of a program determines its score. If the sandbox or the test worker fails, the tests run again in
+    a new sandbox. If the tests fail there too, an empty program is tested. If the empty program can be tested, the
+    failure counts as the program's (`ended_worker`, score 0). Otherwise the rollout has an error (`SandboxError`)
+    instead of a score, so that no trainer learns from it.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class CodeEnv(SingleTurnEnv):
         parser = parser or Parser(extract_fn=extract_code)
         self.backends = LoopBackends(
             backend
-        )  # first: an unknown name is refused before anything has to be closed
+        )  # First, so that an unknown name is refused before anything has to be closed.
         super().__init__(parser=parser, rubric=rubric, **kwargs)
         self.stop_at_first_failure = (
             reward == "all" if stop_at_first_failure is None else stop_at_first_failure
@@ -143,11 +144,11 @@ class CodeEnv(SingleTurnEnv):
             weakref.WeakKeyDictionary()
         )
         self._sandboxes: dict[str, Sandbox] = {}
-        # A rubric of the author's own reads the same report; ours then only measures.
+        # The author's rubric reads the same report; ours then only adds metrics.
         self.add_rubric(CodeRubric(reward, 1.0 if rubric is None else 0.0, parser=parser))
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Test no more programs at once than there are rollouts."""
+        """Limit the number of programs under test to the number of concurrent rollouts."""
         super().set_concurrency(concurrency)
         self._concurrency = concurrency if concurrency > 0 else None
         self._slots.clear()
@@ -163,7 +164,7 @@ class CodeEnv(SingleTurnEnv):
     # ------------------------------------------------------------------------------------------- one rollout
 
     def tests_of(self, state: State) -> list[TestCase]:
-        """The tests of a row. Override it where they are elsewhere than in `info["tests"]`."""
+        """Return the tests of a row. Override this method if they are not in `info["tests"]`."""
         info = state.get("info") or {}
         if not isinstance(info, Mapping) or "tests" not in info:
             raise ConfigError(
@@ -172,10 +173,10 @@ class CodeEnv(SingleTurnEnv):
         return test_cases(info["tests"])
 
     async def setup_state(self, state: State, **kwargs: Any) -> State:
-        """Have a sandbox created. Returns before it is up."""
+        """Start to create a sandbox. Returns before it is ready."""
         state["program"] = None
         state["test_report"] = None
-        self.tests_of(state)  # a row without tests is found before the model is asked
+        self.tests_of(state)  # A row without tests fails here, before the model is called.
         self._sandboxes[state.trajectory_id] = await self._create()
         scope_of(state).on_exit(self._end_sandbox, state.trajectory_id)
         return state
@@ -191,14 +192,14 @@ class CodeEnv(SingleTurnEnv):
     async def add_model_response(
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
-        """Take the answer and run its program."""
+        """Take the response and run its program."""
         await super().add_model_response(state, prompt_messages, response)
         started = time.time()
         await self.run_tests(state)
         state.timing.env.spans.append(TimeSpan(started, time.time()))
 
     async def run_tests(self, state: State) -> None:
-        """Run the program in the last answer; its report is in `state["test_report"]`, without a program None."""
+        """Run the program of the last response. Store its report in `state["test_report"]`; without a program, None."""
         program = self.parser.parse_answer(state.trajectory[-1]["completion"]) or ""
         state["program"] = program
         if not program.strip():
@@ -207,7 +208,7 @@ class CodeEnv(SingleTurnEnv):
         state["test_report"] = report.as_dict()
 
     async def _report(self, state: State, program: str, tests: list[TestCase]) -> ProgramReport:
-        """Run the program. Who caused a failure is decided by one rule, see `_works_without_program`."""
+        """Run the program. `_works_without_program` decides who caused a failure."""
         for attempt in range(1, self.sandbox_attempts + 1):
             sandbox = self._sandboxes[state.trajectory_id]
             was_ready = False
@@ -227,15 +228,15 @@ class CodeEnv(SingleTurnEnv):
                             (Outcome("ended_worker", str(error)[:500]),) * len(tests)
                         )
                     raise
-                self.logger.warning("Testing once more in a fresh sandbox: %s", error)
+                self.logger.warning("Testing once more in a new sandbox: %s", error)
                 await self._end_sandbox(state.trajectory_id)
                 self._sandboxes[state.trajectory_id] = await self._create()
         raise AssertionError("unreachable")
 
     async def _works_without_program(self, state: State, tests: list[TestCase]) -> bool:
-        """Whether a fresh sandbox can run an empty program on a test.
+        """Return whether a new sandbox can run an empty program on a test.
 
-        Everything that happens after a sandbox is ready is the program's doing, unless it also happens with an empty
+        Every failure after a sandbox is ready counts as the program's, unless it also happens with an empty
         program.
         """
         await self._end_sandbox(state.trajectory_id)
@@ -266,12 +267,12 @@ class CodeEnv(SingleTurnEnv):
 
     @teardown
     async def teardown_backends(self) -> None:
-        """End what made the sandboxes."""
+        """Close the back ends."""
         await self.backends.aclose()
 
 
 def _spec(given: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> SandboxSpec:
-    """The specification, with room for one test."""
+    """Return the specification, with the additional space for one test."""
     spec = SandboxSpec.model_validate(given or {})
     if "memory_mb" in spec.model_fields_set:
         return spec

@@ -1,4 +1,8 @@
-"""One program against its tests: inputs go into the sandbox, answers come out and are judged here."""
+"""Run one program against its tests: the cases, the comparison of answers, and the host's part of the run.
+
+The other part, inside the sandbox, is `verifiers.sandboxes.guest.case_runner`. Only inputs enter the sandbox,
+because the program could read the expected answers there. Its answers are judged here.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ PYTHON_LANGUAGES = frozenset({"", "python", "python3", "py", "py3"})
 
 
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
-    """(language in lower case, content) of every closed fenced block of Markdown, in their order."""
+    """Return (language in lower case, content) of each closed fenced block of Markdown, in order."""
     blocks: list[tuple[str, str]] = []
     fence, language, lines = "", "", list[str]()
     for line in text.splitlines():
@@ -41,7 +45,9 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def extract_code(text: str) -> str:
-    """The last closed fenced block that is Python or names no language, else the last one of all, else ""."""
+    """Return the last closed fenced block that is Python or has no language, else the last block of any language, else
+    "".
+    """
     blocks = fenced_blocks(text)
     for language, content in reversed(blocks):
         if language in PYTHON_LANGUAGES:
@@ -50,18 +56,19 @@ def extract_code(text: str) -> str:
 
 
 Whitespace = Literal["exact", "lines", "tokens"]
-"""What counts in printed text: every character; lines without the blanks at their ends and the empty lines at the
-end; words alone."""
+"""How printed text is compared: "exact" compares every character, "lines" ignores blanks at the end of lines and empty
+lines at the end, "tokens" compares words only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TestCase:
-    """One test: a stdin and the stdout expected, or a call and the value expected."""
+    """One test: a stdin and the expected stdout, or a call and the expected value."""
 
-    __test__ = False  # not a class of tests for pytest
+    __test__ = False  # not a test class for pytest
 
     expected: Any
-    """Text to be printed, or a JSON value to be returned."""
+    """Text to print, or a JSON value to return."""
     stdin: str = ""
     function: str | None = None
     arguments: tuple[Any, ...] = ()
@@ -69,14 +76,14 @@ class TestCase:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """When an answer counts as the expected one."""
+    """The rule by which an answer equals the expected one."""
 
     whitespace: Whitespace = "lines"
     float_tolerance: float | None = None
-    """Numbers that are this close, absolutely or relatively, are equal; None compares them exactly."""
+    """Numbers whose absolute or relative difference is at most this value are equal. None compares them exactly."""
 
     def printed(self, got: str, expected: str) -> bool:
-        """Whether printed text is right."""
+        """Return whether printed text is correct."""
         if self.whitespace == "exact":
             same = got == expected
         elif self.whitespace == "lines":
@@ -105,7 +112,7 @@ class Comparison:
             return False  # a word that is not a number
 
     def returned(self, text: str, expected: Any) -> bool:
-        """Whether a returned value, as JSON text, is right: equal as Python has it, tuples being lists."""
+        """Return whether a returned value, given as JSON text, is correct: equal in Python, with tuples as lists."""
         try:
             return self._same(json.loads(text), expected)
         except (ValueError, RecursionError):
@@ -129,7 +136,7 @@ class Comparison:
         return bool(got == expected)
 
     def _close(self, got: float, expected: float) -> bool:
-        """Whether two numbers are equal within the tolerance. An `int` may be too large for a `float`."""
+        """Return whether two numbers are equal within the tolerance. An `int` may be too large for a `float`."""
         if expected != expected:
             return got != got
         if self.float_tolerance is None:
@@ -147,7 +154,9 @@ class Comparison:
 
 
 def _number(word: str) -> float:
-    """The number in a word. An integer too large for a float stays an integer: as floats, all of them are equal."""
+    """Return the number in a word. An integer too large for a float stays an integer: as floats, all of them are
+    equal.
+    """
     value = float(word)
     return int(word) if math.isinf(value) and "inf" not in word.lower() else value
 
@@ -160,21 +169,22 @@ def _lines(text: str) -> list[str]:
 
 
 def test_cases(given: Any) -> list[TestCase]:
-    """Tests as a dataset has them, also as JSON text.
+    """Return the tests of a dataset row; JSON text is accepted, too.
 
-    Either a list of {"input": stdin, "output": stdout} and {"function": name, "arguments": list, "expected": value},
-    or the columns {"inputs": list, "outputs": list} with "fn_name" for calls. Raises DatasetError for anything else.
+    They are either a list of {"input": stdin, "output": stdout} and {"function": name, "arguments": list,
+    "expected": value}, or the columns {"inputs": list, "outputs": list} with "fn_name" for calls. Raises
+    DatasetError for anything else.
     """
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except ValueError as error:
-            raise DatasetError(f"The tests are not JSON: {error}") from error
+            raise DatasetError(f"The tests are not valid JSON: {error}") from error
     if isinstance(given, Mapping) and "inputs" in given and "outputs" in given:
         given = _rows(given)
     if isinstance(given, Mapping) or not isinstance(given, Sequence) or not given:
         raise DatasetError(
-            f"Tests are a list with at least one test, or {{'inputs': …, 'outputs': …}}; got {given!r:.200}"
+            f"Tests must be a list with at least one test, or {{'inputs': …, 'outputs': …}}; got {given!r:.200}"
         )
     return [_test_case(number, one) for number, one in enumerate(given)]
 
@@ -185,7 +195,9 @@ test_cases.__test__ = False  # type: ignore[attr-defined]  # not a test for pyte
 def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     inputs, outputs, name = columns["inputs"], columns["outputs"], columns.get("fn_name")
     if len(inputs) != len(outputs):
-        raise DatasetError(f"There are {len(inputs)} inputs of tests and {len(outputs)} outputs.")
+        raise DatasetError(
+            f"The number of 'inputs' ({len(inputs)}) differs from the number of 'outputs' ({len(outputs)})."
+        )
     pairs = zip(inputs, outputs, strict=True)
     if name:
         return [{"function": name, "arguments": a, "expected": b} for a, b in pairs]
@@ -193,7 +205,7 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _joined(text: Any) -> Any:
-    """Some datasets have a list of lines."""
+    """Join a list of lines, which some datasets use instead of text."""
     return "\n".join(map(str, text)) if isinstance(text, list) else text
 
 
@@ -217,15 +229,17 @@ def _test_case(number: int, test: Any) -> TestCase:
 
 
 Verdict = Literal["passed", "wrong", "error", "timeout", "output_limit", "ended_worker", "not_run"]
-"""How a test went: right · wrong answer · the program raised or exited with a code · out of time · printed too much ·
-the program ended what was to run it, or used up the memory of the whole sandbox · not run, as an earlier one failed."""
+"""The result of a test. "error": the program raised or exited with a code. "output_limit": it printed too much.
+"ended_worker": it ended the process that runs it, or used up the memory of the sandbox. "not_run": an earlier test
+failed.
+"""
 
 WORKER_IS_READY = b'{"worker": "ready"}'
 NO_WORKER = "no worker"
 STARTUP_S = 20.0
-"""Beyond the tests' own limits: what the worker may take around them before it is taken for stuck."""
+"""Seconds that the worker may use in addition to the limits of the tests, before it counts as stuck."""
 LARGEST_IN_CODE_BYTES = 16 << 10
-"""A batch up to this size is part of the worker's code, which spares a stream; a larger one comes by stdin."""
+"""A batch up to this size is part of the worker's code, which saves a stream. A larger batch is sent by stdin."""
 _FIELDS = {
     "status": str,
     "wait_status": int,
@@ -234,66 +248,67 @@ _FIELDS = {
     "value": str,
     "error": str,
 }
-"""Of a test's outcome, as the worker reports it."""
+"""Fields and types of a test's outcome, as the worker reports it."""
 SHOWN_CHARS = 500
-"""Of an answer or error in an outcome."""
+"""Maximum length of an answer or error in an outcome."""
 
 
 class TestLimits(BaseModel):
-    """What one test may use, and how many there are."""
+    """Limits of one test, and the number of tests."""
 
-    __test__ = False  # not a class of tests for pytest
+    __test__ = False  # not a test class for pytest
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     time_s: float = Field(default=5.0, gt=0)
-    """Processor time of a test, in seconds: a busy machine fails nobody."""
+    """Processor time of a test, in seconds. A busy machine does not make a test fail."""
     wall_time_s: float | None = Field(default=None, gt=0)
-    """Longest run of a test by the clock, in seconds; None: three times `time_s` and a second."""
+    """Maximum wall time of a test, in seconds. None means three times `time_s` plus one second."""
     memory_mb: int = Field(default=256, ge=16)
-    """Address space of a test on top of the bare interpreter's, in MiB."""
+    """Address space of a test in addition to that of the bare interpreter, in MiB."""
     max_file_mb: int = Field(default=64, ge=1)
-    """Largest file that a test may write, in MiB."""
+    """Maximum size of a file that a test writes, in MiB."""
     max_tests: int = Field(default=15, ge=1)
-    """Tests of a problem that are used: the first ones."""
+    """Maximum number of tests per problem: the first ones are used."""
 
     @property
     def clock_s(self) -> float:
-        """Longest run of a test by the clock."""
+        """Maximum wall time of a test, in seconds."""
         return 3 * self.time_s + 1 if self.wall_time_s is None else self.wall_time_s
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one test went."""
+    """The result of one test."""
 
     verdict: Verdict
     detail: str = ""
-    """What the program answered or raised, cut to a few hundred characters."""
+    """The answer or the exception of the program, cut to a few hundred characters."""
     cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
-    """How a program did."""
+    """The results of a program."""
 
     outcomes: tuple[Outcome, ...]
-    """One for each test, in their order."""
+    """One outcome per test, in order."""
     worker_failure: str = ""
-    """What the worker reported of itself, if it failed after its start: the program's doing, unless a worker also fails
-    with an empty program (which `CodeEnv` tries)."""
+    """Failure that the worker reported after its start. It counts as the program's, unless a worker also fails with an
+    empty program (`CodeEnv` tests that).
+    """
 
     @property
     def passed(self) -> int:
-        """How many tests it passed."""
+        """Number of passed tests."""
         return sum(outcome.verdict == "passed" for outcome in self.outcomes)
 
     @property
     def fraction(self) -> float:
-        """The share of tests it passed."""
+        """Share of passed tests."""
         return self.passed / len(self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the rollout's state: plain values."""
+        """Return the report as plain values, for the rollout's state."""
         return {
             "passed": self.passed,
             "total": len(self.outcomes),
@@ -307,14 +322,15 @@ class ProgramReport:
 
 @cache
 def worker_source() -> str:
-    """The half that runs inside."""
+    """Source of the part that runs inside."""
     return files("verifiers.sandboxes.guest").joinpath("case_runner.py").read_text("utf-8")
 
 
 def worker_code(batch: bytes | None, *, as_source: bool = False) -> str:
-    """The program that is the worker, which then reads the batch from stdin if that is None.
+    """Return the Python code of the worker. The worker reads the batch from stdin if `batch` is None.
 
-    Our own agent has it, imported already. Any other interpreter needs its source, and prints `NO_WORKER` without.
+    The interpreter of our guest has imported the worker already. Any other interpreter needs its source, and prints
+    `NO_WORKER` without it.
     """
     call = f"main({'' if batch is None else repr(batch)})\n"
     if as_source:
@@ -335,12 +351,12 @@ async def run_program(
     comparison: Comparison | None = None,
     stop_at_first_failure: bool = False,
 ) -> ProgramReport:
-    """Run a program against tests in one sandbox. Give it a sandbox of its own: the program may leave it in any state.
+    """Run a program against tests in one sandbox. Use a new sandbox: the program may leave it in any state.
 
-    With `stop_at_first_failure` tests run in waves of 1, 2, 4, …, so that at most one wave is wasted.
+    With `stop_at_first_failure`, tests run in waves of 1, 2, 4, …, so that at most one wave is wasted.
 
-    Everything that happens after the worker is ready is the program's doing, and so an outcome: also the end of its
-    worker or its sandbox. Raises SandboxError when the machinery failed.
+    Every event after the worker is ready is caused by the program and becomes an outcome, including the end of its
+    worker or sandbox. Raises SandboxError if the sandbox itself failed.
     """
     runner = _Runner(sandbox, tests, limits or TestLimits(), comparison or Comparison())
     try:
@@ -365,7 +381,7 @@ class _Runner:
         self.comparison = comparison
         self.outcomes: list[Outcome] = []
         self.worker_failure = ""
-        # A power of two, so that it says next to nothing about what is expected.
+        # A power of two, so that the number reveals little about the expected answers.
         longest = max((len(str(test.expected)) for test in self.tests), default=0)
         self.max_output_bytes = 1 << max(16, (4 * longest).bit_length())
 
@@ -390,14 +406,14 @@ class _Runner:
         )
 
     def report(self, rest: Outcome) -> ProgramReport:
-        """The outcomes so far, with `rest` for the tests that have none."""
+        """Return the outcomes so far, with `rest` for the tests that have none."""
         missing = len(self.tests) - len(self.outcomes)
         return ProgramReport((*self.outcomes, *[rest] * missing), self.worker_failure)
 
     async def _run_wave(
         self, program: str, tests: Sequence[TestCase], stop_at_error: bool
     ) -> str | None:
-        """Have a worker run some tests, and judge its answers; returns what is wrong with the program if it is none."""
+        """Run some tests in a worker and judge the answers. Return the failure of the worker, if there was one."""
         requests = [_request(test) for test in tests]
         batch = _marshaled((program, self._limits(), requests, stop_at_error))
         result = await self._run_worker(batch, len(tests))
@@ -455,28 +471,28 @@ class _Runner:
 
 
 def _request(test: TestCase) -> dict[str, Any]:
-    """A test as the worker needs it, without what is expected."""
+    """Return a test as the worker needs it, without the expected answer."""
     if test.function is None:
         return {"stdin": str(test.stdin)}
     return {"function": test.function, "arguments": list(test.arguments)}
 
 
 def _marshaled(batch: tuple[str, dict[str, float], list[dict[str, Any]], bool]) -> bytes:
-    """In the oldest format that has all we send: the interpreter inside may be another one."""
+    """Serialize in an old format that supports all types, since the interpreter inside may have another version."""
     try:
         return marshal.dumps(batch, 2)
     except ValueError:
-        pass  # it only takes the built-in types themselves
+        pass  # it accepts the built-in types only
     program, limits, requests, stop_at_error = batch
     try:
         plain = json.loads(json.dumps(requests))
     except (TypeError, ValueError) as error:
-        raise DatasetError(f"The arguments of a test are no plain values: {error}") from error
+        raise DatasetError(f"The arguments of a test are not plain values: {error}") from error
     return marshal.dumps((program, limits, plain, stop_at_error), 2)
 
 
 def _answer(line: bytes) -> dict[str, Any]:
-    """What the worker answered; nothing if that is anything else than an answer, which is the program's doing."""
+    """Return the worker's answer, or an empty one if it is malformed, which the program must have caused."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
@@ -496,7 +512,7 @@ def _outcomes(answers: object) -> list[dict[str, Any]] | None:
 
 
 def _shown(text: str) -> str:
-    """The beginning, without lone surrogates: no file and no request can hold those."""
+    """Return the beginning of the text without lone surrogates, which files and requests cannot hold."""
     return text[:SHOWN_CHARS].encode("utf-8", "replace").decode()
 
 
@@ -510,8 +526,8 @@ def _exit_code(answer: dict[str, Any]) -> object:
 
 def _why(result: ExecResult) -> str:
     if result.timed_out:
-        return "The program kept its worker from answering in time."
+        return "The program prevented its worker from answering in time."
     if result.oom:
-        return "The program used up the sandbox's memory."
+        return "The program used up the memory of the sandbox."
     said = result.stderr.decode("utf-8", "replace").strip()
     return _shown(said[-SHOWN_CHARS:]) if said else "The program ended its worker."

@@ -1,10 +1,10 @@
-"""Checkouts of git repositories at a commit, kept in a folder and shared by all programs that use it.
+"""Checkouts of git repositories at a commit, stored in a folder that all programs share.
 
     {cache_root}/{name}-{hash of the URL}/mirror.git              everything that was fetched
     {cache_root}/{name}-{hash of the URL}/worktrees/{commit}      the files of one commit
 
-A checkout is made once, under a lock, and never changed afterwards; a commit that is there needs no network. Nothing is
-ever removed: delete the folder to free its space.
+A checkout is created once, under a lock, and never changes. A commit that is already there needs no network.
+Nothing is removed: delete the folder to free its space.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FULL_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 
 
 class GitCheckoutError(Error, RuntimeError):
-    """A repository could not be fetched, or has no such branch, tag or commit."""
+    """A repository could not be fetched, or does not have the branch, tag or commit."""
 
 
 def resolve_git_checkout(
@@ -43,10 +43,11 @@ def resolve_git_checkout(
     gh_token: str | None = None,
     required_files: tuple[str, ...] = (),
 ) -> Path:
-    """The folder with the files of a repository at `ref`: a branch, a tag, or a commit's 40 hex digits. Blocks.
+    """Return the folder with the files of a repository at `ref`: a branch, a tag, or the 40 hex digits of a commit.
+    Blocks.
 
-    `local_checkout`: a checkout of the caller's own to use as it is. `gh_token` is sent to `repo_url` and stored
-    nowhere. Raises GitCheckoutError, and ConfigError when the checkout lacks one of the `required_files`.
+    `local_checkout` is an existing checkout that is used as it is. `gh_token` is sent to `repo_url` and not stored.
+    Raises GitCheckoutError, and ConfigError if the checkout lacks one of the `required_files`.
     """
     if local_checkout is not None:
         return validate_git_checkout(
@@ -60,7 +61,7 @@ def resolve_git_checkout(
         checkout = repository / "worktrees" / commit
         whole = checkout.with_name(f"{commit}.whole")
         if not whole.exists() or not checkout.is_dir():
-            shutil.rmtree(checkout, ignore_errors=True)  # what an interrupted one left
+            shutil.rmtree(checkout, ignore_errors=True)  # left by an interrupted run
             mirror.git("worktree", "prune")
             mirror.git("worktree", "add", "--detach", "--force", str(checkout), commit)
             whole.touch()
@@ -68,7 +69,7 @@ def resolve_git_checkout(
 
 
 def validate_git_checkout(path: Path, *, required_files: tuple[str, ...] = ()) -> Path:
-    """`path`, when it is a git checkout with the files; ConfigError says what it lacks."""
+    """Return `path` if it is a git checkout with the files. Raises ConfigError otherwise."""
     path = Path(path)
     if not path.is_dir():
         raise ConfigError(f"The git checkout {path} is not a folder.")
@@ -104,9 +105,9 @@ class _Mirror:
             self._run("init", "--quiet", "--bare", str(path))
 
     def commit_of(self, ref: str) -> str:
-        """The commit a ref stands for, fetched if it is not here."""
+        """Return the commit of a ref; fetch it if it is not here."""
         if ref.startswith("-"):
-            raise ConfigError(f"{ref!r} is no branch, tag or commit.")
+            raise ConfigError(f"{ref!r} is not a valid branch, tag or commit.")
         if _FULL_COMMIT.fullmatch(ref):
             if not self._has(f"{ref}^{{commit}}"):
                 self._fetch()
@@ -118,11 +119,11 @@ class _Mirror:
         except GitCheckoutError as error:
             if self._named(ref) is None:
                 raise
-            logger.warning("%s; using %s as it was when last fetched.", error, ref)
+            logger.warning("%s; using %s as of the last fetch.", error, ref)
         commit = self._named(ref)
         if commit is None:
             raise GitCheckoutError(
-                f"{self._shown_url()} has no branch or tag {ref!r}. A commit needs all its 40 hex digits."
+                f"{self._shown_url()} has no branch or tag {ref!r}. Write a commit with all its 40 hex digits."
             )
         return commit
 
@@ -140,11 +141,11 @@ class _Mirror:
         self.git("fetch", "--quiet", "--prune", self._url, *refs)
 
     def _fetch_commit(self, commit: str) -> None:
-        # A commit that no branch or tag leads to; not every server gives it.
+        # A commit that no branch or tag leads to. Some servers do not send it.
         self.git("fetch", "--quiet", self._url, commit)
 
     def git(self, *arguments: str) -> str:
-        """Output of a git command on the mirror; GitCheckoutError with git's own words."""
+        """Return the output of a git command on the mirror. Raises GitCheckoutError with the message of git."""
         return self._run("--git-dir", str(self._path), *arguments)
 
     def _run(self, *arguments: str) -> str:
@@ -159,7 +160,7 @@ class _Mirror:
     def _result(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
         if self._token and self._url.startswith("https://"):
-            # In the environment: a command line is there for every user to read, and a URL is stored.
+            # In the environment, because all users can read a command line, and git stores a URL.
             parts = urlsplit(self._url)
             basic = base64.b64encode(f"x-access-token:{self._token}".encode()).decode()
             environment |= {

@@ -1,4 +1,13 @@
-"""`HarborEnv`: any command-line agent on tasks in Harbor's format."""
+"""`HarborEnv`: any command-line agent on tasks in Harbor's format.
+
+    tasks/hello/task.toml           metadata, limits, image, MCP servers
+                instruction.md      the instruction for the agent
+                environment/        how to build the image; not used here
+                tests/test.sh       writes /logs/verifier/reward.txt or reward.json
+                solution/           a solution, to check the task itself
+
+Source: https://github.com/harbor-framework/harbor
+"""
 
 from __future__ import annotations
 
@@ -32,16 +41,16 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "": 80}
 
 @dataclass(frozen=True)
 class HarborMCPHealthcheck:
-    """When a server counts as ready."""
+    """How to find out that an MCP server is ready."""
 
     command: str | None = None
-    """Run in the sandbox; code 0 means ready. None: somebody listens on the server's port."""
+    """Command for the sandbox; exit code 0 means ready. None checks whether a process listens on the server's port."""
     retries: int = 30
     interval_sec: float = 2.0
     start_period_sec: float = 0.0
-    """Wait so long before the first look."""
+    """Seconds to wait before the first check."""
     timeout_sec: float = 10.0
-    """Longest single look."""
+    """Time limit of one check."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +65,14 @@ class HarborMCPServer:
 
     @property
     def is_network(self) -> bool:
-        """Whether it is reached over a port, and not started by the agent itself."""
+        """Whether the agent reaches the server over a port. Otherwise the agent starts the server itself."""
         return self.transport in NETWORK_TRANSPORTS
 
 
 def parse_mcp_servers(config: Mapping[str, Any]) -> list[HarborMCPServer]:
-    """The servers that a task.toml declares; entries without a name are left out.
+    """Return the servers that a task.toml declares. Entries without a name are skipped.
 
-    Raises ConfigError, a ValueError, for a server that nobody could reach or start.
+    Raises ConfigError, a ValueError, for a server that cannot be reached or started.
     """
     environment = config.get("environment")
     entries = environment.get("mcp_servers") if isinstance(environment, Mapping) else None
@@ -94,7 +103,9 @@ def parse_mcp_servers(config: Mapping[str, Any]) -> list[HarborMCPServer]:
 
 
 def mcp_url_port(server: HarborMCPServer) -> int | None:
-    """The port of a server's URL, or that of its scheme; None for a server without. Raises ValueError above 65535."""
+    """Return the port of a server's URL, or the default port of its scheme; None for a server without a URL. Raises
+    ValueError above 65535.
+    """
     if not server.url:
         return None
     parts = urlsplit(server.url)
@@ -102,7 +113,7 @@ def mcp_url_port(server: HarborMCPServer) -> int | None:
 
 
 def mcp_agent_url(server: HarborMCPServer) -> str | None:
-    """A server's URL as the agent reaches it: the same on 127.0.0.1, since it runs in the agent's sandbox."""
+    """Return a server's URL for the agent: the same on 127.0.0.1, because the server runs in the agent's sandbox."""
     if not server.url:
         return None
     parts = urlsplit(server.url)
@@ -113,20 +124,20 @@ def mcp_agent_url(server: HarborMCPServer) -> str | None:
 
 
 class HarborMCPMixin:
-    """Starts and stops the servers that tasks declare."""
+    """Starts and stops the MCP servers that tasks declare."""
 
     mcp_launch_commands: dict[str, str]
-    """Name of a server → command that starts it. Servers without one are not started."""
+    """Name of a server → command that starts it. Servers without a command are not started."""
     mcp_healthcheck: HarborMCPHealthcheck
     sandbox_client: Any
     logger: Logger
 
     async def mcp_launch_command(self, server: HarborMCPServer, state: State) -> str | None:
-        """The shell line that starts a server; None leaves it to somebody else."""
+        """Return the shell command that starts a server. None means that the server is started elsewhere."""
         return self.mcp_launch_commands.get(server.name)
 
     async def mcp_agent_env_vars(self, config: dict[str, Any], state: State) -> dict[str, str]:
-        """`HARBOR_MCP_<NAME>_URL` for each server that is reached over a port."""
+        """Return `HARBOR_MCP_<NAME>_URL` for each server that is reached over a port."""
         urls = {s.name: mcp_agent_url(s) for s in parse_mcp_servers(config) if s.is_network}
         return {
             f"HARBOR_MCP_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_URL": url
@@ -137,9 +148,9 @@ class HarborMCPMixin:
     async def start_mcp_servers(
         self, sandbox_id: str, config: dict[str, Any], state: State
     ) -> None:
-        """Start what is declared and has a command, one after the other, and wait until each is ready.
+        """Start the declared servers that have a command, one after the other, and wait until each is ready.
 
-        Raises SandboxSetupError, with what the server had printed.
+        Raises SandboxSetupError with the output of the server.
         """
         state["harbor_mcp_jobs"] = {}
         servers = parse_mcp_servers(config)
@@ -155,7 +166,7 @@ class HarborMCPMixin:
 
     @cleanup(priority=1)
     async def stop_mcp_servers(self, state: State) -> None:
-        """Stop what was started for this rollout."""
+        """Stop the servers of this rollout."""
         jobs = state.pop("harbor_mcp_jobs", None) or {}
         client, sandbox_id = self.sandbox_client, state.get("sandbox_id")
         if isinstance(client, SandboxClient) and client.knows(sandbox_id):
@@ -172,7 +183,7 @@ class HarborMCPMixin:
             status = await self.sandbox_client.get_background_job(sandbox_id, job)
             if status.completed:
                 raise SandboxSetupError(
-                    f"MCP server {name!r} ended with code {status.exit_code} instead of serving: "
+                    f"MCP server {name!r} ended with code {status.exit_code} during its start: "
                     f"{(status.stderr or status.stdout or '').strip()[-1000:]}"
                 )
             looked = await self.sandbox_client.execute_command(
@@ -181,12 +192,12 @@ class HarborMCPMixin:
             if looked.exit_code == 0:
                 return
         raise SandboxSetupError(
-            f"MCP server {name!r} did not listen on port {port} after {check.retries} looks. Give it more with "
+            f"MCP server {name!r} did not listen on port {port} after {check.retries} checks. Allow more checks with "
             "mcp_healthcheck=HarborMCPHealthcheck(retries=…)."
         )
 
     async def _name_hosts(self, sandbox_id: str, servers: list[HarborMCPServer]) -> None:
-        """Lead the host names of task.toml to the sandbox itself, where its /etc/hosts can be written."""
+        """Resolve the host names of task.toml to the sandbox itself, if its /etc/hosts is writable."""
         urls = [urlsplit(server.url) for server in servers if server.is_network and server.url]
         names = {parts.hostname for parts in urls if parts.hostname} - {"localhost", "127.0.0.1"}
         for name in sorted(names):
@@ -195,11 +206,13 @@ class HarborMCPMixin:
                 sandbox_id, f"grep -qxF {line} /etc/hosts || echo {line} >> /etc/hosts"
             )
             if done.exit_code != 0:
-                self.logger.info("%s leads nowhere in the sandbox; 127.0.0.1 does", name)
+                self.logger.info("%s cannot be resolved in the sandbox; use 127.0.0.1", name)
 
     @staticmethod
     def _default_mcp_health_cmd(port: int) -> str:
-        """Code 0 if somebody listens on the port: what the kernel says, so that no server sees a stray connection."""
+        """Return a command with exit code 0 if a process listens on the port. It reads the kernel's tables, so that no
+        server receives a stray connection.
+        """
         return (
             f"awk '$4 == \"0A\" && $2 ~ /:{port:04X}$/ {{found = 1}} END {{exit !found}}' "
             "/proc/net/tcp /proc/net/tcp6 2>/dev/null"
@@ -210,9 +223,9 @@ logger = logging.getLogger(__name__)
 
 
 def task_rows(dataset_path: Path, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """One row a task, in the order of their names; folders that are no tasks are left out, with a warning.
+    """Return one row per task, in the order of the names. Other folders are skipped with a warning.
 
-    Raises FileNotFoundError for a missing folder, DatasetError when a task cannot be read or none is left.
+    Raises FileNotFoundError for a missing folder, and DatasetError if a task cannot be read or no task is left.
     """
     if not dataset_path.exists():
         raise FileNotFoundError(f"Dataset path not found: {dataset_path}")
@@ -226,7 +239,7 @@ def task_rows(dataset_path: Path, names: Sequence[str] | None = None) -> list[di
         rows.append({"example_id": len(rows), **_row(folder)})
     missing = sorted(set(names or ()) - {row["info"]["task_name"] for row in rows})
     if not rows or missing:
-        wanted = f"; not there: {', '.join(missing)}" if missing else ""
+        wanted = f"; missing: {', '.join(missing)}" if missing else ""
         raise DatasetError(f"No valid Harbor tasks found in {dataset_path}{wanted}.")
     return rows
 
@@ -235,7 +248,7 @@ def _row(folder: Path) -> dict[str, Any]:
     try:
         config = tomllib.loads((folder / "task.toml").read_text("utf-8"))
         instruction = (folder / "instruction.md").read_text("utf-8").strip()
-    except ValueError as error:  # what tomllib and UTF-8 complain with
+    except ValueError as error:  # errors of tomllib and UTF-8
         raise DatasetError(f"The task {folder} cannot be read: {error}") from error
     environment = config.get("environment")
     image = environment.get("docker_image") if isinstance(environment, dict) else None
@@ -251,19 +264,19 @@ def _row(folder: Path) -> dict[str, Any]:
 
 
 def time_limit_s(config: Any, section: str, default_s: float) -> float:
-    """`timeout_sec` of a section of task.toml."""
+    """Return `timeout_sec` of a section of task.toml."""
     inner = (config or {}).get(section) or {}
     limit_s = inner.get("timeout_sec")
     return float(limit_s) if isinstance(limit_s, int | float) and limit_s > 0 else default_s
 
 
 def parse_reward(text: str) -> float | None:
-    """The reward in a `reward.txt` (a number) or `reward.json` (an object with `reward`); None if there is none."""
+    """Return the reward in a `reward.txt` (a number) or `reward.json` (an object with `reward`), or None."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            found = float(text)  # "1.", "+1", "1_0" and the like
+            found = float(text)  # "1.", "+1", "1_0" and similar forms
         except ValueError:
             return None
     if isinstance(found, dict):
@@ -285,9 +298,9 @@ def parse_reward(text: str) -> float | None:
 TASK_DIR = "/task"
 REWARD_DIR = "/logs/verifier"
 TESTS_TIMEOUT_S = 300.0
-"""Of a task whose `[verifier] timeout_sec` says nothing else."""
+"""Time limit of a task without `timeout_sec` under `[verifier]`."""
 _UPLOADS = {"solution": "/oracle", "tests": "/tests"}
-"""Folders of a task that are there for its tests, and where."""
+"""Folders of a task that its tests need → their paths in the sandbox."""
 _OWN_PLACES = ("/box", "/tmp")
 _SHOWN_CHARACTERS = 1000
 
@@ -302,28 +315,28 @@ done
 
 
 class VerifierError(SandboxError):
-    """A task's tests write no reward, whatever the agent does: nothing is known about the solution."""
+    """The tests of a task never write a reward, so the solution cannot be judged."""
 
 
 class _CommandFailed(SandboxError):
-    """A command of ours ended with another code than 0."""
+    """A command of this module ended with an exit code other than 0."""
 
 
 class TestRun(NamedTuple):
-    """What came of a task's tests."""
+    """The result of a task's tests."""
 
     reward: float | None
     ended: str
-    """What they wrote where, and how they ended."""
+    """A description of the reward that they wrote, and of their end."""
 
 
 class HarborEnv(HarborMCPMixin, CliAgentEnv):
-    """Runs `run_command` on each task below `dataset_path` and scores it with the task's own tests.
+    """Runs `run_command` on each task below `dataset_path` and scores it with the tests of the task.
 
-    The agent finds its instruction in `/task/instruction.md` and works in `agent_workdir`; the variables
-    `HARBOR_TASK_NAME`, `HARBOR_TASK_DIR`, `HARBOR_INSTRUCTION_PATH` and `AGENT_WORKDIR` say so. Tests and solution
-    come into the sandbox when the agent has ended. `tasks` names the ones to take; `mcp_launch_commands` starts the
-    MCP servers that tasks declare.
+    The agent finds its instruction in `/task/instruction.md` and works in `agent_workdir`. The variables
+    `HARBOR_TASK_NAME`, `HARBOR_TASK_DIR`, `HARBOR_INSTRUCTION_PATH` and `AGENT_WORKDIR` hold these values. Tests
+    and solution are uploaded when the agent has ended. `tasks` selects tasks by name. `mcp_launch_commands` starts
+    the MCP servers that tasks declare.
     """
 
     def __init__(
@@ -342,7 +355,7 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
         for name in ("dataset", "rubric"):
             if name in kwargs:
                 raise TypeError(
-                    f"HarborEnv makes its own {name} from dataset_path; use add_rubric for further metrics."
+                    f"HarborEnv creates its own {name} from dataset_path; use add_rubric for further metrics."
                 )
         self.dataset_path = Path(dataset_path)
         self.task_names = tasks
@@ -360,15 +373,15 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
         )
 
     def load_harbor_dataset(self) -> Any:
-        """The tasks as rows: the instruction as prompt; name, folder, image and task.toml in `info`."""
+        """Return the tasks as rows: the instruction as prompt; name, folder, image and task.toml in `info`."""
         return task_rows(self.dataset_path, self.task_names)
 
     async def get_docker_image(self, state: State) -> str:
-        """The task's image, or the environment's."""
+        """Return the image of the task, or that of the environment."""
         return (state.get("info") or {}).get("docker_image") or self.docker_image
 
     async def build_env_vars(self, state: State) -> dict[str, str]:
-        """Those of an agent, and where it finds its task and the task's MCP servers."""
+        """Return the variables of an agent, the location of its task and the URLs of the task's MCP servers."""
         info = state.get("info") or {}
         return {
             **await super().build_env_vars(state),
@@ -382,11 +395,13 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
     # ------------------------------------------------------------------------------------------- before the agent
 
     async def post_sandbox_setup(self, state: State) -> None:
-        """Put the task's instruction in and start its MCP servers."""
+        """Upload the instruction of the task and start its MCP servers."""
         info = state.get("info") or {}
         task_dir = Path(info.get("task_dir") or "")
         if not (task_dir / "instruction.md").is_file():
-            raise ConfigError(f"The task folder {str(task_dir)!r} of this row is not there.")
+            raise ConfigError(
+                f"The task folder {str(task_dir)!r} of this row does not exist or has no instruction.md."
+            )
         state["harbor_task_dir"] = str(task_dir)
         sandbox_id = state["sandbox_id"]
         await call_hook(self.prepare_harbor_task, sandbox_id, task_dir)
@@ -394,10 +409,10 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
         await self.start_mcp_servers(sandbox_id, info.get("config") or {}, state)
 
     async def pre_mcp_setup(self, state: State) -> None:
-        """For authors: install or upload what the MCP servers need."""
+        """Hook for authors: install or upload the files that the MCP servers need."""
 
     async def prepare_harbor_task(self, sandbox_id: str, task_dir: Path) -> None:
-        """Make the folders that tasks expect, and put the instruction in."""
+        """Create the folders that tasks expect, and upload the instruction."""
         await self._shell(
             sandbox_id, f"mkdir -p {TASK_DIR} {REWARD_DIR} {shlex.quote(self.agent_workdir)}"
         )
@@ -407,9 +422,9 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
     # -------------------------------------------------------------------------------------------- after the agent
 
     async def upload_test_assets(self, sandbox_id: str, task_dir: Path) -> None:
-        """Put tests and solution in, and nothing else: what an agent left in their place, or as its reward, goes."""
+        """Upload tests and solution. Remove the files that the agent left at their paths or as its reward."""
         places = " ".join(_UPLOADS.values())
-        # Without the right to list or change its own directories, `find` would fail.
+        # `find` fails on directories that it may not list or change.
         await self._shell(
             sandbox_id,
             f"mkdir -p {places}; chmod -R u+rwX {places} /logs 2>/dev/null; find {places} -mindepth 1 -delete && "
@@ -423,19 +438,19 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
                     await self.upload_file(sandbox_id, remote, str(path))
 
     async def post_rollout(self, state: State) -> None:
-        """Score the sandbox as the agent has left it."""
+        """Score the sandbox in the state in which the agent left it."""
         if state.error is None and "harbor_task_dir" in state:
             state.reward = await self.compute_reward(state)
 
     async def harbor_reward(self, state: State, **_: Any) -> float:
-        """What the task's tests said."""
+        """Return the reward that the tests of the task have written."""
         return float(state.get("reward") or 0.0)
 
     async def compute_reward(self, state: State) -> float:
-        """Run `tests/test.sh` and read the reward it wrote: `reward.txt`, else `reward.json`.
+        """Run `tests/test.sh` and read the reward that it wrote: `reward.txt`, else `reward.json`.
 
-        Tests that write none are run once more in a sandbox in which no agent has been. If they write a reward there,
-        the solution prevented it in the first, and the reward is 0.0. Raises VerifierError if they do not.
+        If the tests write no reward, they run once more in a sandbox without an agent's changes. If they write a
+        reward there, the solution prevented it, and the reward is 0.0. Otherwise raises VerifierError.
         """
         sandbox_id, task_dir = state["sandbox_id"], Path(state["harbor_task_dir"])
         run = await self._run_tests(sandbox_id, state)
@@ -463,7 +478,7 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
             except timeout_errors():
                 ended = f"it was stopped after {limit_s:g} s"
             if isinstance(client, SandboxClient):
-                # What the solution left running during the tests no longer changes the reward.
+                # Processes that the solution left running during the tests can no longer change the reward.
                 await client.sandbox(sandbox_id).end_processes()
             found = await self._shell(sandbox_id, _READ_REWARD)
         except SandboxDead as error:
@@ -471,12 +486,12 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
                 raise
             ended = str(error)
         except (SandboxFileError, _CommandFailed) as error:
-            ended = f"they could not be put in: {error}"
+            ended = f"the tests could not be uploaded: {error}"
         wrote = f"the reward {found.strip()[:100]!r}" if found.strip() else "no reward"
         return TestRun(parse_reward(found), f"{wrote} to {REWARD_DIR}: {ended}")
 
     async def _is_graded_without_an_agent(self, state: State) -> bool:
-        """Whether the tests of a task write a reward where nothing has been done."""
+        """Return whether the tests of a task write a reward in a sandbox without any changes."""
         task_dir, client = Path(state["harbor_task_dir"]), self.sandbox_client
         if not isinstance(client, SandboxClient) or self.score_in == "live":
             return False

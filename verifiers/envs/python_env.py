@@ -23,11 +23,11 @@ from verifiers.types import Messages
 
 
 class PythonWorkerState(TypedDict):
-    """What the rollout's state knows of its interpreter, under `python_state`."""
+    """The interpreter part of a rollout's state, stored under `python_state`."""
 
     ready: bool
     execution_count: int
-    """Cells run so far; the next one's value is shown as `Out[execution_count + 1]`."""
+    """Number of cells run so far. The value of the next cell is shown as `Out[execution_count + 1]`."""
     ready_wait_time: float
     """Seconds that the first cell waited for the interpreter."""
 
@@ -37,11 +37,11 @@ class PythonWorkerNotReadyError(SandboxError):
 
 
 class PythonWorkerRequestError(SandboxError):
-    """A cell could not be handed to the interpreter."""
+    """A cell could not be sent to the interpreter."""
 
 
 class PythonWorkerDeadError(SandboxError):
-    """The interpreter is gone and could not be started again."""
+    """The interpreter ended and could not be restarted."""
 
 
 class PythonMonitorRubric(Rubric):
@@ -52,18 +52,20 @@ class PythonMonitorRubric(Rubric):
         self.add_metric(self.python_ready_wait_time)
 
     async def python_ready_wait_time(self, state: State) -> float:
-        """Seconds that the rollout waited for its interpreter."""
+        """Return how many seconds the rollout waited for its interpreter."""
         return float((state.get("python_state") or {}).get("ready_wait_time", 0.0))
 
 
 class PythonEnv(SandboxEnv):
-    """A tool `python` instead of `bash`. Time limits interrupt a cell and leave the variables as they are.
+    """Offers a tool `python` instead of `bash`. A time limit interrupts the cell and keeps the variables.
 
-    `pip_install_packages`: what the code may import besides the standard library; it must be installed in `packages`
-    ("host" for the running environment, or the path of a virtual environment) and is imported once beforehand, so
-    that every rollout has it for nothing. Mind that "host" shows everything that is installed, other environments and
-    their answers included: give a virtual environment with the libraries alone where that matters. With
-    `pip_install_packages=""` there is the standard library only, and nothing to see.
+    `pip_install_packages` lists the packages that the code may import besides the standard library. They must be
+    installed in `packages` ("host" for the running environment, or the path of a virtual environment). They are
+    imported once in advance, so that rollouts do not pay for the import.
+
+    "host" shows all installed packages, including other environments with their answers. If that matters, use a
+    virtual environment that contains the libraries only. With `pip_install_packages=""` only the standard library
+    is available.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class PythonEnv(SandboxEnv):
         self.add_tool(self.python, args_to_skip=["sandbox_id", "sandbox_state", "python_state"])
 
     async def setup_state(self, state: State, **kwargs: Any) -> State:
-        """Have a sandbox and an interpreter in it started. Returns before they are up."""
+        """Start to create a sandbox and an interpreter in it. Returns before they are ready."""
         state = await super().setup_state(state, **kwargs)
         state["python_state"] = PythonWorkerState(
             ready=False, execution_count=0, ready_wait_time=0.0
@@ -108,7 +110,7 @@ class PythonEnv(SandboxEnv):
         state: State,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Give `python` the rollout's sandbox and interpreter."""
+        """Add the sandbox and the interpreter of the rollout to the arguments of `python`."""
         if tool_name == "python":
             return {
                 **tool_args,
@@ -151,9 +153,9 @@ class PythonEnv(SandboxEnv):
     def _format_response(
         self, python_state: PythonWorkerState, sandbox_response: dict[str, Any]
     ) -> str:
-        """What the model sees of a cell: output, errors, value or traceback.
+        """Return the text that the model sees for a cell: output, errors, value or traceback.
 
-        The response has the keys `status` ("ok" or "error"), `stdout`, `stderr`, `result`.
+        The response has the keys `status` ("ok" or "error"), `stdout`, `stderr` and `result`.
         """
         python_state["execution_count"] += 1
         parts = []
@@ -170,7 +172,7 @@ class PythonEnv(SandboxEnv):
 
 
 def response_of(cell: CellResult, limit_s: float) -> dict[str, Any]:
-    """A cell's result in the shape that `_format_response` reads."""
+    """Return the result of a cell in the form that `_format_response` reads."""
     problem = cell.error.traceback if cell.error is not None else None
     fate = (
         "it was restarted, and all variables are gone" if cell.restarted else "variables are kept"
@@ -192,7 +194,9 @@ def response_of(cell: CellResult, limit_s: float) -> dict[str, Any]:
 
 
 def requirements(text: str) -> list[Requirement]:
-    """`"numpy sympy>=1.12"` as requirements; options of pip (`-q`, `--pre`) are skipped. Raises ConfigError."""
+    """Return the requirements in a text such as `"numpy sympy>=1.12"`. Options of pip (`-q`, `--pre`) are skipped.
+    Raises ConfigError.
+    """
     found = []
     for word in text.split():
         if word.startswith("-"):
@@ -201,16 +205,16 @@ def requirements(text: str) -> list[Requirement]:
             found.append(Requirement(word))
         except InvalidRequirement as error:
             raise ConfigError(
-                f"pip_install_packages: {word!r} is no requirement ({error}). Write names with versions at most, "
-                "separated by spaces, as in 'numpy sympy>=1.12'."
+                f"pip_install_packages: {word!r} is not a valid requirement ({error}). Write names with optional "
+                "versions, separated by spaces, as in 'numpy sympy>=1.12'."
             ) from None
     return found
 
 
 def installed_modules(wanted: Iterable[Requirement], packages: str) -> tuple[str, ...]:
-    """The importable modules of the wanted packages in the running environment ("host") or a virtual environment.
+    """Return the importable modules of packages in the running environment ("host") or a virtual environment.
 
-    Raises ConfigError naming everything that is missing or has the wrong version, and what to do.
+    Raises ConfigError that lists all packages that are missing or have the wrong version.
     """
     folders = _site_packages(packages)
     known = {
@@ -227,22 +231,22 @@ def installed_modules(wanted: Iterable[Requirement], packages: str) -> tuple[str
         if distribution is None:
             missing.append(str(requirement))
         elif not requirement.specifier.contains(distribution.version, prereleases=True):
-            missing.append(f"{requirement} (there is {distribution.version})")
+            missing.append(f"{requirement} ({distribution.version} is installed)")
         else:
             modules += top_level_modules(distribution)
     if missing:
         names = " ".join(f"'{name.partition(' (')[0]}'" for name in missing)
         where = "the running environment" if packages == "host" else packages
         raise ConfigError(
-            f"Not installed in {where}: {', '.join(missing)}. Nothing is downloaded into sandboxes; install there with "
-            f"`pip install {names}`, or pass pip_install_packages= with what the code really needs, or "
+            f"Not installed in {where}: {', '.join(missing)}. Sandboxes download nothing. Install them there with "
+            f"`pip install {names}`, or pass the packages that the code needs as pip_install_packages=, or pass "
             "packages='/path/to/a/virtual/environment' that has them."
         )
     return tuple(dict.fromkeys(modules))
 
 
 def top_level_modules(distribution: importlib.metadata.Distribution) -> list[str]:
-    """Names to import a distribution by, without private ones."""
+    """Return the names by which a distribution is imported, without private ones."""
     stated = (distribution.read_text("top_level.txt") or "").split()
     names = stated or [
         file.parts[0].removesuffix(".py")
@@ -259,6 +263,6 @@ def _site_packages(packages: str) -> list[str]:
     found = sorted(Path(packages).glob("lib/python3*/site-packages"))
     if not found:
         raise ConfigError(
-            f"packages={packages!r} is no virtual environment: it has no lib/python3*/site-packages."
+            f"packages={packages!r} is not a virtual environment: it has no lib/python3*/site-packages."
         )
     return [str(folder) for folder in found]

@@ -1,4 +1,4 @@
-"""`SandboxClient`: sandboxes by their ids, with the method names that v0's `sandbox_client` has, over any back end."""
+"""`SandboxClient`: sandboxes by id, over any back end, with the method names of v0's `sandbox_client`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from verifiers.sandboxes.guest.frames import joined
 from verifiers.sandboxes.open import BackendName, LoopBackends
 
 MAX_OUTPUT_BYTES = 1 << 20
-"""Kept of each stream: the first and the last half."""
+"""Maximum stored output of each stream: the first and the last half."""
 
 
 class JobResult(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     exit_code: int
-    """137 if the sandbox itself ended it."""
+    """137 if the sandbox ended the command."""
     stdout: str
     stderr: str
     oom: bool
-    """Something was killed for want of memory while it ran."""
+    """Whether a process was killed for lack of memory while the command ran."""
 
 
 class _Kept:
@@ -54,7 +54,7 @@ class _Kept:
         self._dropped_bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Keep what fits; of the middle, only its length."""
+        """Store the data that fits. For the middle, store its length only."""
         half = MAX_OUTPUT_BYTES // 2
         room = half - len(self._head)
         if room > 0:
@@ -66,13 +66,13 @@ class _Kept:
             self._dropped_bytes += surplus
 
     def text(self) -> str:
-        """What was kept; a line in the middle says how much is missing."""
+        """Return the stored text; a line in the middle states how many bytes are missing."""
         whole = joined(bytes(self._head), bytes(self._tail), self._dropped_bytes)
         return whole.decode("utf-8", "replace")
 
 
 class RunningJob:
-    """Collects the output of one command. Whoever cancels `run` has the command killed, with all it has started."""
+    """Collects the output of one command. Cancelling `run` kills the command and its child processes."""
 
     def __init__(self) -> None:
         self._stdout = _Kept()
@@ -80,12 +80,12 @@ class RunningJob:
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
+        """The stdout so far."""
         return self._stdout.text()
 
     @property
     def stderr(self) -> str:
-        """What it has complained of so far."""
+        """The stderr so far."""
         return self._stderr.text()
 
     async def run(
@@ -96,7 +96,7 @@ class RunningJob:
         env: Mapping[str, str] | None,
         user: str | None,
     ) -> JobResult:
-        """Run it to its end, without a time limit of its own."""
+        """Run the command to its end, without a time limit."""
         process = await sandbox.spawn(command, cwd=working_dir, env=env, user=user)
         is_over = False
         try:
@@ -105,7 +105,7 @@ class RunningJob:
             is_over = True
         finally:
             if not is_over:
-                with suppress(Exception):  # the sandbox may be gone, and the command with it
+                with suppress(Exception):  # the sandbox may be gone
                     await asyncio.gather(process.kill(), self._read(process))
         exit_code = 137 if result.exit_code is None else result.exit_code
         return JobResult(exit_code, self.stdout, self.stderr, result.oom)
@@ -116,20 +116,31 @@ class RunningJob:
 
 
 IMAGELESS_BACKENDS = frozenset({"local", "unsafe-local", "gvisor"})
-"""Back ends that run on the files of this machine."""
+"""Back ends that use the files of this machine."""
 _PYTHON_IMAGE = re.compile(r"(?:docker\.io/)?(?:library/)?python(?::[\w.-]+)?(?:@sha256:\w+)?")
 _IDLE_COMMANDS = frozenset({"", "tail -f /dev/null", "sleep infinity"})
 """Start commands that only keep a container alive."""
 
 
 class AdvancedConfigs(BaseModel):
-    """Options of a provider, by whatever name; kept for providers that know them."""
+    """Options of a provider, under any names. They are stored for providers that use them."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class CreateSandboxRequest(BaseModel):
-    """The sandbox that a rollout asks for, in v0's words. May be changed in `get_sandbox_request`."""
+    """The request for a rollout's sandbox, in v0's terms. `get_sandbox_request` may change it.
+
+    | v0 | specification of the sandbox |
+    |---|---|
+    | `docker_image` | `image`. Back ends without images accept `python:…` only, which means this interpreter |
+    | `start_command` | runs in the background once the sandbox is ready, unless it only waits, as the default does |
+    | `cpu_cores`, `memory_gb`, `disk_size_gb` | limits |
+    | `gpu_count` | must be 0 |
+    | `timeout_minutes` | `ttl_s` |
+    | `environment_vars` | `env` |
+    | `name`, `labels`, `team_id`, `advanced_configs`, … | stored; they have an effect with a provider only |
+    """
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
 
@@ -143,33 +154,33 @@ class CreateSandboxRequest(BaseModel):
     """GiB."""
     gpu_count: int = Field(default=0, ge=0)
     timeout_minutes: float | None = Field(default=60, gt=0)
-    """Longest life of the sandbox."""
+    """Maximum lifetime of the sandbox."""
     environment_vars: dict[str, str] | None = None
     team_id: str | None = None
     advanced_configs: Any = None
-    """An `AdvancedConfigs`, or that of a provider's own package."""
+    """An `AdvancedConfigs`, or the class of the same name in a provider's package."""
     labels: list[str] = Field(default_factory=list)
     files: dict[str, bytes] = Field(default_factory=dict)
-    """Ours, not v0's: files written before the sandbox counts as ready, path → content."""
+    """Not in v0: files that are written before the sandbox counts as ready, path → content."""
 
     @property
     def background_command(self) -> str | None:
-        """The start command, if it does anything."""
+        """The start command, unless it only keeps a container alive."""
         command = (self.start_command or "").strip()
         return None if command in _IDLE_COMMANDS else command
 
 
 def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSpec:
-    """The specification for a request; what the request does not say (None) comes from `template`.
+    """Return the specification for a request. Values that the request leaves open (None) come from `template`.
 
-    Raises ConfigError for what no back end offers.
+    Raises ConfigError for settings that no back end supports.
     """
     if request.gpu_count:
         raise ConfigError(
-            f"Sandboxes of the back end {backend_name!r} have no GPU, and gpu_count={request.gpu_count} was asked for."
+            f"Sandboxes of the back end {backend_name!r} have no GPU; got gpu_count={request.gpu_count}. Set it to 0."
         )
     changes: dict[str, Any] = {"env": {**template.env, **(request.environment_vars or {})}}
-    if files := getattr(request, "files", None):  # a provider's own request class has none
+    if files := getattr(request, "files", None):  # a provider's class lacks it
         changes["files"] = {**template.files, **files}
     if (image := _image(request.docker_image, backend_name)) is not None:
         changes["image"] = image
@@ -193,7 +204,7 @@ def _image(docker_image: str | None, backend_name: str) -> str | None:
 
 
 class CommandTimeoutError(Error, RuntimeError):
-    """A command ran into its time limit and was killed, with everything it had started; the sandbox lives on."""
+    """A command exceeded its time limit and was killed with its child processes. The sandbox is still usable."""
 
     def __init__(self, sandbox_id: str, command: str, timeout: float) -> None:
         super().__init__(sandbox_id, command, timeout)
@@ -204,7 +215,7 @@ class CommandTimeoutError(Error, RuntimeError):
 
 
 class CommandResponse(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     stdout: str
     stderr: str
@@ -212,7 +223,7 @@ class CommandResponse(NamedTuple):
 
 
 class CreatedSandbox(NamedTuple):
-    """What `create` answers."""
+    """Return value of `create`."""
 
     id: str
     name: str
@@ -220,20 +231,20 @@ class CreatedSandbox(NamedTuple):
 
 
 class FileText(NamedTuple):
-    """What `read_file` answers."""
+    """Return value of `read_file`."""
 
     content: str
 
 
 class BackgroundJob(NamedTuple):
-    """A command that runs while the rollout goes on."""
+    """A command that runs while the rollout continues."""
 
     job_id: str
     sandbox_id: str
 
 
 class BackgroundJobStatus(NamedTuple):
-    """What is known of a background job; `exit_code` and output once it is `completed`."""
+    """Status of a background job, with exit code and output once it is `completed`."""
 
     job_id: str
     completed: bool
@@ -241,12 +252,12 @@ class BackgroundJobStatus(NamedTuple):
     stdout: str | None = None
     stderr: str | None = None
     oom: bool = False
-    """Ours, not v0's: something was killed for want of memory while it ran."""
+    """Not in v0: whether a process was killed for lack of memory while the job ran."""
 
 
 @dataclass(eq=False)
 class _Box:
-    """One sandbox and what hangs on it."""
+    """One sandbox with its tasks and jobs."""
 
     request: CreateSandboxRequest
     spec: SandboxSpec
@@ -260,7 +271,7 @@ class _Box:
 
 
 class _WarmPool(NamedTuple):
-    """The sandboxes that wait in one event loop."""
+    """The pool of ready sandboxes of one event loop."""
 
     backend: SandboxBackend
     spec: SandboxSpec
@@ -268,7 +279,7 @@ class _WarmPool(NamedTuple):
 
 
 class SandboxClient:
-    """Creates, uses and deletes sandboxes. What was not deleted is when the client or its event loop closes."""
+    """Creates, uses and deletes sandboxes. Closing the client or its event loop deletes those that are left."""
 
     def __init__(
         self,
@@ -287,7 +298,7 @@ class SandboxClient:
     # ----------------------------------------------------------------------------------------------- life
 
     async def create(self, request: CreateSandboxRequest) -> CreatedSandbox:
-        """A sandbox, at once; it comes up meanwhile. Raises ConfigError or SandboxCreationError."""
+        """Return a sandbox immediately; it starts in the background. Raises ConfigError or SandboxCreationError."""
         spec = spec_of(request, self.template, self.backends.name)
         pool = await self._pool_of(spec)
         sandbox = await (self.backends.here().create(spec) if pool is None else pool.acquire())
@@ -296,20 +307,22 @@ class SandboxClient:
         return CreatedSandbox(sandbox_id, request.name, "PENDING")
 
     async def create_like(self, sandbox_id: str) -> CreatedSandbox:
-        """Ours, not v0's: another sandbox from the same request, without the files that were made in the first."""
+        """Not in v0: create another sandbox from the same request, without the files that commands have written."""
         return await self.create(self._box(sandbox_id).request)
 
     def keep_warm(self, request: CreateSandboxRequest, size: int) -> None:
-        """From the first `create` on, have `size` sandboxes for exactly this request ready before anybody asks.
+        """Keep `size` sandboxes for this exact request ready, from the first `create` on.
 
-        Raises ConfigError for a size below 1.
+        Raises ConfigError if `size` is less than 1.
         """
         if size < 1:
-            raise ConfigError(f"A warm pool has at least 1 sandbox, not {size}; 0 means none.")
+            raise ConfigError(
+                f"A warm pool needs at least 1 sandbox; got {size}. Omit the pool to have no sandbox ready."
+            )
         self._warm = (request, size)
 
     async def _pool_of(self, spec: SandboxSpec) -> SandboxPool | None:
-        """The pool of the running loop, if it is for such sandboxes."""
+        """Return the pool of the running event loop if it has sandboxes of this specification."""
         if self._warm is None:
             return None
         request, size = self._warm
@@ -323,7 +336,7 @@ class SandboxClient:
         return warm.pool if warm.spec == spec else None
 
     async def wait_for_creation(self, sandbox_id: str, *_: Any, **__: Any) -> None:
-        """Wait until commands can run. One that failed to come up is created again first."""
+        """Wait until commands can run. A sandbox that failed to start is created once more."""
         box = self._box(sandbox_id)
         try:
             await self._begun(box)
@@ -334,7 +347,7 @@ class SandboxClient:
             await self._begun(box)
 
     async def replace(self, sandbox_id: str) -> None:
-        """A fresh sandbox in the place of one that is dead; its files are gone."""
+        """Replace a dead sandbox by a new, empty one."""
         box = self._box(sandbox_id)
         await _end(box)
         box.sandbox = await self.backends.here().create(box.spec)
@@ -346,10 +359,11 @@ class SandboxClient:
         score_in: ScoreIn | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Ours, not v0's: from now on the id means the sandbox in which the rollout is scored.
+        """Not in v0: from this call on, the id refers to the sandbox in which the rollout is scored.
 
-        `verifiers.envs.scoring_sandbox` says which that is. A start command runs again at the next command, as it does
-        when a container is started again. Raises SandboxError when the sandbox is gone. Done twice, it cleans again.
+        `verifiers.envs.scoring_sandbox` describes that sandbox. A start command runs again before the next command, as
+        it does when a container is restarted. A second call cleans the sandbox again. Raises SandboxError if the
+        sandbox is gone.
         """
         box = self._box(sandbox_id)
         await box.sandbox.ready()
@@ -370,7 +384,7 @@ class SandboxClient:
             await own.terminate()
 
     async def delete(self, sandbox_id: str) -> dict[str, Any]:
-        """End a sandbox. One that is unknown or deleted already is no error."""
+        """Delete a sandbox. An unknown or already deleted id is accepted."""
         box = self._boxes.pop(sandbox_id, None)
         if box is not None:
             if box.loop is asyncio.get_running_loop():
@@ -380,11 +394,11 @@ class SandboxClient:
         return {"sandbox_id": sandbox_id, "deleted": box is not None}
 
     async def bulk_delete(self, sandbox_ids: Sequence[str], **_: Any) -> None:
-        """End several sandboxes at once."""
+        """Delete several sandboxes at once."""
         await asyncio.gather(*(self.delete(sandbox_id) for sandbox_id in list(sandbox_ids)))
 
     async def aclose(self) -> None:
-        """End everything."""
+        """Delete all sandboxes and close the back ends."""
         warm = self._pools.pop(asyncio.get_running_loop(), None)
         if warm is not None:
             await warm.pool.__aexit__(None, None, None)
@@ -392,17 +406,17 @@ class SandboxClient:
         await self.backends.aclose()
 
     def teardown(self, wait: bool = True) -> None:
-        """Kill everything at once, without an event loop."""
+        """Kill all sandboxes at once, without an event loop."""
         _kill_all(self._boxes)
 
     # ------------------------------------------------------------------------------------------------ use
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
-        """The sandbox itself, with everything it can do. Raises SandboxDead when it was deleted or never was."""
+        """Return the sandbox itself, with its full interface. Raises SandboxDead for an unknown or deleted id."""
         return self._box(sandbox_id).sandbox
 
     def knows(self, sandbox_id: object) -> bool:
-        """Whether there is such a sandbox."""
+        """Return whether a sandbox with this id exists."""
         return sandbox_id in self._boxes
 
     async def execute_command(
@@ -414,7 +428,7 @@ class SandboxClient:
         timeout: float | None = None,
         user: str | None = None,
     ) -> CommandResponse:
-        """Run a shell line to its end. Raises CommandTimeoutError, and SandboxError for trouble of the machinery."""
+        """Run a shell command and wait for it. Raises CommandTimeoutError, and SandboxError if the sandbox fails."""
         box = self._box(sandbox_id)
         await self._begun(box)
         limit_s = box.spec.command_timeout_s if timeout is None else timeout
@@ -439,7 +453,7 @@ class SandboxClient:
         env: dict[str, str] | None = None,
         **_: Any,
     ) -> BackgroundJobStatus:
-        """Run a long command to its end; nothing is polled."""
+        """Run a long command and wait for it, without polling."""
         done = await self.execute_command(sandbox_id, command, working_dir, env, timeout)
         return BackgroundJobStatus("", True, done.exit_code, done.stdout, done.stderr)
 
@@ -451,7 +465,7 @@ class SandboxClient:
         env: dict[str, str] | None = None,
         user: str | None = None,
     ) -> BackgroundJob:
-        """Start a command that runs while the rollout goes on, as long as the sandbox lives."""
+        """Start a command that runs while the rollout continues, at most as long as the sandbox exists."""
         box = self._box(sandbox_id)
         await self._begun(box)
         job_id = uuid.uuid4().hex[:12]
@@ -464,23 +478,23 @@ class SandboxClient:
     async def get_background_job(
         self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
     ) -> BackgroundJobStatus:
-        """How a background job is doing. Raises KeyError for an unknown one."""
+        """Return the status of a background job. Raises KeyError for an unknown job."""
         running, task = self._box(sandbox_id).jobs[job.job_id]
         if not task.done():
             return BackgroundJobStatus(job.job_id, False)
-        if task.cancelled():  # ended by us
+        if task.cancelled():  # ended by `end_background_job` or by the end of the sandbox
             return BackgroundJobStatus(job.job_id, True, 137, running.stdout, running.stderr)
         return BackgroundJobStatus(job.job_id, True, *task.result())
 
     async def wait_for_background_job(
         self, sandbox_id: str, job: BackgroundJob
     ) -> BackgroundJobStatus:
-        """Ours, not v0's: wait for its end instead of asking again and again."""
+        """Not in v0: wait for the end of a job instead of polling."""
         _, task = self._box(sandbox_id).jobs[job.job_id]
         return BackgroundJobStatus(job.job_id, True, *await asyncio.shield(task))
 
     async def end_background_job(self, sandbox_id: str, job: BackgroundJob) -> BackgroundJobStatus:
-        """Ours, not v0's: kill it with all it has started, unless it has ended; the answer has what it printed."""
+        """Not in v0: kill a job with its child processes, unless it has ended. Return its status and output."""
         running, task = self._box(sandbox_id).jobs[job.job_id]
         await _end_job(task)
         if task.cancelled() or task.exception() is not None:
@@ -490,7 +504,7 @@ class SandboxClient:
     async def upload_file(
         self, sandbox_id: str, file_path: str, local_file_path: str | Path, *_: Any, **__: Any
     ) -> None:
-        """Copy a file of this machine to `file_path` inside."""
+        """Upload a file of this machine to `file_path` in the sandbox."""
         await self.sandbox(sandbox_id).upload(local_file_path, file_path)
 
     async def upload_bytes(
@@ -502,24 +516,24 @@ class SandboxClient:
         *_: Any,
         **__: Any,
     ) -> None:
-        """Write a file inside."""
+        """Write a file in the sandbox."""
         await self.sandbox(sandbox_id).write(file_path, file_bytes)
 
     async def download_file(
         self, sandbox_id: str, file_path: str, local_file_path: str | Path, *_: Any, **__: Any
     ) -> None:
-        """Copy a file from inside to this machine."""
+        """Download a file of the sandbox to this machine."""
         await self.sandbox(sandbox_id).download(file_path, local_file_path)
 
     async def read_file(self, sandbox_id: str, file_path: str, *_: Any, **__: Any) -> FileText:
-        """Text of a file inside; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of a file in the sandbox. Bytes that are not UTF-8 become U+FFFD."""
         data = await self.sandbox(sandbox_id).read(file_path)
         return FileText(data.decode("utf-8", "replace"))
 
     # -------------------------------------------------------------------------------------------- sessions
 
     def begin_python(self, sandbox_id: str) -> None:
-        """Have an interpreter session started while others work."""
+        """Start an interpreter session in the background."""
         box = self._box(sandbox_id)
         if box.session is None:
             box.session = _in_background(
@@ -527,7 +541,7 @@ class SandboxClient:
             )
 
     async def python(self, sandbox_id: str) -> PythonSession:
-        """The interpreter session of a sandbox, started on first use."""
+        """Return the interpreter session of a sandbox; start it on first use."""
         self.begin_python(sandbox_id)
         session = self._box(sandbox_id).session
         assert session is not None
@@ -549,7 +563,7 @@ class SandboxClient:
         return box
 
     async def _begun(self, box: _Box) -> None:
-        """Wait until the sandbox is up and its start command has been started."""
+        """Wait until the sandbox is ready and its start command has been started."""
         command = box.request.background_command
         if command is None:
             await box.sandbox.ready()
@@ -560,7 +574,7 @@ class SandboxClient:
 
 
 async def _end_job(task: asyncio.Task[JobResult]) -> None:
-    """Have a background job killed, unless it has ended."""
+    """Kill a background job, unless it has ended."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
@@ -571,7 +585,7 @@ async def _begin(sandbox: Sandbox, command: str) -> None:
 
 
 def _in_background(work: Any, name: str) -> asyncio.Task[Any]:
-    """A task whose failure is told to whoever asks for its result, and to nobody otherwise."""
+    """Start a task. Its failure is raised where its result is awaited and is not logged otherwise."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
@@ -596,8 +610,10 @@ def _kill_all(boxes: dict[str, _Box]) -> None:
 
 
 def command_timeout(sandbox_id: str, command: str, limit_s: float) -> CommandTimeoutError:
-    """The error for a command that ran out of time; also of the class that `prime_sandboxes` has, once imported,
-    since v0's authors catch that one.
+    """Return the error for a command that timed out.
+
+    If `prime_sandboxes` has been imported, the error is also an instance of that package's class, which v0's authors
+    catch.
     """
     known = timeout_errors()
     if len(known) == 1:
@@ -607,7 +623,7 @@ def command_timeout(sandbox_id: str, command: str, limit_s: float) -> CommandTim
 
 
 def timeout_errors() -> tuple[type[Exception], ...]:
-    """The classes by which clients say that a command ran out of time."""
+    """Return the exception classes that mean that a command timed out."""
     theirs = getattr(sys.modules.get("prime_sandboxes"), "CommandTimeoutError", None)
     return (CommandTimeoutError,) if theirs is None else (CommandTimeoutError, theirs)
 

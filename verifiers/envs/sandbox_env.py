@@ -1,4 +1,4 @@
-"""`SandboxEnv`: every rollout has a sandbox of its own, and the model a `bash` tool in it."""
+"""`SandboxEnv`: each rollout has its own sandbox, and the model has a `bash` tool in it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ from verifiers.types import Messages, ToolCall, ToolMessage
 
 
 class SandboxState(TypedDict):
-    """What the rollout's state knows of its sandbox, under `sandbox_state`."""
+    """The sandbox part of a rollout's state, stored under `sandbox_state`."""
 
     ready: bool
     ready_wait_time: float
-    """Seconds that the first command waited for the sandbox: 0 when it came up while the model was answering."""
+    """Seconds that the first command waited for the sandbox. 0 if the sandbox started while the model was answering."""
     command_execution_times: list[float]
-    """Seconds of each command."""
+    """Duration of each command, in seconds."""
 
 
 class SandboxEnv(SandboxMixin, StatefulToolEnv):
-    """Gives each rollout a sandbox, which comes up while the model writes its first answer and ends with the rollout.
+    """Gives each rollout a sandbox, which starts while the model writes its first response.
 
-    v0's arguments are folded into the sandbox's specification (`verifiers.envs.sandbox_client` says how). What they
-    cannot say, such as `network` or `packages`, is in `sandbox_spec`: a `SandboxSpec` or its fields as a dict.
-    `backend` is a name or a back end; one that is passed stays the caller's to close. `warm_pool_size` sandboxes wait
-    ready from the first rollout on, refilled as they are taken: for back ends that start slowly. `score_in` says where
-    `post_rollout` and reward functions work ("snapshot", "own", "live": see `verifiers.envs.scoring_sandbox`), and
-    `score_env` holds environment variables of their commands. Authors override
-    `get_sandbox_request`, `setup_state`, `post_rollout`, add tools, and use `sandbox_client` with
+    The sandbox ends with the rollout. `CreateSandboxRequest` shows how v0's arguments become the specification of the
+    sandbox. Settings that v0 does not have, such as `network` or `packages`, go into `sandbox_spec`: a `SandboxSpec` or
+    its fields as a dict.
+
+    `backend` is the name of a back end, or a back end object, which the caller closes. `warm_pool_size` sandboxes are
+    kept ready from the first rollout on; use it for back ends that start slowly. `score_in` selects the sandbox of
+    `post_rollout` and of reward functions ("snapshot", "own" or "live": see `verifiers.envs.scoring_sandbox`), and
+    `score_env` holds the environment variables of their commands.
+
+    Authors override `get_sandbox_request`, `setup_state` and `post_rollout`, add tools, and use `sandbox_client` with
     `state["sandbox_id"]`.
     """
 
@@ -81,7 +84,7 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
         score_env: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        # The three sandbox_client_… numbers size the connections of a remote provider; there are none to size here.
+        # The three sandbox_client_… sizes apply to the connections of a remote provider and are ignored.
         super().__init__(
             stop_errors=[SandboxError] if stop_errors is None else stop_errors, **kwargs
         )
@@ -127,17 +130,18 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
     # ------------------------------------------------------------------------------------ what authors override
 
     def get_sandbox_request(self, state: State) -> CreateSandboxRequest:
-        """The sandbox for this rollout: a copy that may be changed."""
+        """Return the request for this rollout's sandbox: a copy that may be changed."""
         return self.sandbox_request.model_copy(deep=True)
 
     async def post_rollout(self, state: State) -> None:
-        """Runs when the rollout has ended and its sandbox is still there: to keep what scoring needs in the state.
+        """Hook for authors: runs after the rollout, while its sandbox still exists, to store data for scoring in the
+        state.
 
-        What it raises fails the rollout.
+        An exception makes the rollout fail.
         """
 
     async def setup_state(self, state: State, **kwargs: Any) -> State:
-        """Have a sandbox created. Returns before it is up: commands wait for it by themselves."""
+        """Start to create a sandbox. Commands wait until it is ready."""
         await self._create(state, self.get_sandbox_request(state))
         state["sandbox_state"] = SandboxState(
             ready=False, ready_wait_time=0.0, command_execution_times=[]
@@ -152,7 +156,7 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
         state: State,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Give `bash` the rollout's sandbox."""
+        """Add the sandbox of the rollout to the arguments of `bash`."""
         if tool_name == "bash":
             return {
                 **tool_args,
@@ -186,7 +190,8 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
         except SandboxDead as error:
             return await self._after_death(error, sandbox_id, sandbox_state)
         except (Error, ValueError):
-            raise  # ours, or a command that cannot be run, such as an empty one: the model is told
+            # Our errors, and commands that cannot run, such as an empty one. The model receives the message.
+            raise
         except Exception as error:
             raise SandboxError(f"The command failed in sandbox {sandbox_id}: {error!r}") from error
         sandbox_state["command_execution_times"].append(time.perf_counter() - started)
@@ -198,7 +203,7 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
     async def _after_death(
         self, error: SandboxDead, sandbox_id: str, sandbox_state: SandboxState
     ) -> str:
-        """Go on with an empty sandbox if the model's own command has ended the old one; otherwise raise."""
+        """Replace the sandbox by an empty one if a command of the model has ended it; otherwise raise the error."""
         if not error.by_program:
             raise error
         await self.sandbox_client.replace(sandbox_id)
@@ -211,7 +216,7 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
             return await super()._answer(tool_call, messages, state)
         except ToolCallError as error:
             if isinstance(error.__cause__, InfraError):
-                raise error.__cause__ from None  # the machinery failed, not the tool
+                raise error.__cause__ from None  # the sandbox failed, not the tool
             raise
 
     # ----------------------------------------------------------------------------------------------- readiness
@@ -221,7 +226,7 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
             await self._wait_for_sandbox_ready(sandbox_state, sandbox_id)
 
     async def _wait_for_sandbox_ready(self, sandbox_state: SandboxState, sandbox_id: str) -> None:
-        """Wait until commands can run, and note how long that took."""
+        """Wait until commands can run, and record the waiting time."""
         started = time.perf_counter()
         wait = self.with_retry(self.sandbox_client.wait_for_creation)
         await self._wait_until_ready(wait, sandbox_id)
@@ -237,13 +242,13 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
 
     @teardown(priority=10)
     async def teardown_sandboxes(self) -> None:
-        """End every sandbox that is left."""
+        """Delete all sandboxes that are left."""
         if self.active_sandboxes:
             await self.bulk_delete_sandboxes(sorted(self.active_sandboxes))
 
     @teardown
     async def teardown_sandbox_client(self) -> None:
-        """Close the client and what it has started."""
+        """Close the client and everything that it has started."""
         if isinstance(self.sandbox_client, SandboxClient):
             await self.sandbox_client.aclose()
         elif self.sandbox_client is not None:

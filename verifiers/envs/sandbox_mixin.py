@@ -1,4 +1,4 @@
-"""`SandboxMixin`: an environment of any kind whose rollouts have sandboxes.
+"""`SandboxMixin`: a mixin that gives each rollout of an environment a sandbox.
 
     class Mine(SandboxMixin, vf.MultiTurnEnv):
         def __init__(self, **kwargs):
@@ -9,7 +9,8 @@
             await self.create_sandbox(state, CreateSandboxRequest(name="mine"))
             return await super().setup_state(state)
 
-A sandbox ends with its rollout, whatever becomes of that.
+Each sandbox is deleted when its rollout ends, or when the rollout has been scored if a reward function uses the
+sandbox. `SandboxEnv` and `CliAgentEnv` are built on this class.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ _PERMANENT = (
     SandboxFileError,
     *timeout_errors(),
 )
-"""What trying again cannot help."""
+"""Errors that no further attempt can cure."""
 
 
 FIRST = 1_000_000
-"""Priority of the clean-up handler that must come before those of authors."""
+"""Priority of the clean-up handler that runs before those of authors."""
 _IDLE_HOOKS = (
     "Environment.",
     "MultiTurnEnv.",
@@ -79,11 +80,11 @@ _IDLE_HOOKS = (
     "SandboxMixin.",
     "CliAgentEnv.",
 )
-"""Of these classes, no clean-up handler and no `post_rollout` looks into a sandbox."""
+"""Clean-up handlers and `post_rollout` methods of these classes do not use the sandbox."""
 
 
 _SDK_DEATHS = {"SandboxOOMError": "oom", "SandboxTimeoutError": "ttl"}
-"""What the errors of the provider's own client mean, by their class names."""
+"""Class names of a provider's SDK errors → reason for the death of the sandbox."""
 _TRANSIENT_TEXTS = ("HTTP 502", "HTTP 503", "ConnectError")
 
 
@@ -92,23 +93,23 @@ class SandboxNotReadyError(SandboxError):
 
 
 class SandboxSetupError(SandboxError):
-    """What has to be done in a sandbox before the rollout begins failed."""
+    """The preparation of a sandbox before the rollout failed."""
 
 
 @dataclass(frozen=True)
 class SandboxTimeouts:
-    """Longest single steps around a sandbox, in seconds. What the rollout itself may take is another matter."""
+    """Time limits for single operations on a sandbox, in seconds. They do not limit the rollout."""
 
     read_file: int = 10
     extract: int = 60
-    """Unpacking uploaded files."""
+    """For unpacking uploaded files."""
     poll: int = 60
-    """One look at a background job; only clients that have to be asked are."""
+    """For one status request about a background job. Only clients that have to be polled use it."""
     mkdir: int = 10
 
 
 class ThreadedAsyncSandboxClient(SandboxClient):
-    """v0's name of the sandbox client. Nothing here needs threads, and the three sizes are accepted and unused."""
+    """v0's name of the sandbox client. No threads are needed; the three sizes are accepted and ignored."""
 
     def __init__(
         self,
@@ -171,18 +172,19 @@ class SandboxMixin:
     SANDBOX_MAX_TIMEOUT_MINUTES = 1440
     SANDBOX_SCORING_BUFFER_MINUTES = 60
     scoring_arguments: ClassVar[frozenset[str]] = frozenset({ARGUMENT})
-    """Arguments of reward functions that only exist when a rollout is scored."""
+    """Arguments of reward functions that exist only while a rollout is scored."""
     sandbox_client: Any = None
-    """None while the constructor has not come so far, or has failed before."""
+    """None until `init_sandbox_client` has run."""
     active_sandboxes: set[str] = set()
-    """Ids of sandboxes that have to be ended."""
+    """Ids of sandboxes that have not been deleted yet."""
     sandbox_timeout_minutes: int | None = None
-    """Longest life of a sandbox; None derives it from the rollout's time limit."""
+    """Maximum lifetime of a sandbox; None derives it from the time limit of the rollout."""
     keep_sandbox_for_scoring: bool = False
     score_in: ScoreIn | None = None
-    """Where the rollout is scored: "snapshot", "own" or "live"; None takes the first that the back end offers."""
+    """Where the rollout is scored: "snapshot", "own" or "live". None selects the first mode that the back end supports.
+    """
     score_env: Mapping[str, str] | None = None
-    """Environment variables of commands that score, on top of all others."""
+    """Environment variables of scoring commands. They take precedence over all others."""
     timeouts: SandboxTimeouts
     # Attributes of the environment that this class is mixed into.
     timeout_seconds: float | None
@@ -211,11 +213,11 @@ class SandboxMixin:
         score_in: ScoreIn | None = None,
         score_env: Mapping[str, str] | None = None,
     ) -> None:
-        """Make `sandbox_client`. Nothing is started.
+        """Create `sandbox_client`. Nothing is started.
 
-        The sizes of connections, attempts to wait and creations a minute are a remote provider's; there is nothing to
-        limit on this machine, and a provider's back end keeps its own limits. `backend`, `sandbox_spec`, `score_in` and
-        `score_env` are as in `SandboxEnv`.
+        The connection sizes, the number of attempts to wait and the creations per minute apply to a remote provider.
+        They are accepted and ignored: this machine needs no such limits, and the back end of a provider has its own.
+        `backend`, `sandbox_spec`, `score_in` and `score_env` have the same meaning as in `SandboxEnv`.
         """
         self._attempts = (max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter)
         self.score_in = check_score_in(score_in) or self.score_in
@@ -228,7 +230,9 @@ class SandboxMixin:
         self.sandbox_client = ThreadedAsyncSandboxClient(backend=backend, template=template)
 
     def compute_sandbox_timeout_minutes(self) -> int:
-        """Longest life of a sandbox: `sandbox_timeout_minutes`, or the rollout's time limit and an hour for scoring."""
+        """Return the maximum lifetime of a sandbox: `sandbox_timeout_minutes`, or the time limit of the rollout plus
+        one hour for scoring.
+        """
         if self.sandbox_timeout_minutes is not None:
             return self.sandbox_timeout_minutes
         if self.timeout_seconds is None:
@@ -239,7 +243,7 @@ class SandboxMixin:
     def with_retry(
         self, function: Callable[Arguments, Awaitable[Value]], *, first_counts: bool = True
     ) -> Callable[Arguments, Awaitable[Value]]:
-        """The function, called up to `max_retries` times in all while it raises what may pass.
+        """Return the function with retries: at most `max_retries` calls while it raises errors that can pass.
 
         With `first_counts=False` the first call does not count: `max_retries=1` allows two calls.
         """
@@ -254,7 +258,7 @@ class SandboxMixin:
                     return await function(*args, **kwargs)
                 except _PERMANENT:
                     raise
-                except Exception as error:  # noqa: BLE001 - v0 repeats whatever a provider's client raises
+                except Exception as error:  # noqa: BLE001 - v0 repeats on every error of a provider's client
                     self.logger.debug("attempt %d failed: %r", attempt + 1, error)
                 delay_s = min(longest_s, base_delay_s * factor**attempt)
                 await asyncio.sleep(delay_s + random.uniform(0.0, jitter_s))
@@ -265,17 +269,18 @@ class SandboxMixin:
     # ---------------------------------------------------------------------------------------------- life
 
     def register_sandbox(self, sandbox_id: str) -> None:
-        """Have it ended with the environment at the latest."""
+        """Register a sandbox that must be deleted when the environment closes, at the latest."""
         self.active_sandboxes.add(sandbox_id)
 
     def deregister_sandbox(self, sandbox_id: str) -> None:
-        """Leave it to somebody else to end it."""
+        """Remove a sandbox from the registered ones. The caller then has to delete it."""
         self.active_sandboxes.discard(sandbox_id)
 
     async def create_sandbox(self, state: Any, request: Any) -> str:
-        """A sandbox for this rollout, up and set up; its id, which is in `state["sandbox_id"]` too.
+        """Create a sandbox for this rollout, wait until it is ready and set it up. Return its id.
 
-        Raises SandboxCreationError, SandboxNotReadyError, SandboxSetupError.
+        The id is also stored in `state["sandbox_id"]`. Raises SandboxCreationError, SandboxNotReadyError or
+        SandboxSetupError.
         """
         sandbox_id = await self._create(state, request, first_counts=False)
         attempts = self.sandbox_wait_for_creation_max_attempts
@@ -292,7 +297,7 @@ class SandboxMixin:
         return sandbox_id
 
     async def _create(self, state: Any, request: Any, *, first_counts: bool = True) -> str:
-        """Have a sandbox created that is deleted with the rollout at the latest; its id."""
+        """Create a sandbox and register it with the rollout. Return its id."""
         try:
             create = self.with_retry(self.sandbox_client.create, first_counts=first_counts)
             sandbox = await create(request)
@@ -310,7 +315,7 @@ class SandboxMixin:
     async def _wait_until_ready(
         self, wait: Callable[..., Awaitable[object]], sandbox_id: str, **options: Any
     ) -> None:
-        """Call the client's `wait_for_creation`, and translate its errors."""
+        """Call the client's `wait_for_creation`. Unknown errors become SandboxNotReadyError."""
         try:
             await wait(sandbox_id, **options)
         except Error:
@@ -321,13 +326,13 @@ class SandboxMixin:
             ) from error
 
     async def _before_sandbox_setup(self, state: Any) -> None:
-        """What this library does in a sandbox before `post_sandbox_setup`."""
+        """Hook of subclasses in this library; runs before `post_sandbox_setup`."""
 
     async def post_sandbox_setup(self, state: Any) -> None:
-        """For authors: upload files, run commands. The sandbox is up."""
+        """Hook for authors, to upload files and run commands. The sandbox is ready."""
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
-        """End one. That it cannot be ended is logged, and tried again at the end of the environment."""
+        """Delete a sandbox. A failure is logged, and deletion is tried again when the environment closes."""
         await self._delete(sandbox_id)
 
     # ----------------------------------------------------------------------------------------------- use
@@ -340,10 +345,10 @@ class SandboxMixin:
         working_dir: str | None = None,
         poll_interval: int = 3,
     ) -> Any:
-        """Run a long command to its end: an object with `exit_code`, `stdout`, `stderr`.
+        """Run a long command and wait for it. Return an object with `exit_code`, `stdout` and `stderr`.
 
-        Raises the client's CommandTimeoutError after `timeout` seconds. Of a sandbox that ran out of memory or outlived
-        its time, the state then says so (`sandbox_oom`, `sandbox_timeout`).
+        Raises the client's CommandTimeoutError after `timeout` seconds. Sets `sandbox_oom` or `sandbox_timeout` in the
+        state if the sandbox ran out of memory or exceeded its lifetime.
         """
         try:
             return await self.sandbox_client.run_background_job(
@@ -359,7 +364,7 @@ class SandboxMixin:
             raise
 
     async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
-        """Copy a file of this machine into the sandbox; with our own client a directory, too."""
+        """Upload a file of this machine into the sandbox. `SandboxClient` accepts a directory, too."""
         await self.with_retry(self.sandbox_client.upload_file)(sandbox_id, remote_path, local_path)
 
     async def upload_content(self, sandbox_id: str, content: str, remote_path: str) -> None:
@@ -372,23 +377,23 @@ class SandboxMixin:
     async def read_file(
         self, sandbox_id: str, remote_path: str, timeout: int | None = None
     ) -> str | None:
-        """Text of a file in the sandbox; None if it cannot be read, which is logged."""
+        """Return the text of a file in the sandbox. Return None if the file cannot be read; the reason is logged."""
         limit_s = self.timeouts.read_file if timeout is None else timeout
         try:
             found = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
-        except Exception as error:  # noqa: BLE001 - v0 gives None for whatever went wrong
+        except Exception as error:  # noqa: BLE001 - v0 returns None for every error
             self.logger.warning("Failed to read %s from %s: %r", remote_path, sandbox_id, error)
             return None
         return found.content
 
     async def upload_bundle(self, sandbox_id: str, file_map: dict[str, str], dest_dir: str) -> None:
-        """Write several text files, relative path → content, below a directory of the sandbox."""
+        """Write several text files below a directory of the sandbox. `file_map` maps relative paths to contents."""
         with tempfile.TemporaryDirectory() as folder:
             await asyncio.to_thread(_write_files, Path(folder), file_map)
             if isinstance(self.sandbox_client, SandboxClient):
                 await self.upload_file(sandbox_id, dest_dir, folder)
                 return
-            for name in file_map:  # a provider's client uploads files only
+            for name in file_map:  # The client of a provider uploads single files only.
                 remote = posixpath.join(dest_dir, name)
                 await self.upload_file(sandbox_id, remote, str(Path(folder) / name))
 
@@ -396,9 +401,9 @@ class SandboxMixin:
 
     @cleanup(priority=FIRST)
     async def begin_scoring(self, state: State) -> None:
-        """Put the sandbox for scoring in the place of the rollout's, for `post_rollout` and reward functions.
+        """Replace the sandbox of the rollout by the sandbox for scoring, which `post_rollout` and reward functions use.
 
-        A sandbox that the model has ended (by using up its memory, for instance) is replaced by an empty one, as it is
+        A sandbox that the model has ended, for example by an out-of-memory kill, is replaced by an empty one, as it is
         during the rollout.
         """
         await self._before_scoring(state)
@@ -420,10 +425,10 @@ class SandboxMixin:
                 self._note_error(state, error)
 
     async def _before_scoring(self, state: State) -> None:
-        """End what this library itself runs in the sandbox."""
+        """Hook of subclasses in this library: stop the processes that they run in the sandbox."""
 
     def _is_looked_at_afterwards(self, state: State) -> bool:
-        """Whether anything may look into the sandbox when the rollout has ended."""
+        """Return whether a hook or a reward function may use the sandbox after the rollout."""
         hooks = [*self._cleanup_handlers, getattr(self, "post_rollout", None)]
         return self._is_kept_for_scoring(state) or any(
             hook is not None and not getattr(hook, "__qualname__", "").startswith(_IDLE_HOOKS)
@@ -431,7 +436,9 @@ class SandboxMixin:
         )
 
     async def _leave(self, state: State, sandbox_id: str) -> None:
-        """The rollout ends: whatever hooks did or left undone, the sandbox goes, or waits to be scored."""
+        """Delete the sandbox at the end of the rollout, unless hooks did so, or keep it until the rollout has been
+        scored.
+        """
         if sandbox_id not in self.active_sandboxes:
             return
         if not self._is_kept_for_scoring(state):
@@ -440,8 +447,8 @@ class SandboxMixin:
         for rubric in _rubrics_of(self.rubric):
             if any(map(asks_for_sandbox, rubric.reward_calls())):
                 self._offer_sandbox(rubric)
-        # A second scope, closed when the rollout has been scored; a rollout that nobody scores is dropped, and its
-        # sandbox with it.
+        # A second scope, closed when the rollout has been scored. If the rollout is never scored, the state is
+        # garbage-collected, and the sandbox is killed with it.
         scope = scope_of(state)
         scope.on_exit(self._delete, sandbox_id)
         if isinstance(self.sandbox_client, SandboxClient):
@@ -462,7 +469,7 @@ class SandboxMixin:
     def _score_objects(self, state: State) -> dict[str, Any]:
         sandbox_id = state.get("sandbox_id")
         if sandbox_id not in self.active_sandboxes:
-            return {}  # another environment's rollout, scored by the same rubric
+            return {}  # a rollout of another environment, scored by the same rubric
         sandbox = self.sandbox_client.sandbox(sandbox_id)
         return {ARGUMENT: ScoringSandbox(sandbox, functools.partial(fail_rollout, state))}
 
@@ -490,12 +497,12 @@ class SandboxMixin:
         self.active_sandboxes.discard(sandbox_id)
 
     async def bulk_delete_sandboxes(self, global_ids: list[str]) -> None:
-        """End several sandboxes at once."""
+        """Delete several sandboxes at once."""
         await self.sandbox_client.bulk_delete(list(global_ids))
         self.active_sandboxes.difference_update(global_ids)
 
     def teardown_sandboxes(self) -> Any:
-        """Kill every sandbox that is left, at once."""
+        """Kill all sandboxes that are left, immediately."""
         if isinstance(self.sandbox_client, SandboxClient):
             for sandbox_id in list(self.active_sandboxes):
                 if self.sandbox_client.knows(sandbox_id):
@@ -509,7 +516,7 @@ class SandboxMixin:
 
     @teardown(priority=-10)
     async def teardown_mixin_sandboxes(self) -> None:
-        """Delete every sandbox that is left, unless `teardown_sandboxes` is a handler itself."""
+        """Delete all sandboxes that are left, unless `teardown_sandboxes` is itself a handler."""
         if hasattr(self.teardown_sandboxes, "teardown"):
             return
         if not isinstance(self.sandbox_client, SandboxClient) and self.active_sandboxes:
@@ -518,7 +525,7 @@ class SandboxMixin:
 
     @teardown(priority=-20)
     async def teardown_mixin_sandbox_client(self) -> None:
-        """Close the client and everything that it has started, unless `teardown_sandbox_client` is a handler itself."""
+        """Close the client and everything that it has started, unless `teardown_sandbox_client` is itself a handler."""
         if hasattr(self.teardown_sandbox_client, "teardown"):
             return
         await call_hook(self.teardown_sandbox_client)
@@ -530,7 +537,9 @@ def _write_files(folder: Path, file_map: Mapping[str, str]) -> None:
     for name, content in file_map.items():
         path = folder / name
         if Path(name).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(f"A bundle has relative paths inside it only; got {name!r}.")
+            raise ConfigError(
+                f"The paths of a bundle must be relative and stay inside the bundle; got {name!r}."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, "utf-8")
 
@@ -542,7 +551,9 @@ def _rubrics_of(rubric: Rubric) -> list[Rubric]:
 
 
 def note_death(state: Any, error: BaseException) -> bool:
-    """Say in the state if a sandbox ran out of memory or outlived its time; whether this error means either."""
+    """Record in the state that a sandbox ran out of memory or exceeded its lifetime. Return whether the error means
+    either of them.
+    """
     reason = (
         error.reason if isinstance(error, SandboxDead) else _SDK_DEATHS.get(type(error).__name__)
     )
@@ -553,7 +564,7 @@ def note_death(state: Any, error: BaseException) -> bool:
 
 
 def is_retryable_sandbox_api_error(exception: BaseException) -> bool:
-    """Whether a provider's answer says that asking again soon may help."""
+    """Return whether the error of a provider's API is temporary, so that a retry can help."""
     if isinstance(exception, SandboxRateLimited):
         return True
     sdk_error = getattr(sys.modules.get("prime_sandboxes"), "APIError", None)
@@ -563,8 +574,8 @@ def is_retryable_sandbox_api_error(exception: BaseException) -> bool:
 
 
 def is_retryable_sandbox_read_error(exception: BaseException) -> bool:
-    """Whether a file operation or command that failed may work the next time: it ran out of time, or the provider was
-    not to be reached.
+    """Return whether a failed file operation or command may succeed on a retry: it timed out, or the provider was
+    not reachable.
     """
     if isinstance(exception, (SandboxUnresponsive, *timeout_errors())):
         return True

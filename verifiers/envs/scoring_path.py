@@ -1,9 +1,9 @@
-"""Uploaded into sandboxes as `sitecustomize.py` before they are scored: libraries are found before the model's files.
+"""Uploaded into sandboxes as `sitecustomize.py` before scoring: libraries are found before the files of the model.
 
-A file `json.py` or `unittest.py` beside a hidden test would otherwise be imported by that test in the place of the
-standard library's. Entries of the author's PYTHONPATH that the model can write come after the standard library, too.
-It runs in the sandbox's Python, so it uses only the standard library of Python 3.8. It is a separate file because it is
-uploaded as text; nothing imports it here, since importing it changes how modules are found.
+Without this module, a test would import a file `json.py` or `unittest.py` that the model has placed beside it, instead
+of the module of the standard library. Entries of the author's PYTHONPATH that the model can write also come after the
+standard library. The module runs in the Python of the sandbox, so it uses only the standard library of Python 3.8. It
+is a separate file because it is uploaded as text. Nothing imports it here: importing it changes how modules are found.
 """
 
 import os
@@ -22,11 +22,11 @@ def _names():
 
 class _StandardLibraryFirst:
     names = _names()
-    path = list(sys.path)  # no directory of the program yet
+    path = list(sys.path)  # The directory of the program is not known yet.
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        """The module of the standard library, if it has one of this name."""
+        """Return the module of this name in the standard library, if there is one."""
         if path is None and name in cls.names:
             return PathFinder.find_spec(name, cls.path, target)
         return None

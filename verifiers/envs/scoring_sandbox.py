@@ -1,4 +1,4 @@
-"""The sandbox in which a rollout is scored: no process of the model runs there, and no planted file is loaded.
+"""The sandbox in which a rollout is scored: no process of the model runs there, and no file of the model is loaded.
 
 | `score_in` | `post_rollout` and the reward functions use |
 |---|---|
@@ -7,9 +7,9 @@
 | "live" | the model's sandbox as it is, for tasks that need a server which the model has started. Processes that the |
 | | model left running can forge the verdict |
 
-With the first two, commands have an empty HOME (with links to what is visible in the old one), no packages of the user,
-the standard library before any file of the model, no byte code from beside the sources, and neither programs nor
-libraries from places that the model can write.
+With "snapshot" and "own", commands have an empty HOME with links to the visible files of the old HOME. Python finds
+the standard library before any file of the model, and loads neither packages of the user nor byte code from beside
+the sources. Programs and libraries in places that the model can write are not used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxFileError
 
 ScoreIn = Literal["snapshot", "own", "live"]
 ROOM_MB = 64
-"""Of files and memory, in a second sandbox above the first one's: the verdict is written even where the model has
-left no room."""
+"""Additional disk space and memory of the second sandbox. The verdict can be written even if the model has filled
+its own sandbox.
+"""
 ROOM_FILES = 2000
 _SAFE_PATH = "/usr/local/bin:/usr/bin:/bin"
 _WRITABLE = ("/tmp", "/var/tmp", "/dev/shm", "/proc")
@@ -75,11 +76,11 @@ _logger = logging.getLogger(__name__)
 
 
 def check_score_in(score_in: str | None) -> ScoreIn | None:
-    """The value, or None for the default. Raises ConfigError for another one."""
+    """Return the value, or None for the default. Raises ConfigError for another value."""
     if score_in is None or score_in in get_args(ScoreIn):
         return score_in  # pyright: ignore[reportReturnType] # it has just been checked
     raise ConfigError(
-        f"score_in={score_in!r} is not a place to score in. Choose 'snapshot', 'own' or 'live'."
+        f"score_in={score_in!r} is not a valid value. Choose 'snapshot', 'own' or 'live'."
     )
 
 
@@ -91,7 +92,8 @@ async def scoring_sandbox(
 ) -> Sandbox:
     """Return the sandbox to score in: `sandbox` itself, cleaned, or a new one with its files.
 
-    What the model has left never makes this fail. Raises SandboxError when the sandbox is gone or did not come up.
+    Nothing that the model has left makes this function fail. Raises SandboxError if the sandbox is gone or the new one
+    did not start.
     """
     if score_in == "live":
         return sandbox
@@ -112,7 +114,7 @@ async def scoring_sandbox(
 
 
 async def _copy(sandbox: Sandbox, backend: SandboxBackend) -> Sandbox | None:
-    """A new sandbox with the files of another one; None if they cannot be copied."""
+    """Return a new sandbox with the files of another one, or None if the files cannot be copied."""
     spec = sandbox.spec
     roomy = spec.model_copy(
         update={
@@ -147,7 +149,9 @@ def _not_copied(sandbox: Sandbox, error: Exception) -> None:
 
 
 async def _lay_out(sandbox: Sandbox) -> str | None:
-    """Make a directory that the model has never seen, for HOME and for Python; None where there is no room for it."""
+    """Create a new directory for HOME and for Python, with a name that the model cannot guess. Return None if there is
+    no space for it.
+    """
     quiet = dict.fromkeys((*_SEARCH_PATHS, *_FILES), "")
     result = await sandbox.exec(
         ["/bin/sh", "-c", _LAYOUT],
@@ -160,7 +164,7 @@ async def _lay_out(sandbox: Sandbox) -> str | None:
 
 
 def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
-    """The environment variables of scoring commands, on top of the sandbox's own."""
+    """Return the environment variables of scoring commands. They take precedence over those of the sandbox."""
     spec = sandbox.spec
     writable = (*_WRITABLE, sandbox.info.workdir, posixpath.dirname(sandbox.info.workdir))
     writable = tuple(place for place in (*writable, *spec.folders) if place != "/")
@@ -185,7 +189,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
         kept = ":".join(part for part in parts if not _is_reachable(part, writable))
         if kept != given:
             _logger.warning(
-                "%s=%r names what the model can write; scoring has %s=%r. Pass score_env={%r: …} for another value.",
+                "%s=%r contains paths that the model can write; scoring has %s=%r. Set score_env={%r: …} to change it.",
                 name,
                 given,
                 name,
@@ -205,7 +209,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
 
 
 def _is_reachable(path: str, writable: tuple[str, ...]) -> bool:
-    """Whether the model may have put something there."""
+    """Return whether the model can write to this path."""
     if not path.startswith("/"):
         return True
     path = posixpath.normpath(path)

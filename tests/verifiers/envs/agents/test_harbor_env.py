@@ -178,7 +178,7 @@ def test_tasks_that_are_not_there_are_named(tasks: Path):
     with pytest.raises(FileNotFoundError, match="Dataset path not found"):
         vf.HarborEnv("true", tasks)
     write_task(tasks / "a")
-    with pytest.raises(ValueError, match="not there: z"):
+    with pytest.raises(ValueError, match="missing: z"):
         vf.HarborEnv("true", tasks, tasks=["a", "z"])
     with pytest.raises(ValueError, match="No valid Harbor tasks found"):
         vf.HarborEnv("true", tasks / "a")
@@ -189,7 +189,7 @@ def test_tasks_that_are_not_there_are_named(tasks: Path):
 
 def test_an_own_rubric_would_replace_the_tasks(tasks: Path):
     write_task(tasks / "a")
-    with pytest.raises(TypeError, match="makes its own rubric"):
+    with pytest.raises(TypeError, match="creates its own rubric"):
         vf.HarborEnv("true", tasks, rubric=vf.Rubric())
 
 

@@ -213,7 +213,7 @@ def test_a_version_that_is_not_there_is_refused_with_the_one_that_is():
 
 def test_options_of_pip_are_skipped_and_nonsense_is_refused():
     assert [str(one) for one in requirements("-q numpy  sympy>=1 --pre")] == ["numpy", "sympy>=1"]
-    with pytest.raises(ConfigError, match="is no requirement"):
+    with pytest.raises(ConfigError, match="is not a valid requirement"):
         requirements("numpy;;")
 
 
@@ -236,7 +236,7 @@ async def test_a_virtual_environment_of_ones_own_shows_its_packages_alone(tmp_pa
 
 
 def test_a_folder_that_is_no_virtual_environment_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="is no virtual environment"):
+    with pytest.raises(ConfigError, match="is not a virtual environment"):
         PythonEnv(**{**SMALL, "pip_install_packages": "x", "packages": str(tmp_path)})
 
 

@@ -398,5 +398,5 @@ async def test_a_mixin_with_a_clean_up_handler_of_its_own_is_protected_too(backe
 
 
 async def test_another_place_to_score_in_is_refused_by_name():
-    with pytest.raises(ConfigError, match="score_in='outside' is not a place"):
+    with pytest.raises(ConfigError, match="score_in='outside' is not a valid"):
         SandboxEnv(**SMALL, score_in="outside")  # type: ignore[arg-type]
