@@ -1,4 +1,4 @@
-"""`MCPEnv`: tools that MCP servers offer."""
+"""`MCPEnv`: the tools of MCP servers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def _error_text(error: Exception) -> str:
 
 
 class MCPEnv(ToolEnv):
-    """Offers the tools of MCP servers, and of `tools` besides.
+    """Offers the tools of MCP servers, in addition to `tools`.
 
-    `mcp_servers`: `MCPServerConfig`s or dicts with its keys (`name` and `command`, `args`, `env`, or `name` and
-    `url`, `headers`). Servers are started when the first rollout needs them, shared by all rollouts of an event loop,
-    started again when they died, and closed by `aclose()` or with the loop.
+    `mcp_servers` holds `MCPServerConfig`s, or dicts with the same keys (`name` and `command`, `args`, `env`, or
+    `name` and `url`, `headers`). Servers start when the first rollout needs them. All rollouts of an event loop
+    share them, servers that died are restarted, and `aclose()` or the end of the loop closes them.
 
-    What a tool itself answers, errors and a late answer included, is shown to the model. A server that cannot be
-    reached or is lost while it runs a call is not the model's doing: the rollout ends with an `MCPServerError`, which
-    is an `InfraError`, and a retry of the whole rollout may follow (the call alone is never sent again). With
-    `fail_on_server_error=False` the model is told that too, as in v0, and the rollout goes on.
+    The model sees the answers of a tool, including errors and timeouts. A server that cannot be reached, or that is
+    lost during a call, is not the model's fault: the rollout ends with an `MCPServerError`, which is an
+    `InfraError`, so the whole rollout may be retried. The call alone is never repeated. With
+    `fail_on_server_error=False` the model receives this error, too, as in v0, and the rollout continues.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class MCPEnv(ToolEnv):
         )
 
     async def connect(self) -> None:
-        """Start the servers, if they are not running, and offer their tools.
+        """Start the servers that are not running, and offer their tools.
 
-        Runs by itself before the first rollout; call it to read `tool_defs` before. Raises MCPServerError naming the
-        server that cannot be used, and ConfigError when a command does not exist.
+        The first rollout calls this method. Call it earlier to read `tool_defs`. Raises MCPServerError that names a
+        server which cannot be used, and ConfigError if a command does not exist.
         """
-        self._keep_open()  # closed before, it has something to close again
+        self._keep_open()  # an environment that was closed has something to close again
         try:
             async with asyncio.TaskGroup() as group:
                 opening = [group.create_task(server.connection()) for server in self.servers]
@@ -97,7 +97,7 @@ class MCPEnv(ToolEnv):
         async def call(**arguments: Any) -> Any:
             try:
                 result = await server.call(tool_name, arguments)
-            except ConfigError as error:  # it ran before: its command has gone since
+            except ConfigError as error:  # the command existed before and has been removed since
                 raise MCPServerError(str(error)) from error
             if result.is_error:
                 error = ToolCallError(str(result.content))
@@ -109,7 +109,7 @@ class MCPEnv(ToolEnv):
 
     @setup(priority=1000)
     async def offer_server_tools(self, state: State) -> None:
-        """Have the servers running, and their tools among those of this rollout."""
+        """Start the servers and add their tools to those of this rollout."""
         if not self._tools_known:
             before = self._tools_for(state)
             await self.connect()
@@ -117,18 +117,18 @@ class MCPEnv(ToolEnv):
                 state.tool_defs = self._tools_for(state)
 
     async def generate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """As in every environment; a server that cannot be used ends the run before its first rollout."""
+        """Generate as in every environment. If a server cannot be used, the run ends before its first rollout."""
         await self.connect()
         return await super().generate(*args, **kwargs)
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """As in every environment; a server that cannot be used ends the run before its first rollout."""
+        """Evaluate as in every environment. If a server cannot be used, the run ends before its first rollout."""
         await self.connect()
         return await super().evaluate(*args, **kwargs)
 
     @teardown
     async def teardown_mcp_servers(self) -> None:
-        """Close every connection; servers that were started for them end."""
+        """Close all connections, which ends the servers that were started for them."""
         for server in self.servers:
             await server.aclose()
 

@@ -1,1 +1,4 @@
-"""Tools: Python functions and MCP servers as things a model can call."""
+"""Tools that a model can call.
+
+Read `functions` first: Python functions as tools. `mcp` offers the tools of MCP servers.
+"""

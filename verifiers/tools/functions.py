@@ -1,8 +1,8 @@
-"""A function → the tool definition a model sees.
+"""Python functions as tools: their definitions for the model, the toolbox of an environment, arguments and results.
 
 Descriptions come from the docstring (Google, NumPy or reST style), types from the annotations. Every parameter is
-listed as required and no object takes extra properties, which is what OpenAI's strict mode asks for and what v0 sent;
-prompts, and so scores, would change otherwise.
+listed as required, and no object accepts extra properties, as OpenAI's strict mode requires. v0 sent the same
+definitions; other ones would change prompts and therefore scores.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _HEADING = re.compile(
     r"(?=[ \t]*(:[ \t]*$|\n[ \t]*-{3,}[ \t]*$))",
     re.IGNORECASE | re.MULTILINE,
 )
-"""The heading of a docstring's section, Google's or NumPy's, in any case: the parser knows only `Args:`."""
+"""The heading of a docstring's section, in Google's or NumPy's style and in any case. The parser only accepts `Args:`.
+"""
 
 VALID_TOOL_CONTENT_PART_TYPES = frozenset({"text", "image_url"})
 
 
 def convert_func_to_tool_def(func: Any, hidden: Collection[str] = ()) -> Tool:
-    """The definition of a function as a tool, without its `hidden` parameters.
+    """Return the definition of a function as a tool, without its `hidden` parameters.
 
-    Raises ConfigError when it is no function, takes `**kwargs`, which no schema can describe, has a parameter that
-    cannot be given by name, or an annotation that cannot be expressed in JSON.
+    Raises ConfigError if it is not a function, if it takes `**kwargs`, which a schema cannot describe, if a
+    parameter cannot be passed by name, or if an annotation cannot be expressed in JSON.
     """
     if isinstance(func, Tool):
         return func
@@ -46,7 +47,7 @@ def convert_func_to_tool_def(func: Any, hidden: Collection[str] = ()) -> Tool:
 
 
 def untyped_parameters(func: Any, hidden: Collection[str] = ()) -> list[str]:
-    """Names of the parameters that a model sees without a type: not annotated, or with a name that nothing defines."""
+    """Return the names of parameters without a type for the model: not annotated, or with an undefined name."""
     if isinstance(func, Tool):
         return []
     hints = _hints(func)
@@ -58,7 +59,7 @@ def untyped_parameters(func: Any, hidden: Collection[str] = ()) -> list[str]:
 
 
 def convert_func_to_oai_tool(func: Any) -> dict[str, Any]:
-    """The definition in OpenAI's shape, as generation (a) of the API gave it."""
+    """The definition in OpenAI's form, as generation (a) of the API returned it."""
     return to_oai_tool(convert_func_to_tool_def(func))
 
 
@@ -75,7 +76,7 @@ def to_oai_tool(tool: Tool) -> dict[str, Any]:
 
 
 def normalize_tool(tool: Any) -> Tool:
-    """A tool definition from a `Tool`, our dict, or OpenAI's dict."""
+    """Return a tool definition from a `Tool`, its dict form, or OpenAI's dict."""
     if isinstance(tool, Tool):
         return tool
     if not isinstance(tool, Mapping):
@@ -96,7 +97,7 @@ def normalize_tool(tool: Any) -> Tool:
 
 
 def is_valid_tool_content_parts(value: Any) -> bool:
-    """Whether a tool's result is a list of content parts, to be passed on as it is."""
+    """Return whether the result of a tool is a list of content parts, which is passed on unchanged."""
     return isinstance(value, list) and all(
         isinstance(part, Mapping) and part.get("type") in VALID_TOOL_CONTENT_PART_TYPES
         for part in value
@@ -104,7 +105,7 @@ def is_valid_tool_content_parts(value: Any) -> bool:
 
 
 def _documentation(func: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description of the function and of its parameters."""
+    """Return the descriptions of the function and of its parameters."""
     text = inspect.getdoc(func)
     if not text:
         return "", {}
@@ -139,12 +140,12 @@ def _parameters_schema(
             continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise ConfigError(
-                f"Tool {name!r} takes **{parameter.name}, which a model cannot see. Name its parameters."
+                f"Tool {name!r} takes **{parameter.name}, which a schema cannot describe. Name its parameters."
             )
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise ConfigError(
-                f"Tool {name!r} takes {parameter.name!r} by position only, and models give arguments by name. Take the "
-                "`/` out of its signature."
+                f"Tool {name!r} takes {parameter.name!r} by position only, but models pass arguments by name. Remove "
+                "the `/` from its signature."
             )
         annotation = hints.get(parameter.name, Any)
         default: Any = ... if parameter.default is inspect.Parameter.empty else parameter.default
@@ -157,7 +158,7 @@ def _parameters_schema(
         described = documented.get(parameter.name) or _annotated_text(annotation)
         if described:
             options["description"] = described
-        # The alias carries the name: pydantic refuses or warns of fields such as `schema` or `_x`.
+        # The name is in the alias: pydantic refuses or warns of fields such as `schema` or `_x`.
         field = Field(default, alias=parameter.name, **options)
         fields[f"p{len(fields)}"] = (annotation, field)
     try:
@@ -188,7 +189,7 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _annotated_text(annotation: Any) -> str | None:
-    """The plain text in `Annotated[int, "text"]`, which pydantic ignores."""
+    """Return the plain text in `Annotated[int, "text"]`, which pydantic ignores."""
     for extra in getattr(annotation, "__metadata__", ()):
         if isinstance(extra, str):
             return extra
@@ -196,7 +197,7 @@ def _annotated_text(annotation: Any) -> str | None:
 
 
 def _strict(schema: Any, root: dict[str, Any]) -> Any:
-    """The schema with every property required, no extra properties, no `default: null`, described refs inlined."""
+    """Return the schema with all properties required, no extra properties or `default: null`, described refs inlined."""
     if isinstance(schema, list):
         return [_strict(item, root) for item in schema]
     if not isinstance(schema, dict):
@@ -221,7 +222,7 @@ def _strict(schema: Any, root: dict[str, Any]) -> Any:
 
 
 class Toolbox:
-    """Functions a model can call, by name; some of their parameters may be hidden from the model."""
+    """The functions that a model can call, by name. Some of their parameters may be hidden from the model."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Callable[..., Any]] = {}
@@ -229,7 +230,7 @@ class Toolbox:
         self.hidden: dict[str, list[str]] = {}
 
     def add(self, function: Callable[..., Any], hidden: Collection[str] = ()) -> Tool:
-        """Add a tool; one of the same name is replaced."""
+        """Add a tool. It replaces a tool of the same name."""
         definition = convert_func_to_tool_def(function, hidden)
         self.functions[definition.name] = function
         self.definitions[definition.name] = definition
@@ -238,13 +239,13 @@ class Toolbox:
         return definition
 
     def remove(self, function: Callable[..., Any] | str) -> str:
-        """Remove a tool by itself or by name; its name. Raises ConfigError when there is none."""
+        """Remove a tool, given as function or name. Return its name. Raises ConfigError if it does not exist."""
         name = (
             function if isinstance(function, str) else getattr(function, "__name__", str(function))
         )
         if name not in self.functions:
             raise ConfigError(
-                f"There is no tool {name!r} to remove; there are {[*self.functions]}."
+                f"There is no tool {name!r} to remove. Available tools: {[*self.functions]}."
             )
         del self.functions[name], self.definitions[name]
         self.hidden.pop(name, None)
@@ -252,9 +253,9 @@ class Toolbox:
 
 
 def parsed_arguments(name: str, text: str) -> dict[str, Any]:
-    """The arguments of a tool call; no text means no arguments.
+    """Return the arguments of a tool call. An empty text means no arguments.
 
-    Raises ToolParseError, with the JSON error as its cause, when the text is not a JSON object.
+    Raises ToolParseError, with the JSON error as its cause, if the text is not a JSON object.
     """
     if not text or not text.strip():
         return {}
@@ -270,12 +271,12 @@ def parsed_arguments(name: str, text: str) -> dict[str, Any]:
 
 
 def unknown_tool(name: str, known: Collection[str]) -> ToolCallError:
-    """The error for a tool that does not exist."""
+    """Return the error for a tool that does not exist."""
     available = ", ".join(sorted(known)) or "none"
     return ToolCallError(f"There is no tool {name!r}. Available tools: {available}.")
 
 
 def tool_message(tool_call_id: str, result: Any) -> ToolMessage:
-    """The message for a tool's result: content parts as they are, everything else as text."""
+    """Return the message for a tool's result: content parts unchanged, everything else as text."""
     content = result if is_valid_tool_content_parts(result) else str(result)
     return ToolMessage.of({"role": "tool", "tool_call_id": tool_call_id, "content": content})

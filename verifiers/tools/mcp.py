@@ -1,4 +1,4 @@
-"""MCP servers as tools: what a server is configured with, its results as messages, one server across event loops."""
+"""MCP servers as tools: configurations, results as messages, connections, and one server across event loops."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from verifiers.types import Tool
 logger = logging.getLogger(__name__)
 
 CONNECT_ATTEMPTS_S = (0.1, 0.4, 1.5)
-"""Waits before an HTTP connection that was refused is tried again, in seconds; nothing was sent by then."""
+"""Waits before a refused HTTP connection is tried again, in seconds. At that point nothing has been sent."""
 CONNECTION_CLOSED = -32000
 """The JSON-RPC code with which `mcp` answers requests whose connection ended."""
 END_NOTICE_STEPS = 8
-"""Turns of the event loop that the end of a pipe takes through asyncio, anyio and `mcp`: 6 when measured, and some."""
+"""Turns of the event loop that the end of a pipe needs through asyncio, anyio and `mcp`: 6 measured, plus a reserve."""
 MAX_SERVER_WORDS = 2_000
-"""How much of a server's standard error is shown when it fails, in characters."""
+"""Maximum length of a server's stderr in an error message, in characters."""
 
 
 NO_RESULT = "No result returned from tool"
 _TOOL_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_TOOL_NAME = 64
-"""Longest tool name that model APIs accept, in characters."""
+"""Maximum length of a tool name in model APIs, in characters."""
 
 
 @dataclass
 class MCPServerConfig:
-    """How to reach an MCP server: a `command` to start it (stdio), or the `url` of one that runs (streamable HTTP)."""
+    """How to reach an MCP server: the `command` that starts it (stdio), or its `url` (streamable HTTP)."""
 
     name: str
     command: str | None = None
     args: Sequence[str] = ()
     env: dict[str, str] | None = None
-    """Environment variables of the server, besides PATH, HOME and the like."""
+    """Environment variables of the server, in addition to PATH, HOME and similar ones."""
     description: str = ""
     url: str | None = None
-    """Address of its MCP endpoint, e.g. `http://localhost:8000/mcp`."""
+    """URL of the server, for example `http://localhost:8000/mcp`."""
     headers: dict[str, str] | None = None
-    """HTTP headers sent with every request, e.g. an Authorization."""
+    """HTTP headers of every request, for example Authorization."""
     cwd: str | os.PathLike[str] | None = None
-    """Folder the command is started in."""
+    """Folder in which the command runs."""
     call_timeout_s: float = 60.0
-    """Longest wait for one tool call, in seconds, from when it is sent."""
+    """Time limit of one tool call after it was sent, in seconds."""
     connect_timeout_s: float = 30.0
-    """Longest wait until the server has started and listed its tools, in seconds."""
+    """Time limit for the start of the server and the list of its tools, in seconds."""
     max_concurrent_calls: int = 64
-    """Calls this server is sent at once; further ones wait their turn."""
+    """Maximum number of concurrent calls to this server. Further calls wait."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
@@ -107,14 +107,17 @@ class MCPTool:
 
     @classmethod
     def from_mapping(cls, spec: Mapping[str, object]) -> MCPTool:
-        """From a mapping with the keys `command`, `args`, `env`, `cwd`; other keys are refused."""
+        """Return an MCPTool from a mapping with the keys `command`, `args`, `env` and `cwd`. Raises an error for other
+        keys.
+        """
         return cls(**MCPToolConfig.model_validate(dict(spec)).model_dump())
 
 
 def server_configs(given: Any) -> list[MCPServerConfig]:
-    """Configurations from a list of configs, dicts or `MCPTool`s, or from `{name: settings}` (`mcpServers` too).
+    """Return the configurations in a list of configs, dicts or `MCPTool`s, or in `{name: settings}` (also
+    `mcpServers`).
 
-    Raises ConfigError for keys that do not exist and names used twice.
+    Raises ConfigError for unknown keys and duplicate names.
     """
     if isinstance(given, Mapping):
         named = given.get("mcpServers", given)
@@ -140,14 +143,14 @@ def _server_config(given: Any, index: int) -> MCPServerConfig:
         }
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"An MCP server is an MCPServerConfig or a dict; got {type(given).__name__}: {given!r:.200}"
+            f"An MCP server must be an MCPServerConfig or a dict; got {type(given).__name__}: {given!r:.200}"
         )
     known = [one.name for one in fields(MCPServerConfig)]
     settings = {key: value for key, value in given.items() if key not in ("type", "transport")}
     for key in settings:
         if key not in known:
             near = get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" It may have {known}."
+            hint = f" Did you mean {near[0]!r}?" if near else f" The settings are {known}."
             raise ConfigError(f"The MCP server {given.get('name')!r} has no setting {key!r}.{hint}")
     if "name" not in settings:
         raise ConfigError(f"MCP server number {index} needs a 'name': {dict(given)!r:.200}")
@@ -158,17 +161,17 @@ def _server_config(given: Any, index: int) -> MCPServerConfig:
 
 
 class MCPResult(NamedTuple):
-    """What a tool gave: text, or content parts when there are images."""
+    """The result of a tool: text, or content parts if it contains images."""
 
     content: str | list[dict[str, Any]]
     is_error: bool
 
 
 def as_result(result: Any) -> MCPResult:
-    """A `CallToolResult` of the `mcp` package as the content of a tool message.
+    """Return a `CallToolResult` of the `mcp` package as content of a tool message.
 
-    Text parts are joined by line breaks. Images stay images, as `data:` URLs; other binary content is named, not
-    shown.
+    Text parts are joined by line breaks. Images stay images, as `data:` URLs. Other binary content is replaced by
+    its name.
     """
     parts = [_part(part) for part in result.content]
     is_error = bool(getattr(result, "is_error", None) or getattr(result, "isError", None))
@@ -179,7 +182,7 @@ def as_result(result: Any) -> MCPResult:
     structured = getattr(result, "structured_content", None) or getattr(
         result, "structuredContent", None
     )
-    # The official server wraps what is no object, None included, as {"result": …}.
+    # The official server wraps values other than objects, None included, as {"result": …}.
     says_something = structured and structured != {"result": None}
     return MCPResult(json.dumps(structured) if says_something else NO_RESULT, is_error)
 
@@ -208,7 +211,7 @@ def _image(mime_type: Any, data: str) -> dict[str, Any]:
 
 
 def as_tool(tool: Any, name: str) -> Tool:
-    """The definition of a server's tool under the name the model will use; its schema is passed on as it is."""
+    """Return the definition of a server's tool under the name for the model. Its schema is passed on unchanged."""
     schema = getattr(tool, "input_schema", None) or getattr(tool, "inputSchema", None)
     return Tool(
         name=name,
@@ -220,10 +223,10 @@ def as_tool(tool: Any, name: str) -> Tool:
 def offered_names(
     tools_of: Mapping[str, Sequence[str]], taken: Iterable[str] = ()
 ) -> dict[tuple[str, str], str]:
-    """(server, tool) → the name the model sees.
+    """Return the mapping (server, tool) → name for the model.
 
-    A tool keeps its own name; where several servers have one of that name, or it is `taken`, each becomes
-    `<server>_<tool>`. Characters that model APIs refuse become `_`. Raises ConfigError when names still clash.
+    A tool keeps its own name. If several servers use that name, or it is in `taken`, each tool becomes
+    `<server>_<tool>`. Characters that model APIs refuse become `_`. Raises ConfigError if names still clash.
     """
     taken = set(taken)
     own = [
@@ -237,7 +240,7 @@ def offered_names(
                 name = _TOOL_NAME.sub("_", f"{server}_{tool}")[:MAX_TOOL_NAME]
             if name in taken or name in names.values():
                 raise ConfigError(
-                    f"Two tools would be called {name!r}. Give the MCP server {server!r} another name."
+                    f"Two tools would have the name {name!r}. Give the MCP server {server!r} another name."
                 )
             names[server, tool] = name
     return names
@@ -245,12 +248,13 @@ def offered_names(
 
 # ------------------------------------------------------------------------------------------------ connection
 #
-# The `mcp` package opens cancel scopes that must be left in the task that entered them. So each connection has a task
-# of its own which opens the transport, waits until it is told to close (or its loop ends), and closes it; callers in
-# other tasks only send requests through the session.
+# The `mcp` package opens cancel scopes that must be left in the task that entered them. Each connection therefore has a
+# task that opens the transport, waits until the connection is closed or the loop ends, and closes the transport.
+# Callers in other tasks only send requests through the session.
 #
-# What was sent is never sent again. The connection therefore knows of each call whether its request was handed to the
-# transport, and, over HTTP, whether the server refused it unread. Works with the major versions 1 and 2 of `mcp`.
+# A call is never sent twice once a server may have read it. The connection therefore records whether the request of a
+# call was passed to the transport, and, over HTTP, whether the server refused it unread. Works with major versions 1
+# and 2 of `mcp`.
 
 
 class MCPToolTimeout(ToolCallError, TimeoutError):
@@ -258,11 +262,11 @@ class MCPToolTimeout(ToolCallError, TimeoutError):
 
 
 class CallNotSent(Exception):
-    """The server never read this call, so it may be sent again over a new connection."""
+    """The server has not read this call, so it may be sent again over a new connection."""
 
 
 _outgoing: ContextVar[set[Any] | None] = ContextVar("mcp_outgoing_call_ids", default=None)
-"""The ids of the call requests that the current task handed to a transport."""
+"""The ids of the call requests that the current task passed to a transport."""
 
 
 @contextmanager
@@ -339,42 +343,42 @@ class _WatchedStream(_Stream):
 
 
 class MCPConnection:
-    """A session that is being opened, open, or over. Make it inside the event loop that will use it."""
+    """A session that is opening, open or ended. Create it in the event loop that uses it."""
 
     def __init__(self, config: MCPServerConfig) -> None:
         self.config = config
         self.session: Any = None
         self.tools: list[Any] = []
-        """The server's tools as the `mcp` package describes them."""
+        """The tools of the server, as the `mcp` package describes them."""
         self._refused: set[Any] = set()
         self._clocks: set[asyncio.Timeout] = set()
         """The time limits of the calls in flight."""
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A failure nobody waits for is reported by the next use, not by the garbage collector.
+        # A failure that no caller awaits is reported by the next use, not by the garbage collector.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._task = asyncio.create_task(self._live(), name=f"mcp-{config.name}")
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can be sent through it any more."""
+        """Whether the connection can no longer send requests."""
         return self._task.done() or self._closing.is_set()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has let go of its process or sockets."""
+        """Whether the connection has released its process or sockets."""
         return self._task.done()
 
     async def opened(self) -> MCPConnection:
-        """The connection once it is open. Raises MCPServerError or ConfigError when it cannot be opened.
+        """Return the connection once it is open. Raises MCPServerError or ConfigError if it cannot be opened.
 
-        A caller that is cancelled meanwhile leaves the opening to others.
+        Cancelling one caller does not stop the opening for others.
         """
         await asyncio.shield(self._ready)
         return self
 
     def close_soon(self) -> None:
-        """Let it close by itself."""
+        """Close the connection in the background."""
         self._closing.set()
 
     async def aclose(self) -> None:
@@ -385,9 +389,9 @@ class MCPConnection:
     # ------------------------------------------------------------------------------------------------ calling
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """The server's result for one call, an error result included.
+        """Return the server's result for one call, which may be an error result.
 
-        Raises CallNotSent, MCPAnswerLost, MCPToolTimeout, or ToolCallError when the server refuses the call.
+        Raises CallNotSent, MCPAnswerLost, MCPToolTimeout, or ToolCallError if the server refuses the call.
         """
         limit_s = self.config.call_timeout_s
         if not self.config.url and not self._clocks:
@@ -412,9 +416,9 @@ class MCPConnection:
                 self._clocks.discard(clock)
 
     async def _notice_the_end(self) -> None:
-        """Let the event loop read the end of a dead server's output, before a call is written to nobody.
+        """Let the event loop read the end of a dead server's output before a call is written to its pipe.
 
-        Only needed when nothing else is going on: a call in flight notices by itself.
+        This is needed only while no call is in flight: a call in flight detects the end itself.
         """
         for _ in range(END_NOTICE_STEPS):
             await asyncio.sleep(0)
@@ -424,7 +428,7 @@ class MCPConnection:
             raise CallNotSent
 
     def _explain(self, tool: str, error: Exception, sent: set[Any]) -> None:
-        """Raise what the end of a connection means for a call; nothing when the connection is not the cause."""
+        """Raise the error that the end of a connection causes for a call. Return if the connection is not the cause."""
         if sent and sent <= self._refused:
             raise CallNotSent from error
         import anyio
@@ -436,8 +440,8 @@ class MCPConnection:
         if not sent:
             raise CallNotSent from error
         raise MCPAnswerLost(
-            f"The MCP server {self.config.name!r} was lost while it ran {tool!r}; "
-            "whether the tool took effect is not known."
+            f"The MCP server {self.config.name!r} was lost while it ran {tool!r}. "
+            "It is not known whether the tool took effect."
         ) from error
 
     # ------------------------------------------------------------------------------------------------- living
@@ -453,14 +457,16 @@ class MCPConnection:
                         await self._closing.wait()
                     finally:
                         self._closing.set()
-                        for clock in self._clocks:  # their answers will not come
+                        for clock in self._clocks:  # no answers will arrive
                             clock.reschedule(asyncio.get_running_loop().time())
             except asyncio.CancelledError:
                 self._fail(
-                    MCPServerError(f"Opening the MCP server {self.config.name!r} was cut off.")
+                    MCPServerError(
+                        f"The start of the MCP server {self.config.name!r} was interrupted."
+                    )
                 )
                 raise
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, or noted in the log
+            except BaseException as error:  # noqa: BLE001 - passed to the waiting caller, or logged
                 self._fail(self._described(error, words))
             finally:
                 self._closing.set()
@@ -491,7 +497,7 @@ class MCPConnection:
         target = self.config.url or " ".join([self.config.command or "", *self.config.args])
         failure = MCPServerError(
             f"The MCP server {name!r} ({target}) cannot be used: {reason}."
-            + (f" Its last words:\n{said}" if said else "")
+            + (f" Its last output:\n{said}" if said else "")
         )
         failure.__cause__ = error
         return failure
@@ -540,7 +546,7 @@ class MCPConnection:
 
 
 async def _all_tools(session: Any) -> list[Any]:
-    """Every page of the server's list of tools."""
+    """Return every page of the server's list of tools."""
     from mcp import types
 
     page = await session.list_tools()
@@ -559,10 +565,10 @@ async def _with_client(transport: Any, client: Any) -> AsyncGenerator[Any]:
 
 
 def _http_client(sdk: Any, config: MCPServerConfig, refused: set[Any]) -> Any:
-    """A client of the HTTP library that this version of `mcp` uses.
+    """Return a client of the HTTP library that this version of `mcp` uses.
 
-    It waits for a server that is being restarted, and adds to `refused` the ids of requests that no server read:
-    those that never got a connection, and those for a session the server does not know (404).
+    The client waits for a server that is being restarted. It adds to `refused` the ids of requests that no server
+    read: requests without a connection, and requests for a session that the server does not have (404).
     """
     http = getattr(sdk, "httpx2", None) or sdk.httpx
 
@@ -596,7 +602,7 @@ def _note_refused(request: Any, refused: set[Any]) -> None:
     try:
         refused.add(json.loads(request.content)["id"])
     except (ValueError, KeyError, TypeError, RuntimeError):
-        pass  # a notification, a GET or a DELETE: nobody waits for its answer
+        pass  # a notification, a GET or a DELETE, which has no answer
 
 
 # ---------------------------------------------------------------------------------------------------- server
@@ -629,7 +635,7 @@ class _LoopLink:
 
 
 class MCPServer:
-    """One configured server. Each event loop that uses it has its own connection, opened on first use and shared."""
+    """One configured server. Each event loop has its own connection, which is opened on first use and shared."""
 
     def __init__(self, config: MCPServerConfig) -> None:
         self.config = config
@@ -645,7 +651,9 @@ class MCPServer:
         return await self._links.here().connection()
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> MCPResult:
-        """Call a tool. A call that no server has read is sent once more over a new connection; others never are."""
+        """Call a tool. A call that no server has read is sent once more over a new connection; other calls are not
+        repeated.
+        """
         async with self._links.here().slots:
             for _ in range(2):
                 connection = await self.connection()
@@ -657,7 +665,7 @@ class MCPServer:
                     connection.close_soon()
                     raise
         raise MCPServerError(
-            f"The MCP server {self.config.name!r} ended its connection twice before it could be sent {tool!r}."
+            f"The connection to the MCP server {self.config.name!r} ended twice before {tool!r} could be sent."
         )
 
     async def aclose(self) -> None:
@@ -666,7 +674,7 @@ class MCPServer:
 
 
 def require_mcp() -> None:
-    """Raise ConfigError with what to install unless the `mcp` package is there."""
+    """Raise ConfigError with the command to install, if the `mcp` package is missing."""
     try:
         import mcp  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:

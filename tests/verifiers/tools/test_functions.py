@@ -118,7 +118,7 @@ def test_what_json_cannot_express_is_refused() -> None:
 
     with pytest.raises(vf.ConfigError, match="'takes' has a parameter that JSON cannot express"):
         convert_func_to_tool_def(takes)
-    with pytest.raises(vf.ConfigError, match=r"takes \*\*kwargs, which a model cannot see"):
+    with pytest.raises(vf.ConfigError, match=r"takes \*\*kwargs, which a schema cannot describe"):
         convert_func_to_tool_def(takes_all)
 
 

@@ -1,1 +1,1 @@
-"""v0 import paths of environments that were experimental there; imported by nobody inside."""
+"""v0 import paths of environments that were experimental in v0. No module of this library imports them."""

@@ -63,11 +63,11 @@ _NUMBER = re.compile(r"\[(\d+)\]")
 
 
 class BrowserError(BrowserSandboxError):
-    """The browser could not be started, or has gone."""
+    """The browser could not be started, or it crashed."""
 
 
 class Element(NamedTuple):
-    """Something on a page that can be acted on."""
+    """An element of a page that can be acted on."""
 
     number: int
     role: str
@@ -80,17 +80,17 @@ class Element(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What an instruction asks for."""
+    """A parsed instruction."""
 
     verb: str
     text: str
-    """What to type or select, or the key to press."""
+    """The text to type or select, or the key to press."""
     target: str
-    """The element's number in brackets, or words of its name; '' for the key presses."""
+    """The number of the element in brackets, or words of its name; '' for keys."""
 
 
 def parse_action(instruction: str) -> Action:
-    """An instruction in the form that `act` describes. Raises ToolCallError that shows the forms."""
+    """Return an instruction in the form that `act` describes. Raises ToolCallError that lists the forms."""
     found = _ACTION.match(instruction)
     if found is not None:
         verb, rest = found["verb"].lower(), found["rest"].strip().rstrip(".")
@@ -105,14 +105,14 @@ def parse_action(instruction: str) -> Action:
             kind = {"tap": "click", "press": "click", "tick": "check"}.get(verb, verb)
             return Action(kind, "", rest)
     raise ToolCallError(
-        f'{instruction!r} is not understood. Say one of: click [3]; click "Sign in"; type "text" into [4]; '
+        f'{instruction!r} is not a valid instruction. Use one of: click [3]; click "Sign in"; type "text" into [4]; '
         'select "option" in [5]; check [6]; uncheck [6]; press Enter.'
     )
 
 
 def chosen(elements: Sequence[Element], target: str) -> Element:
-    """The element an instruction means, by number or by words of its name and role. Raises ToolCallError when it is
-    none or more than one.
+    """Return the element of an instruction, found by number or by words of its name and role. Raises ToolCallError if
+    no element or several elements match.
     """
     if number := _NUMBER.search(target):
         for element in elements:
@@ -134,19 +134,19 @@ def chosen(elements: Sequence[Element], target: str) -> Element:
 
 
 def described(elements: Sequence[Element]) -> str:
-    """The elements, one a line."""
+    """Return the elements as text, one per line."""
     lines = [str(element) for element in elements[:MOST_ELEMENTS]]
     more = len(elements) - len(lines)
     return "\n".join(lines + ([f"… and {more} more"] if more else [])) or "Nothing to act on."
 
 
 async def elements_of(page: Any) -> list[Element]:
-    """What can be acted on, numbered as it is now."""
+    """Return the elements that can be acted on, with their current numbers."""
     return [Element(**found) for found in await page.evaluate(_LIST_ELEMENTS)]
 
 
 async def perform(page: Any, action: Action) -> str:
-    """Act on the page and say what was done."""
+    """Act on the page. Return a description of the action."""
     if action.verb == "press":
         await page.keyboard.press(action.text)
         return f"Pressed {action.text}."
@@ -165,14 +165,14 @@ async def perform(page: Any, action: Action) -> str:
 
 
 class Browsers:
-    """A browser for each event loop, started when it is first needed and closed with the loop."""
+    """One browser per event loop, started on first use and closed with the loop."""
 
     def __init__(self, *, allowed_hosts: Sequence[str] | None = None) -> None:
         self._allowed_hosts = None if allowed_hosts is None else {h.lower() for h in allowed_hosts}
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Running] = WeakKeyDictionary()
 
     async def new_page(self, width: int, height: int) -> Any:
-        """A page with cookies and storage of its own; close its `context`."""
+        """Return a page with separate cookies and storage. The caller closes its `context`."""
         running = self._by_loop.setdefault(asyncio.get_running_loop(), _Running())
         browser = await running.browser()
         context = await browser.new_context(viewport={"width": width, "height": height})
@@ -206,7 +206,8 @@ class _Running:
         async with self._lock:
             if self._browser is None or not self._browser.is_connected():
                 await self.aclose()
-                # A loop that ends finishes its asynchronous generators first: the hook by which the browser ends.
+                # A loop that ends finishes its asynchronous generators first, and this generator then closes the
+                # browser.
                 self._guard = self._until_closed()
                 await anext(self._guard)
             return self._browser
@@ -227,8 +228,8 @@ class _Running:
                 )
             except PlaywrightError as error:
                 raise ConfigError(
-                    "Chromium cannot be started. Install it (`playwright install chromium`, or your system's package "
-                    f"chromium): {str(error).splitlines()[0]}"
+                    "Chromium cannot be started. Install it (`playwright install chromium`, or the package chromium "
+                    f"of your system): {str(error).splitlines()[0]}"
                 ) from error
             try:
                 yield
@@ -249,13 +250,15 @@ _OLD_SCREENSHOT = {"type": "text", "text": "[an earlier screenshot]"}
 
 
 class BrowserEnv(StatefulToolEnv):
-    """Gives each rollout a page in a headless Chromium of this machine, with cookies of its own.
+    """Gives each rollout a page with separate cookies in a headless Chromium of this machine.
 
-    `mode="dom"`: tools `navigate`, `observe`, `act`, `extract`. `mode="cua"`: `click`, `type_text`, `screenshot` and so
-    on, each answered with a screenshot. v0 drove Browserbase and Stagehand in their cloud; what asks for those
-    (`env="BROWSERBASE"`, `project_id`, `proxies`, `advanced_stealth`) is a ConfigError, and the arguments about its
-    servers and sandboxes have no effect. The browser has the network of this machine: `allowed_hosts` limits where
-    pages may come from. `screenshot_dir`: where screenshots are kept, unless `save_screenshots` is False.
+    `mode="dom"` offers the tools `navigate`, `observe`, `act` and `extract`. `mode="cua"` offers `click`,
+    `type_text`, `screenshot` and others, each answered with a screenshot. v0 used Browserbase and Stagehand in
+    their cloud. Arguments that need that cloud (`env="BROWSERBASE"`, `project_id`, `proxies`, `advanced_stealth`)
+    raise ConfigError; arguments about its servers and sandboxes are ignored.
+
+    The browser uses the network of this machine; `allowed_hosts` limits the hosts of pages. Screenshots are saved
+    in `screenshot_dir`, unless `save_screenshots` is False.
     """
 
     def __init__(
@@ -303,8 +306,8 @@ class BrowserEnv(StatefulToolEnv):
         }
         if asked := [name for name, is_asked in cloud.items() if is_asked]:
             raise ConfigError(
-                f"BrowserEnv runs a Chromium of this machine; {', '.join(asked)} asks for the cloud of Browserbase. "
-                "Leave it out; what a proxy or a cloud session is needed for cannot be done here."
+                f"BrowserEnv runs a Chromium on this machine, but {', '.join(asked)} needs the cloud of Browserbase. "
+                "Omit it; there is no replacement for proxies and cloud sessions."
             )
         super().__init__(
             stop_errors=[SandboxError] if stop_errors is None else stop_errors, **kwargs
@@ -322,7 +325,7 @@ class BrowserEnv(StatefulToolEnv):
     # -------------------------------------------------------------------------------------------- the session
 
     async def setup_state(self, state: State) -> State:
-        """Open the rollout's page."""
+        """Open the page of the rollout."""
         self._keep_open()
         state["browser_page"] = await self.browsers.new_page(*self.viewport)
         return state
@@ -335,16 +338,18 @@ class BrowserEnv(StatefulToolEnv):
         state: State,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Add the page, and the state for the tools that ask for it."""
+        """Add the page, and the state for the tools that take it."""
         page = state["browser_page"]
         if page.is_closed():
-            raise BrowserError("The rollout's page has been closed; the browser may have crashed.")
+            raise BrowserError(
+                "The page of the rollout has been closed; the browser may have crashed."
+            )
         known = {"page": page, "state": state}
         wanted = self.skipped_args.get(tool_name, [])
         return {**tool_args, **{name: known[name] for name in wanted}}
 
     async def get_prompt_messages(self, state: State) -> Messages:
-        """The conversation, without screenshots older than the latest `keep_recent_screenshots`."""
+        """Return the conversation without screenshots older than the latest `keep_recent_screenshots`."""
         messages = await super().get_prompt_messages(state)
         if self.keep_recent_screenshots is None:
             return messages
@@ -352,7 +357,7 @@ class BrowserEnv(StatefulToolEnv):
 
     @cleanup
     async def cleanup_session(self, state: State) -> None:
-        """Close the rollout's page."""
+        """Close the page of the rollout."""
         page = state.pop("browser_page", None)
         if page is not None:
             await page.context.close()
@@ -497,7 +502,7 @@ def _parameters(tool: Any) -> tuple[str, ...]:
 
 
 def without_old_screenshots(messages: Messages, kept: int) -> Messages:
-    """The messages with all but the latest `kept` screenshots replaced by a word; the originals stay as they are."""
+    """Return the messages with all but the latest `kept` screenshots replaced by text. The originals do not change."""
     cleaned: list[Any] = []
     for message in reversed(messages):
         content = message.get("content")

@@ -1,4 +1,4 @@
-"""`GymEnv`: an environment with `reset` and `step`, played by a model in text. Written for Gymnasium's interface."""
+"""`GymEnv`: an environment with `reset` and `step`, as in Gymnasium, that a model plays in text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from verifiers.types import Messages, MessageType, TextMessage, UserMessage
 
 
 class RowsOnDemand(Sequence[Row]):
-    """The rows `make(first)` … `make(first + count - 1)`, each made once."""
+    """The rows `make(first)` … `make(first + count - 1)`. Each is created on first access, because it can take
+    seconds.
+    """
 
     def __init__(self, make: Callable[[int], Row], first: int, count: int) -> None:
         self._make = make
@@ -50,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
 SLOW_STEP_S = 0.5
-"""A reset or step that holds up the event loop longer than this is reported once, in seconds."""
+"""A reset or step that blocks the event loop for longer, in seconds, is reported once."""
 
 ResetOut: TypeAlias = Any
 """An observation, or (observation, info)."""
@@ -61,10 +63,10 @@ StepOut: TypeAlias = (
 
 
 class StepResetEnv(Protocol):
-    """What is played. `reset`, `step` and `close` may be coroutine functions; `close` may be missing."""
+    """The interface of an environment. `reset`, `step` and `close` may be coroutine functions; `close` is optional."""
 
     def reset(self, *, seed: int | None = None) -> ResetOut:
-        """Begin an episode; equal seeds begin equal episodes."""
+        """Start an episode. Equal seeds start equal episodes."""
         ...
 
     def step(self, action: Any) -> StepOut:
@@ -73,26 +75,26 @@ class StepResetEnv(Protocol):
 
 
 class Step(NamedTuple):
-    """What one action led to."""
+    """The result of one action."""
 
     observation: Any
     reward: float
     terminated: bool
-    """The episode ended by itself: won, lost, finished."""
+    """Whether the episode reached its end: won, lost or finished."""
     truncated: bool
-    """The episode was cut off: out of time or steps."""
+    """Whether the episode was cut off by a limit on time or steps."""
     info: dict[str, Any]
 
 
 def normalize_reset(out: ResetOut) -> tuple[Any, dict[str, Any]]:
-    """(observation, info) from what `reset` returned."""
+    """Return (observation, info) from the return value of `reset`."""
     if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], dict):
         return out[0], out[1]
     return out, {}
 
 
 def normalize_step(out: StepOut) -> Step:
-    """What `step` returned, in Gymnasium's form. Raises ConfigError for anything else."""
+    """Return the result of `step` in Gymnasium's form. Raises ConfigError for anything else."""
     if isinstance(out, tuple) and len(out) == 5:
         observation, reward, terminated, truncated, info = out
         return Step(observation, float(reward), bool(terminated), bool(truncated), dict(info or {}))
@@ -109,7 +111,7 @@ def normalize_step(out: StepOut) -> Step:
 
 
 def sum_step_rewards(state: State) -> float:
-    """The return of the episode: the sum of the rewards of its steps."""
+    """Return the sum of the rewards of the episode's steps."""
     return float(sum(step["reward"] or 0.0 for step in state.trajectory or []))
 
 
@@ -125,21 +127,21 @@ class MakesRows(Protocol):
     """An environment whose rows come from seeds."""
 
     def episode_row(self, seed: int) -> Row:
-        """The dataset row of one seed."""
+        """Return the dataset row of one seed."""
         ...
 
 
 class GymEnv(MultiTurnEnv):
-    """Plays `env_cls(**env_kwargs)`, one instance a rollout, one action a turn.
+    """Plays `env_cls(**env_kwargs)`, one instance per rollout and one action per turn.
 
-    `env_cls` is a class, a function that makes an environment, or a Gymnasium id (`"FrozenLake-v1"`). The model's
-    answer, as the parser reads it, goes through `action_parser` to `step`; observations go through `obs_to_text` to
-    the model. The reward of each step is the reward of that turn in the trajectory, and their sum that of the rollout.
-    An answer that `action_parser` cannot read (it raises) ends the episode.
+    `env_cls` is a class, a function that creates an environment, or a Gymnasium id (`"FrozenLake-v1"`). The parsed
+    response of the model goes through `action_parser` to `step`. Observations go through `obs_to_text` to the
+    model. The reward of a step is the reward of its turn in the trajectory; the reward of the rollout is their sum.
+    If `action_parser` raises, the episode ends.
 
-    `reset` and `step` run in the event loop, since many environments must stay in one thread and take microseconds;
-    with `run_in_thread` they run in a worker thread, for those that take long. Coroutine functions are awaited.
-    The state has `gym_terminated` (ended by itself), `gym_truncated` (cut off), `gym_done` (either) and `gym_steps`.
+    `reset` and `step` run in the event loop, since many environments must stay in one thread and need microseconds.
+    Set `run_in_thread` for slow environments. Coroutine functions are awaited. The state holds `gym_terminated`
+    (the episode reached its end), `gym_truncated` (it was cut off), `gym_done` (either) and `gym_steps`.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class GymEnv(MultiTurnEnv):
         )
 
     def gym_to_hf(self) -> tuple[Sequence[Row] | None, Sequence[Row] | None]:
-        """Training and evaluation rows; seeds of the two never meet."""
+        """Return training and evaluation rows, which have no seed in common."""
         for name in ("num_train_episodes", "num_eval_episodes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative; got {getattr(self, name)}.")
@@ -198,7 +200,7 @@ class GymEnv(MultiTurnEnv):
         return train or None, evaluation or None
 
     def episode_row(self, seed: int) -> Row:
-        """The dataset row of one seed: its first observation as the question, the seed as the answer."""
+        """Return the dataset row of one seed: its first observation as the question, the seed as the answer."""
         if self._template is None:
             self._template = self.env_cls(**self.env_kwargs)
         out = self._template.reset(seed=seed)
@@ -213,7 +215,7 @@ class GymEnv(MultiTurnEnv):
     # ------------------------------------------------------------------------------------- what authors override
 
     def obs_to_text(self, obs: Any) -> str:
-        """An observation as the model is shown it."""
+        """Return an observation as text for the model."""
         text = self._obs_to_text(obs)
         if not isinstance(text, str):
             raise ConfigError(
@@ -222,7 +224,7 @@ class GymEnv(MultiTurnEnv):
         return text
 
     def wrap_response(self, text: str) -> Messages:
-        """Text of the environment as messages."""
+        """Return text of the environment as messages."""
         if self.message_type == "completion":
             return [TextMessage.of({"role": "text", "content": text})]
         return [UserMessage.of({"role": "user", "content": text})]
@@ -240,7 +242,7 @@ class GymEnv(MultiTurnEnv):
         if took_s > SLOW_STEP_S and not self._slow_step_reported:
             self._slow_step_reported = True
             logger.warning(
-                "%s took %.1f s and held up every rollout of this process; pass run_in_thread=True.",
+                "%s took %.1f s and blocked all rollouts of this process; pass run_in_thread=True.",
                 getattr(function, "__qualname__", function),
                 took_s,
             )
@@ -248,7 +250,7 @@ class GymEnv(MultiTurnEnv):
 
     async def _begin(self, state: State) -> Any:
         game = await self._play_env(self.env_cls, **self.env_kwargs)
-        # Before the reset, so that a failing one is closed as well.
+        # Before the reset, so that an environment whose reset fails is closed as well.
         state["gym_env"] = game
         state["gym_done"] = state["gym_terminated"] = state["gym_truncated"] = False
         state["gym_steps"] = 0
@@ -256,7 +258,7 @@ class GymEnv(MultiTurnEnv):
         return game
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Take the model's action and say what came of it; the last observation ends the rollout."""
+        """Take the model's action and return the result. The last observation ends the rollout."""
         game = state.get("gym_env")
         if game is None:
             game = await self._begin(state)
@@ -294,17 +296,17 @@ class GymEnv(MultiTurnEnv):
 
     @stop(priority=10)
     async def is_done(self, state: State) -> bool:
-        """The episode is over."""
+        """Stop when the episode is over."""
         return bool(dict.get(state, "gym_done"))
 
     @stop
     async def max_turns_reached(self, state: State) -> bool:
-        """Never on its own: the last action counts too, so the limit is applied when it was taken."""
+        """Never stop here. The last action counts, too, so the limit applies after that action."""
         return False
 
     @cleanup
     async def cleanup_env(self, state: State) -> None:
-        """Close the rollout's environment, if it can be closed."""
+        """Close the environment of the rollout, if it has a `close` method."""
         game = state.pop("gym_env", None)
         if (close := getattr(game, "close", None)) is not None:
             await call_hook(close)

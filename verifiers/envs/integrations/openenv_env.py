@@ -1,4 +1,4 @@
-"""`OpenEnvEnv`: plays an environment that an OpenEnv server serves, over its WebSocket."""
+"""`OpenEnvEnv`: an environment that an OpenEnv server provides over its WebSocket."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class OpenEnvEpisodicSumRubric(Rubric):
 
 
 class OpenEnvEnv(MultiTurnEnv):
-    """One session of an OpenEnv server a rollout; what the server rewards is the reward of the turn.
+    """Plays one session of an OpenEnv server per rollout. The reward of a turn comes from the server.
 
-    `openenv_project` is the URL of a server that runs, or a project folder whose server is started here when it is
-    first needed (by docker or podman from v0's `.build.json`, else by uv from `openenv.yaml`, else by `server_command`,
-    a list of words in which `{port}` stands for the port); without it, the folder `proj` beside the module that makes
-    the environment. `prompt_renderer(observation, ...)` gives the chat messages for an observation; it may ask for
-    `context` ("reset" or "step"), `action_schema`, `contract` and `seed`.
+    `openenv_project` is the URL of a running server, or a project folder. The server of a project is started on
+    first use: by docker or podman from v0's `.build.json`, else by uv from `openenv.yaml`, else by
+    `server_command`, a list of words in which `{port}` stands for the port. The default is the folder `proj` beside
+    the module that creates the environment. `prompt_renderer(observation, ...)` returns the chat messages for an
+    observation; it may take `context` ("reset" or "step"), `action_schema`, `contract` and `seed`.
 
-    A server of the `gym` contract takes the model's answer as the action: a JSON object, or plain text when the action
-    has one text field. One of the `mcp` contract offers tools. An answer that is no action ends the episode. When a
-    server has no free session, rollouts wait for one of ours to end.
+    With the `gym` contract, the response of the model is the action: a JSON object, or plain text if the action has
+    one text field. With the `mcp` contract, the server offers tools. A response that is not a valid action ends the
+    episode. If the server has no free session, rollouts wait until one of them ends.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class OpenEnvEnv(MultiTurnEnv):
         server_command: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        # The last six of v0's arguments describe how a sandbox is made in its cloud; there is none to make here.
+        # The last six of v0's arguments configure a cloud sandbox for the server. They are ignored: no sandbox is
+        # created.
         if prompt_renderer is None:
             raise ConfigError(
                 "OpenEnvEnv requires `prompt_renderer`: a function that turns an observation into chat messages, e.g. "
@@ -90,7 +91,7 @@ class OpenEnvEnv(MultiTurnEnv):
         self.seed = seed
         url, folder = _place(openenv_project)
         self.contract: str | None = None
-        """`gym` or `mcp`; found out from the server's schema when no manifest says it."""
+        """`gym` or `mcp`; derived from the server's schema if there is no manifest."""
         if folder is not None and (manifest := read_manifest(folder)) is not None:
             self.contract = manifest.contract
         self.server = OpenEnvServer(
@@ -116,7 +117,7 @@ class OpenEnvEnv(MultiTurnEnv):
     # ------------------------------------------------------------------------------------------------- the rows
 
     def episode_row(self, seed: int) -> Row:
-        """The dataset row of one seed: what the server observes after a reset with it."""
+        """Return the dataset row of one seed: the server's observation after a reset with the seed."""
         from verifiers.concurrency import run_sync
 
         async def first() -> Messages:
@@ -148,7 +149,7 @@ class OpenEnvEnv(MultiTurnEnv):
         return schema, self.contract
 
     def render(self, observation: Any, context: str, **known: Any) -> Messages:
-        """The chat messages for an observation. Raises ConfigError when the renderer gives none."""
+        """Return the chat messages for an observation. Raises ConfigError if the renderer returns none."""
         known = {"action_schema": None, "contract": None, "seed": None, **known, "context": context}
         asked = self._renderer_asks_for
         given = known if asked is None else {k: v for k, v in known.items() if k in asked}
@@ -164,7 +165,7 @@ class OpenEnvEnv(MultiTurnEnv):
 
     @setup(priority=1000)
     async def open_session(self, state: State) -> None:
-        """Give the rollout a session of its own, reset with the seed of its row."""
+        """Open a session for the rollout, reset with the seed of its row."""
         self._keep_open()
         info = state.get("info")
         seed = info.get("seed") if isinstance(info, Mapping) else None
@@ -178,14 +179,14 @@ class OpenEnvEnv(MultiTurnEnv):
         )
         before = len(state.prompt) - len(rendered)
         if before >= 0 and state.prompt[before:] != rendered:
-            # Many servers do not heed seeds: the model is shown this episode, not the one the row was made of.
+            # Many servers ignore seeds: the model sees this episode instead of the episode that the row was made from.
             state.prompt = [*state.prompt[:before], *rendered]
         if contract == "mcp":
             found = await session.ask("step", {"type": "list_tools"})
             state.tool_defs = _tools((found.get("observation") or {}).get("tools") or [])
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Take the model's action, or its tool calls, to the server."""
+        """Send the model's action, or its tool calls, to the server."""
         if state["openenv_contract"] == "mcp":
             calls = messages[-1].get("tool_calls") or []
             return [await self._called(call, state) for call in calls]
@@ -230,19 +231,21 @@ class OpenEnvEnv(MultiTurnEnv):
 
     @stop(priority=10)
     async def openenv_done(self, state: State) -> bool:
-        """The server says that the episode is over."""
+        """Stop when the server ends the episode."""
         return bool(dict.get(state, "openenv_done")) and bool(state.trajectory)
 
     @stop
     async def max_turns_reached(self, state: State) -> bool:
-        """The limit on turns; in the gym contract it is applied when the last action has been taken."""
+        """Stop at the maximum number of turns. With the gym contract, `env_response` applies the limit after the last
+        action.
+        """
         if dict.get(state, "openenv_contract") != "mcp":
             return False
         return await super().max_turns_reached(state)
 
     @stop
     async def mcp_no_tool_calls(self, state: State) -> bool:
-        """The model has called no tool."""
+        """Stop when the model has called no tool."""
         if dict.get(state, "openenv_contract") != "mcp" or not state.trajectory:
             return False
         return not any(
@@ -253,19 +256,19 @@ class OpenEnvEnv(MultiTurnEnv):
 
     @cleanup
     async def cleanup_openenv(self, state: State) -> None:
-        """End the rollout's session."""
+        """Close the session of the rollout."""
         session = state.pop("openenv_session", None)
         if session is not None:
             await self.sessions.close(session)
 
     @teardown
     async def teardown_server(self) -> None:
-        """End the server, if it was started here."""
+        """Stop the server, if it was started here."""
         self.server.stop()
 
 
 def _place(project: str | Path | None) -> tuple[str | None, Path | None]:
-    """The URL or the folder that a project names."""
+    """Return the URL or the folder of a project."""
     if project is None:
         folder = _folder_of_caller() / "proj"
     elif isinstance(project, str) and project.startswith(("http://", "https://")):
@@ -281,7 +284,7 @@ def _place(project: str | Path | None) -> tuple[str | None, Path | None]:
 
 
 def _folder_of_caller() -> Path:
-    """The folder of the first module up the stack that is not part of this package."""
+    """Return the folder of the first module up the stack that is not part of this library."""
     frame = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("verifiers."):
         frame = frame.f_back
@@ -289,7 +292,7 @@ def _folder_of_caller() -> Path:
 
 
 def _asked_for(renderer: Callable[..., Any]) -> set[str] | None:
-    """The keyword arguments a renderer takes; None for all."""
+    """Return the keyword arguments that a renderer accepts; None means all."""
     parameters = inspect.signature(renderer).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
@@ -304,8 +307,10 @@ def _text(messages: Messages) -> str:
 
 
 def parse_action(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's answer as an action: a JSON object, with or without a code fence around it, or the text itself for a
-    schema with one text field (or one that is required). Raises ValueError for anything else.
+    """Return the action in a response of the model. Raises ValueError if there is none.
+
+    The response may be a JSON object, with or without a code fence, or plain text if the schema has exactly one
+    text field or exactly one required field, which is text.
     """
     stripped = text.strip()
     fenced = _FENCE.match(stripped)
@@ -319,14 +324,14 @@ def parse_action(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     field = single_text_field(schema)
     if field is None:
         raise ValueError(
-            "the answer must be a JSON object with these fields: "
+            "the response must be a JSON object with these fields: "
             f"{', '.join(name for name in schema.get('properties', {}) if name != 'metadata')}"
         )
     return {field: candidate}
 
 
 def single_text_field(schema: Mapping[str, Any]) -> str | None:
-    """The field that plain text goes to; None when the action has several, or none."""
+    """Return the field that receives plain text, or None if there is no single text field."""
     fields = {k: v for k, v in schema.get("properties", {}).items() if k != "metadata"}
     required = [name for name in schema.get("required", []) if name in fields]
     names = required if len(required) == 1 else list(fields)
@@ -336,7 +341,7 @@ def single_text_field(schema: Mapping[str, Any]) -> str | None:
 
 
 def tool_result(observation: Any) -> Any:
-    """What a tool gave, as content of a tool message: its data, its text, or what went wrong."""
+    """Return the result of a tool as content of a tool message: its data, its text or its error."""
     if not isinstance(observation, dict):
         return str(observation)
     if error := observation.get("error"):

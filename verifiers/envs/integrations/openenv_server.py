@@ -1,7 +1,8 @@
-"""An OpenEnv server: the process it may run in, and sessions with it over its WebSocket.
+"""An OpenEnv server: its process, if it runs here, and sessions over its WebSocket.
 
-Written from the public wire of `openenv-core` 0.3 (`/health`, `/schema`, `/ws` with the messages `reset`, `step`, `mcp`
-and `close`); that package is not needed here. What a server executes has the rights of the server's process.
+This module follows the public protocol of `openenv-core` 0.3 (`/health`, `/schema`, and `/ws` with the messages
+`reset`, `step`, `mcp` and `close`). The package itself is not needed. Code that a server executes has the
+permissions of the server's process.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ import aiohttp
 from verifiers.errors import ConfigError, SandboxError
 
 MANIFEST = ".build.json"
-"""What v0 wrote beside a project whose image it had built."""
+"""File that v0 wrote into a project after it had built the image."""
 MOST_MESSAGE_BYTES = 64 * 1024 * 1024
 STOP_S = 5.0
-"""Time a server has to end by itself before it is killed, in seconds."""
+"""Seconds that a server has to stop before it is killed."""
 
 
 class OpenEnvServerError(SandboxError):
-    """An OpenEnv server could not be started or reached, or failed."""
+    """An OpenEnv server could not be started or reached, or it failed."""
 
 
 class ActionRefused(OpenEnvServerError):
-    """The server does not take this action: it does not fit the schema."""
+    """The server refused the action because it does not match the schema."""
 
 
 class NoFreeSession(OpenEnvServerError):
-    """The server has as many sessions as it allows."""
+    """All sessions of the server are in use."""
 
 
 class Manifest(NamedTuple):
@@ -54,7 +55,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a project; None when it has none, ConfigError when it is wrong."""
+    """Return the manifest of a project, or None if there is none. Raises ConfigError for an invalid one."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -77,10 +78,10 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def project_command(folder: Path, port: int) -> list[str]:
-    """The command that serves a project at `port` of this machine's own address.
+    """Return the command that serves a project at `port` of the loopback address.
 
-    A manifest is run as a container, when there is a program for that; else the `app` that `openenv.yaml` names is run
-    with the project's own requirements, by uv. Raises ConfigError when neither is possible.
+    A manifest runs as a container if docker or podman is installed. Otherwise uv runs the `app` of `openenv.yaml`
+    with the project's requirements. Raises ConfigError if neither is possible.
     """
     manifest = read_manifest(folder)
     runner = shutil.which("docker") or shutil.which("podman")
@@ -94,13 +95,13 @@ def project_command(folder: Path, port: int) -> list[str]:
         return [uv, "run", "--project", str(folder), "uvicorn", app, *place]
     raise ConfigError(
         f"The OpenEnv project {folder} cannot be started: it needs {MANIFEST} and docker or podman, or openenv.yaml "
-        "with an `app` and uv. Or start its server yourself and give its URL as openenv_project, or pass "
+        "with an `app` and uv. You can also start its server and pass its URL as openenv_project, or pass "
         "server_command."
     )
 
 
 def _app_of(folder: Path) -> str | None:
-    # One line of a flat file: not worth a YAML parser.
+    # One line of a flat file does not need a YAML parser.
     with suppress(OSError):
         for line in (folder / "openenv.yaml").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -110,7 +111,7 @@ def _app_of(folder: Path) -> str | None:
 
 
 class OpenEnvServer:
-    """A server at a URL, or one that is started for us when it is first needed."""
+    """A server at a URL, or one that is started here on first use."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class OpenEnvServer:
         health_timeout_s: float = 2.0,
         request_timeout_s: float = 5.0,
     ) -> None:
-        """`command` may hold `{port}`; it runs in `folder`."""
+        """`command` may contain `{port}`; it runs in `folder`."""
         self._base_url = base_url.rstrip("/") if base_url else None
         self._folder = folder
         self._command = command
@@ -138,16 +139,18 @@ class OpenEnvServer:
         self._schema: dict[str, Any] | None = None
 
     async def url(self) -> str:
-        """Its base URL, once it is healthy; OpenEnvServerError with its last words when it does not become so."""
+        """Return the base URL once the server is healthy. Raises OpenEnvServerError with the server's output
+        otherwise.
+        """
         if self._is_ready and self._base_url and not self._has_ended():
             return self._base_url
-        base_url = await asyncio.to_thread(self._started)  # a fork of a large process takes a while
-        reason = "it was not asked"
+        base_url = await asyncio.to_thread(self._started)  # a fork of a large process is slow
+        reason = "no request was sent"
         try:
             async with asyncio.timeout(self._start_timeout_s), aiohttp.ClientSession() as session:
                 while (reason := await self._ill(session, base_url)) is not None:
                     if self._has_ended():
-                        raise self._failure("ended before it served")
+                        raise self._failure("ended before it was ready")
                     await asyncio.sleep(self._poll_s)
         except TimeoutError:
             what = f"was not healthy at {base_url} within {self._start_timeout_s:g} s ({reason})"
@@ -176,7 +179,7 @@ class OpenEnvServer:
                     stdout=self._log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PORT": str(port)},
-                    start_new_session=True,  # Ctrl-C is for this process to act on
+                    start_new_session=True,  # Ctrl-C is handled by this process
                 )
             except OSError as error:
                 self._log.close()
@@ -203,11 +206,11 @@ class OpenEnvServer:
             self._log.seek(0)
             said = self._log.read()[-2000:].decode("utf-8", "replace").strip()
         return OpenEnvServerError(
-            f"The OpenEnv server {what}." + (f" It said: {said}" if said else "")
+            f"The OpenEnv server {what}." + (f" Its output: {said}" if said else "")
         )
 
     async def schema(self) -> dict[str, Any]:
-        """JSON schemas of the server's `action`, `observation` and `state`."""
+        """Return the JSON schemas of the server's `action`, `observation` and `state`."""
         if (found := self._schema) is None:
             url = await self.url()
             limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
@@ -222,12 +225,14 @@ class OpenEnvServer:
                             f"{url}/schema answered {answer.status}: {found!r:.200}"
                         )
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                raise OpenEnvServerError(f"{url}/schema gives no schema: {error!r}") from error
+                raise OpenEnvServerError(
+                    f"{url}/schema did not return a schema: {error!r}"
+                ) from error
             self._schema = found
         return found
 
     def stop(self) -> None:
-        """End the process, if there is one. Blocks until it has ended, `STOP_S` at most before it is killed."""
+        """Stop the process, if there is one. Blocks until it has ended; after `STOP_S` it is killed."""
         process, self._process, self._is_ready = self._process, None, False
         if process is not None:
             self._base_url = None
@@ -239,7 +244,7 @@ class OpenEnvServer:
                 except subprocess.TimeoutExpired:
                     continue
                 break
-            with suppress(ProcessLookupError):  # what it had started and left behind
+            with suppress(ProcessLookupError):  # child processes that it left behind
                 os.killpg(process.pid, signal.SIGKILL)
         if self._log is not None:
             self._log.close()
@@ -253,7 +258,7 @@ def _free_port() -> int:
 
 
 class Observed(NamedTuple):
-    """What came of a reset or a step."""
+    """The result of a reset or a step."""
 
     observation: Any
     reward: float | None
@@ -261,7 +266,7 @@ class Observed(NamedTuple):
 
 
 class Session:
-    """One episode's connection. A reader task takes what arrives, so that pings are answered while a model thinks."""
+    """The connection of one episode. A reader task receives messages, so that pings are answered while a model runs."""
 
     def __init__(
         self, socket: aiohttp.ClientWebSocketResponse, http: aiohttp.ClientSession
@@ -273,7 +278,7 @@ class Session:
 
     @classmethod
     async def connect(cls, base_url: str) -> Session:
-        """A new session. Raises OpenEnvServerError."""
+        """Open a session. Raises OpenEnvServerError."""
         http = aiohttp.ClientSession()
         address = "ws" + base_url.removeprefix("http") + "/ws"
         try:
@@ -297,7 +302,7 @@ class Session:
         self._answers.put_nowait(None)
 
     async def ask(self, kind: str, data: Mapping[str, Any]) -> Any:
-        """Send one message and give the `data` of its answer. Raises OpenEnvServerError and its kin."""
+        """Send one message and return the `data` of its answer. Raises OpenEnvServerError or a subclass."""
         try:
             await self._socket.send_str(json.dumps({"type": kind, "data": data}))
         except (ConnectionError, aiohttp.ClientError) as error:
@@ -323,7 +328,7 @@ class Session:
         raise OpenEnvServerError(said)
 
     async def observe(self, kind: str, data: Mapping[str, Any]) -> Observed:
-        """`ask` for a reset or a step."""
+        """Send a reset or a step, and return the observation."""
         found = await self.ask(kind, data)
         if not isinstance(found, dict) or "observation" not in found:
             raise OpenEnvServerError(f"The OpenEnv server answered {kind!r} with {found!r:.200}.")
@@ -333,7 +338,7 @@ class Session:
         )
 
     async def aclose(self) -> None:
-        """End the session; the server frees its environment."""
+        """End the session. The server frees its environment."""
         try:
             with suppress(ConnectionError, aiohttp.ClientError):
                 await self._socket.send_str(json.dumps({"type": "close"}))
@@ -356,14 +361,14 @@ def _problems(errors: Any) -> str:
 
 
 class Sessions:
-    """Opens sessions, not more than the server allows: who comes when it is full waits for one of ours to end."""
+    """Opens sessions up to the limit of the server. If the server is full, callers wait until one of ours ends."""
 
     def __init__(self, server: OpenEnvServer) -> None:
         self._server = server
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
 
     async def open(self, seed: int | None) -> tuple[Session, Observed]:
-        """A session, reset with `seed`. Raises NoFreeSession when others hold all that the server allows."""
+        """Open a session and reset it with `seed`. Raises NoFreeSession if other clients hold all sessions."""
         held = self._by_loop.setdefault(asyncio.get_running_loop(), _Open())
         while True:
             session = await Session.connect(await self._server.url())
@@ -373,7 +378,7 @@ class Sessions:
                 await session.aclose()
                 if held.count == 0 and held.refusals >= MOST_REFUSALS:
                     raise
-                # None of ours is open, but one may be closing on the server's side.
+                # None of our sessions is open, but one may still be closing on the server.
                 held.refusals += held.count == 0
                 ended = held.ended
                 with suppress(TimeoutError):
@@ -388,7 +393,7 @@ class Sessions:
             return session, first
 
     async def close(self, session: Session) -> None:
-        """End a session and let one that waits in."""
+        """Close a session and wake one caller that waits."""
         held = self._by_loop.setdefault(asyncio.get_running_loop(), _Open())
         try:
             await session.aclose()
@@ -400,7 +405,7 @@ class Sessions:
 
 MOST_REFUSALS = 20
 REFUSED_WAIT_S = 0.25
-"""A full server of which we hold no session is asked this often, this many seconds apart."""
+"""Number of attempts to open a session while we hold none, and the seconds between them."""
 
 
 class _Open:

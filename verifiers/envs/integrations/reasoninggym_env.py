@@ -1,4 +1,4 @@
-"""`ReasoningGymEnv`: the procedural tasks of the `reasoning-gym` package, scored by the package's own scorers."""
+"""`ReasoningGymEnv`: the procedural tasks of the `reasoning-gym` package, scored by the scorers of the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from verifiers.types import Info, Messages
 logger = logging.getLogger(__name__)
 
 DEFAULT_SYSTEM_PROMPT = "reasoning-gym's own"
-"""Stands for the package's default system prompt, which asks for `<answer>…</answer>`."""
+"""Stands for the default system prompt of the package, which asks for `<answer>…</answer>`."""
 
 
 def _row(entry: Mapping[str, Any], index: int) -> Row:
@@ -28,21 +28,21 @@ def _row(entry: Mapping[str, Any], index: int) -> Row:
         "question": entry["question"],
         "info": {"source_dataset": entry["metadata"]["source_dataset"], "rg_index": index},
     }
-    if entry["answer"] is not None:  # some tasks have many right answers and store none
+    if entry["answer"] is not None:  # some tasks have many correct answers and store none
         row["answer"] = str(entry["answer"])
     return row
 
 
 class ReasoningGymEnv(SingleTurnEnv):
-    """One question of a generator, one answer.
+    """Asks one question of a generator per rollout.
 
-    `gym` is a generator's name, or a list of names and of dicts with `name`, `weight` and `config` that are mixed by
-    weight. The problem numbered i depends on `seed` and i only: the first `num_train_examples` are for training, the
-    `num_eval_examples` after them for evaluation.
+    `gym` is the name of a generator, or a list of names and of dicts with `name`, `weight` and `config`, which are
+    mixed by weight. Problem number i depends on `seed` and i only. The first `num_train_examples` problems are for
+    training, the next `num_eval_examples` for evaluation.
 
-    The parsed answer is scored by the generator's `score_answer`, from 0 to 1. An answer that makes the scorer raise
-    counts 0.0 and is counted in the metric `unscorable_answer`. The problem's own answer is in the row, where the
-    generator stores one.
+    The generator's `score_answer` scores the parsed answer from 0 to 1. If the scorer raises, the answer scores 0.0
+    and the metric `unscorable_answer` counts it. The row contains the answer of the problem if the generator stores
+    one.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReasoningGymEnv(SingleTurnEnv):
         total_examples: int = 1000,
         seed: int = 0,
     ) -> Any:
-        """The generator, or the mix of generators. Raises ConfigError naming what is wrong with `gym`."""
+        """Return the generator, or the mix of generators. Raises ConfigError that names the invalid part of `gym`."""
         rg = import_reasoning_gym()
         if isinstance(gym, str):
             _known(gym)
@@ -103,7 +103,9 @@ class ReasoningGymEnv(SingleTurnEnv):
         specs = [_spec(one) for one in gym]
         names = [spec["name"] for spec in specs]
         if not names or len(set(names)) < len(names):
-            raise ConfigError(f"gym must name at least one generator and none twice; got {names}.")
+            raise ConfigError(
+                f"gym must name at least one generator, and each only once; got {names}."
+            )
         from reasoning_gym.composite import DatasetSpec
 
         mixed = [DatasetSpec(**spec) for spec in specs]
@@ -113,7 +115,7 @@ class ReasoningGymEnv(SingleTurnEnv):
             raise ConfigError(f"reasoning-gym refuses {specs}: {error}") from error
 
     def rg_to_hf(self, rg_dataset: Any) -> tuple[Sequence[Row] | None, Sequence[Row] | None]:
-        """Training and evaluation rows; no problem number is in both."""
+        """Return training and evaluation rows, which have no problem number in common."""
 
         def problem(index: int) -> Row:
             return _row(rg_dataset[index], index)
@@ -125,7 +127,7 @@ class ReasoningGymEnv(SingleTurnEnv):
     # ------------------------------------------------------------------------------------------------ scoring
 
     def _scored(self, completion: Messages, info: Info) -> tuple[float, bool]:
-        """The score, and whether the scorer raised."""
+        """Return the score, and whether the scorer raised."""
         answer = self.parser.parse_answer(completion)
         answer = answer if answer is None else str(answer).strip()
         if not answer:
@@ -140,20 +142,20 @@ class ReasoningGymEnv(SingleTurnEnv):
     def check_answer_reward_func(
         self, completion: Messages, info: Info, state: State, **kwargs: Any
     ) -> float:
-        """The generator's own score of the parsed answer."""
+        """Return the generator's score of the parsed answer."""
         score, state["rg_unscorable"] = self._scored(completion, info)
         return score
 
     def unscorable_answer(self, state: State, **kwargs: Any) -> float:
-        """1.0 when the generator's scorer raised on the answer, which then counted 0.0."""
+        """Return 1.0 if the generator's scorer raised on the answer, which then scored 0.0."""
         return float(bool(state.get("rg_unscorable")))
 
 
 def import_reasoning_gym() -> Any:
-    """The `reasoning_gym` package. Raises ConfigError with what to install."""
+    """Return the `reasoning_gym` package. Raises ConfigError with the command to install."""
     try:
         with warnings.catch_warnings():
-            # A package it depends on compares text with `is`, which Python reports at each first import.
+            # A dependency compares text with `is`, which Python reports at each first import.
             warnings.simplefilter("ignore", SyntaxWarning)
             import reasoning_gym
             import reasoning_gym.utils
@@ -186,7 +188,7 @@ def _spec(given: Any) -> dict[str, Any]:
         )
     if unknown := set(given) - {"name", "weight", "config"}:
         raise ConfigError(
-            f"{given['name']!r} has no setting {sorted(unknown)}; it has name, weight and config."
+            f"{given['name']!r} has unknown settings {sorted(unknown)}; the settings are name, weight and config."
         )
     _known(given["name"])
     return {

@@ -29,7 +29,7 @@ WORD_FILE = "common_words.txt"
 
 @cache
 def common_words() -> tuple[str, ...]:
-    """Common English words of four to nine letters, most of them of five, in alphabetical order."""
+    """Return common English words of four to nine letters, mostly five, in alphabetical order."""
     text = (
         importlib.resources.files("verifiers.envs.integrations")
         .joinpath(WORD_FILE)
@@ -43,7 +43,7 @@ def _words(fileids: str | None = None) -> list[str]:
 
 
 def _as_nouns(tokens: list[str], *_: Any, **__: Any) -> list[tuple[str, str]]:
-    # The games keep words tagged "NN"; the list holds only words that are fit to be guessed.
+    # The games keep words with the tag "NN". All words of the list are suitable for guessing.
     return [(token, "NN") for token in tokens]
 
 
@@ -53,15 +53,15 @@ def _not_downloaded(*_: Any, **__: Any) -> bool:
 
 @contextmanager
 def offline_nltk() -> Iterator[None]:
-    """While games are imported and made, `nltk` gives them `common_words` and downloads nothing; then it is as before.
+    """While the context is open, `nltk` offers `common_words` and downloads nothing. Afterwards it is as before.
 
-    Whoever imported TextArena earlier holds the same corpus object, so it is the object that is changed, not the name.
+    Modules that imported TextArena earlier hold the same corpus object, so the object is changed and not the name.
     """
     try:
         import nltk
         import nltk.corpus
     except ImportError:
-        yield  # textarena depends on it, so what follows says that textarena is missing
+        yield  # textarena depends on nltk, so the next import reports that textarena is missing
         return
     corpus, download, pos_tag = vars(nltk.corpus.words), nltk.download, nltk.pos_tag
     before = corpus.get("words")
@@ -80,14 +80,14 @@ def offline_nltk() -> Iterator[None]:
 
 
 MODEL_PLAYER = 0
-"""The player that the model is."""
+"""The player that the model plays."""
 MAX_OPPONENT_MOVES = 1_000
-"""Moves of the other players in a row after which a game is taken to be stuck."""
+"""Number of successive moves of other players after which a game counts as stuck."""
 
 
 class TextArenaGame:
-    """One game. TextArena draws from Python's one global generator; each game here has its own state of it, so games
-    that run at once neither disturb each other nor the program, and equal seeds give equal games.
+    """One game. TextArena draws from Python's global generator. Each game here has a separate state of that generator,
+    so concurrent games affect neither each other nor the program, and equal seeds give equal games.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
@@ -105,30 +105,30 @@ class TextArenaGame:
             random.setstate(outside)
 
     def reset(self, num_players: int, seed: int) -> None:
-        """Begin. Raises ConfigError when the game is for another number of players."""
+        """Start the game. Raises ConfigError if the game needs another number of players."""
         with self._own_random():
             try:
                 self.env.reset(num_players=num_players, seed=seed)
             except (AssertionError, ValueError, FileNotFoundError) as error:
                 raise ConfigError(
-                    f"This game cannot be begun with {num_players} player(s): {error}. "
-                    "If it is for more, pass num_players, and an opponent for the others."
+                    f"This game cannot be started with {num_players} player(s): {error}. "
+                    "If it needs more players, pass num_players, and an opponent for the others."
                 ) from error
 
     def observation(self) -> tuple[int, str]:
-        """Whose turn it is, and what that player sees."""
+        """Return the player whose turn it is, and the observation of that player."""
         with self._own_random():
             player, observation = self.env.get_observation()
         return player, observation if isinstance(observation, str) else _joined(observation)
 
     def step(self, action: str) -> bool:
-        """Make a move; whether the game is over."""
+        """Make a move. Return whether the game is over."""
         with self._own_random():
             done, _ = self.env.step(action=action)
         return bool(done)
 
     def outcome(self) -> tuple[float, str]:
-        """The model's reward, and why the game ended. Call it once, at the end."""
+        """Return the model's reward and the reason for the end. Call this once, at the end."""
         with self._own_random():
             rewards, info = self.env.close()
         reason = (info or {}).get(MODEL_PLAYER, {}).get("reason")
@@ -140,7 +140,7 @@ def _joined(observations: Sequence[Any]) -> str:
 
 
 def game_reward(state: State) -> float:
-    """What the game itself gave the model; 0.0 when it did not end."""
+    """Return the reward that the game gave the model; 0.0 if the game did not end."""
     return float(state.get("ta_reward") or 0.0)
 
 
@@ -149,13 +149,14 @@ def _same(observation: str) -> str:
 
 
 class TextArenaEnv(MultiTurnEnv):
-    """Plays a TextArena game, one move a turn; without a `rubric` the game's own reward is the rollout's.
+    """Plays a TextArena game, one move per turn. Without a `rubric`, the reward of the game is the reward of the
+    rollout.
 
-    `feedback_fn` turns an observation, which repeats the whole game so far, into what the model is told. Games with a
-    secret word take it from the row's `answer`; all others are set up by the row's seed. Words come from a list in
-    this library, not from NLTK's downloads, so nothing is fetched and every machine plays the same games.
-    Games of several players need `num_players` and an `opponent`: a function, sync or async, from the observation of
-    whoever's turn it is to a move. The model is player 0.
+    `feedback_fn` converts an observation, which repeats the whole game, into the text for the model. Games with a
+    secret word take it from `answer` of the row; all other games are set up by the seed of the row. The words come
+    from a list in this library instead of NLTK's downloads, so that nothing is downloaded and every machine plays
+    the same games. Games of several players need `num_players` and an `opponent`: a function, sync or async, from
+    the observation of the current player to a move. The model is player 0.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class TextArenaEnv(MultiTurnEnv):
         self.opponent = opponent
         self.ta_env = make_game(game, game_kwargs or {})
         self.shared_memo = self.build_shared_memo(self.ta_env)
-        self._game(seed).reset(num_players, seed)  # a wrong number of players is reported now
+        self._game(seed).reset(num_players, seed)  # reports a wrong number of players now
         parser = parser or XMLParser(fields=["think", "guess"], answer_field="guess")
         dataset, eval_dataset = self.ta_to_hf()
         super().__init__(
@@ -202,7 +203,9 @@ class TextArenaEnv(MultiTurnEnv):
 
     @staticmethod
     def build_shared_memo(ta_env: Any) -> dict[int, Any]:
-        """Word lists and dictionaries of a game, which its copies share: copying them takes longer than a game."""
+        """Return the word lists and dictionaries of a game. Copies share them, because copying takes longer than a
+        game.
+        """
         inner = _innermost(ta_env)
         return {id(value): value for value in vars(inner).values() if _is_word_list(value)}
 
@@ -210,7 +213,7 @@ class TextArenaEnv(MultiTurnEnv):
         return TextArenaGame(copy.deepcopy(self.ta_env, dict(self.shared_memo)), seed)
 
     def ta_to_hf(self) -> tuple[Sequence[Row] | None, Sequence[Row] | None]:
-        """Training and evaluation rows; seeds, and secret words, of the two never meet."""
+        """Return training and evaluation rows, which have no seed and no secret word in common."""
         if self.num_train_examples < 0 or self.num_eval_examples < 0:
             raise ConfigError("num_train_examples and num_eval_examples must not be negative.")
         train_words, eval_words = self._split_words()
@@ -237,7 +240,9 @@ class TextArenaEnv(MultiTurnEnv):
         return shuffled[held_out:], shuffled[:held_out]
 
     def game_row(self, seed: int, secret_word: str | None) -> Row:
-        """The row of one game: what the model sees first, the secret word if there is one, the seed."""
+        """Return the row of one game: the first observation of the model, the secret word if there is one, and the
+        seed.
+        """
         game = self._game(seed)
         game.reset(self.num_players, seed)
         _, observation = game.observation()
@@ -250,7 +255,7 @@ class TextArenaEnv(MultiTurnEnv):
     # ---------------------------------------------------------------------------------------------- the rollout
 
     async def setup_state(self, state: State, **kwargs: Any) -> State:
-        """Set the game up as the row says, and let the others move if it is their turn."""
+        """Set up the game of the row. Other players move first if it is their turn."""
         seed = state["info"]["seed"]
         game = self._game(seed)
         game.reset(self.num_players, seed)
@@ -262,7 +267,7 @@ class TextArenaEnv(MultiTurnEnv):
         return state
 
     async def _let_others_move(self, game: TextArenaGame) -> tuple[bool, str]:
-        """Play until it is the model's turn: whether the game is over, and what the model sees."""
+        """Play until it is the model's turn. Return whether the game is over, and the observation of the model."""
         for _ in range(MAX_OPPONENT_MOVES):
             player, observation = game.observation()
             if player == MODEL_PLAYER or self.opponent is None:
@@ -270,13 +275,13 @@ class TextArenaEnv(MultiTurnEnv):
             if game.step(str(await call_hook(self.opponent, observation))):
                 return True, observation
         raise ConfigError(
-            f"{self.game}: the opponent made {MAX_OPPONENT_MOVES} moves and it is still not the model's turn."
+            f"{self.game}: the opponent made {MAX_OPPONENT_MOVES} moves in a row without a turn of the model."
         )
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Make the model's move; what it sees then, or how the game ended."""
+        """Make the model's move. Return the next observation, or how the game ended."""
         game: TextArenaGame = state["ta_game"]
-        # The last message only: a reply without a move is an invalid move, not the one before it again.
+        # Only the last message: a response without a move is an invalid move, not a repetition of the previous one.
         guess = self.parser.parse_answer(messages[-1:])
         move = str(guess) if guess is not None else self.parser.last_model_text(messages[-1:]) or ""
         done, observation = game.step(move), ""
@@ -291,15 +296,15 @@ class TextArenaEnv(MultiTurnEnv):
 
     @cleanup
     async def cleanup_ta_env(self, state: State) -> None:
-        """Forget the game: it cannot be saved."""
+        """Remove the game from the state, because it cannot be saved."""
         state.pop("ta_game", None)
         state.pop("ta_env", None)
 
 
 def make_game(game: str, game_kwargs: Mapping[str, Any]) -> Any:
-    """A TextArena game. Raises ConfigError with what to install, or for a game that does not exist or load."""
+    """Return a TextArena game. Raises ConfigError if the package is missing, or if the game does not exist or load."""
     with offline_nltk(), warnings.catch_warnings():
-        # Some games have regular expressions that Python reports when it first compiles them.
+        # Python reports regular expressions of some games when it first compiles them.
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
@@ -320,7 +325,7 @@ def make_game(game: str, game_kwargs: Mapping[str, Any]) -> Any:
             return textarena.make(game, **game_kwargs)
         except (ImportError, SyntaxError, FileNotFoundError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"TextArena cannot make {game!r} here: {type(error).__name__}: {error}"
+                f"TextArena cannot create {game!r} here: {type(error).__name__}: {error}"
             ) from error
 
 

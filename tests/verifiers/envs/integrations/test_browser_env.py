@@ -91,7 +91,7 @@ async def test_a_model_reads_and_acts_by_elements(site: str) -> None:
     assert checked.startswith("Done: check [3]")
     assert extracted == "7"
     assert "Tea costs 7." in client.requests[5].prompt[-1]["content"]
-    assert "is not understood. Say one of: click [3]" in danced
+    assert "is not a valid instruction. Use one of: click [3]" in danced
     assert f"The page is {site}hello?who=Ada" in clicked
     assert {t.name for t in client.requests[0].tools or []} == {
         "navigate",
@@ -161,9 +161,7 @@ async def test_rollouts_have_cookies_of_their_own_and_hosts_can_be_limited(site:
     [{"env": "BROWSERBASE"}, {"project_id": "p"}, {"proxies": True}, {"advanced_stealth": True}],
 )
 def test_what_asks_for_the_cloud_is_refused_with_advice(options: Any) -> None:
-    with pytest.raises(
-        vf.ConfigError, match=f"{next(iter(options))} asks for the cloud .*Leave it out"
-    ):
+    with pytest.raises(vf.ConfigError, match=f"{next(iter(options))} needs the cloud .*Omit it"):
         BrowserEnv(dataset=ROWS, **options)
 
 

@@ -169,7 +169,7 @@ async def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         server_command=[sys.executable, "-c", "raise SystemExit('no such port: {port}')"],
         startup_poll_interval_seconds=0.01,
     )
-    with pytest.raises(OpenEnvServerError, match=r"ended before it served.*no such port: \d+"):
+    with pytest.raises(OpenEnvServerError, match=r"ended before it was ready.*no such port: \d+"):
         await env.server.url()
     env.server.stop()
 

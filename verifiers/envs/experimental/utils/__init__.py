@@ -1,1 +1,1 @@
-"""v0 import paths of what experimental environments shared there; imported by nobody inside."""
+"""v0 import paths of helpers that experimental environments shared in v0. No module of this library imports them."""
