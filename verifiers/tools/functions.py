@@ -197,7 +197,7 @@ def _annotated_text(annotation: Any) -> str | None:
 
 
 def _strict(schema: Any, root: dict[str, Any]) -> Any:
-    """Return the schema with all properties required, no extra properties or `default: null`, described refs inlined."""
+    """Return the schema: all properties required, no extra properties or `default: null`, described refs inlined."""
     if isinstance(schema, list):
         return [_strict(item, root) for item in schema]
     if not isinstance(schema, dict):
