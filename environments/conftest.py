@@ -1,4 +1,4 @@
-"""Makes the environments of this folder importable by their own tests, installed or not."""
+"""Makes the environments of this folder importable for their tests, even if they are not installed."""
 
 import sys
 from pathlib import Path

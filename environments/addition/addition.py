@@ -12,22 +12,22 @@ import verifiers as vf
 
 SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 
 
 def is_for_evaluation(question: str) -> bool:
-    """Which split a problem belongs to depends on the problem alone, so the splits of any two seeds never meet."""
+    """Return whether a problem is for evaluation. This depends on the problem only, so splits never share one."""
     return zlib.crc32(question.encode()) % EVALUATION_SHARE == 0
 
 
 def random_number(numbers: random.Random, max_digits: int) -> int:
-    """Each number of digits is as likely as the others."""
+    """Draw a number; each number of digits is equally likely."""
     digits = numbers.randint(1, max_digits)
     return numbers.randint(10 ** (digits - 1) if digits > 1 else 0, 10**digits - 1)
 
 
 def problems(split: str, max_digits: int, seed: int) -> Iterator[dict]:
-    """Problems of one split, without end."""
+    """Yield the problems of one split, endlessly."""
     numbers = random.Random(f"{split} {seed}")
     while True:
         left, right = random_number(numbers, max_digits), random_number(numbers, max_digits)
@@ -37,18 +37,18 @@ def problems(split: str, max_digits: int, seed: int) -> Iterator[dict]:
 
 
 def boxed_number(text: str) -> str:
-    """The number in the last \\boxed{}, without leading zeros or separators; "" when there is none."""
+    """Return the number in the last \\boxed{}, without leading zeros or separators; "" if there is none."""
     boxed = vf.extract_boxed_answer(text, strict=True).replace(",", "").strip()
     return str(int(boxed)) if boxed.isascii() and boxed.isdigit() else ""
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the boxed number is the sum."""
+    """Return 1.0 if the boxed number is the sum."""
     return float(parser.parse_answer(completion) == answer)
 
 
 def is_boxed(completion, parser) -> float:
-    """1.0 when there is a number in a box, right or wrong."""
+    """Return 1.0 if a box contains a number, right or wrong."""
     return float(bool(parser.parse_answer(completion)))
 
 
@@ -58,7 +58,7 @@ def load_environment(
     max_digits: int = 3,
     seed: int = 0,
 ) -> vf.Environment:
-    """Sums of numbers of up to `max_digits` digits; `num_train_examples=-1` trains on problems without end."""
+    """Sums of numbers of up to `max_digits` digits. `num_train_examples=-1` trains on an endless stream of problems."""
     if max_digits < 1:
         raise ValueError(f"max_digits must be at least 1; got {max_digits}.")
     parser = vf.Parser(extract_fn=boxed_number)

@@ -1,4 +1,4 @@
-"""Tasks with files: what is there, what to do, what must be there afterwards, and a command that does it."""
+"""Tasks with files: the files before, the instruction, the files after, and a command that solves the task."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     before: Files
     after: Files
     gold: str
-    """A shell command that does it."""
+    """A shell command that solves the task."""
 
 
 def sentence(numbers: random.Random, length: int) -> str:

@@ -1,4 +1,4 @@
-"""Work with files in a shell; afterwards a script in the sandbox tells what is there.
+"""Work with files in a shell; afterwards a script in the sandbox reads the files.
 
 A row: {"question": "In the directory opal, rename …", "answer": "",
         "info": {"before": "{\"opal/kelp7.txt\": \"…\"}", "after": "{…}", "gold": "cd opal && for f in …"}}
@@ -22,7 +22,7 @@ SYSTEM_PROMPT = (
     "are done, say so without calling the tool."
 )
 EVALUATION_SHARE = 8
-"""One task in so many is kept for evaluation, whatever the seed."""
+"""One task in this many is reserved for evaluation, for any seed."""
 WORKDIR = "/box"
 
 LIST_FILES = """
@@ -39,11 +39,11 @@ for folder, _, names in os.walk(sys.argv[1]):
         found[os.path.relpath(path, sys.argv[1])] = content
 print(json.dumps(found))
 """
-"""Runs in the sandbox. What is expected stays outside, where the model's commands cannot read it."""
+"""Runs in the sandbox. The expected files stay outside, where the model's commands cannot read them."""
 
 
 def tasks(split: str, seed: int) -> Iterator[dict]:
-    """Different tasks of one split, without end."""
+    """Yield different tasks of one split, endlessly."""
     numbers = random.Random(f"{split} {seed}")
     seen: set[str] = set()
     while True:
@@ -52,13 +52,13 @@ def tasks(split: str, seed: int) -> Iterator[dict]:
         is_eval = zlib.crc32(task.instruction.encode()) % EVALUATION_SHARE == 0
         if is_eval == (split == "eval") and task.instruction + before not in seen:
             seen.add(task.instruction + before)
-            # As text: every task has other paths, and a dataset's rows share their keys.
+            # As text: every task has different paths, and all rows of a dataset share their keys.
             info = {"before": before, "after": json.dumps(task.after), "gold": task.gold}
             yield {"question": task.instruction, "answer": "", "info": info}
 
 
 class FileTasksEnv(vf.SandboxEnv):
-    """A sandbox that begins with the files of the row."""
+    """A sandbox that starts with the files of the row."""
 
     def get_sandbox_request(self, state: vf.State):
         request = super().get_sandbox_request(state)
@@ -68,12 +68,12 @@ class FileTasksEnv(vf.SandboxEnv):
 
 
 async def files_are_right(sandbox, info, state) -> float:
-    """1.0 when exactly the right files are there, with the right content."""
+    """Return 1.0 if exactly the right files exist, with the right content."""
     listed = await sandbox.run_python(LIST_FILES, argv=[WORKDIR], max_output_bytes=4 << 20)
     expected = json.loads(info["after"])
     try:
         found = json.loads(listed.stdout)
-    except ValueError:  # so many files that the list was cut
+    except ValueError:  # too many files: the list was cut
         found = {}
     right = sum(
         content is not None and path in expected and content.rstrip() == expected[path].rstrip()
@@ -84,12 +84,12 @@ async def files_are_right(sandbox, info, state) -> float:
 
 
 def share_of_files(state) -> float:
-    """The share of files, expected or found, that are right."""
+    """Return the share of files, expected or existing, that are right."""
     return state.get("share_right", 0.0)
 
 
 def gold_completion(row) -> list:
-    """The replies that score full on a row: one command, then a word."""
+    """Return replies that get the full score for a row: one command, then a word."""
     arguments = json.dumps({"command": row["info"]["gold"]})
     return [[vf.ToolCall(id="call_0", name="bash", arguments=arguments)], "Done."]
 
@@ -101,7 +101,7 @@ def load_environment(
     seconds_per_command: float = 10.0,
     seed: int = 0,
 ) -> vf.Environment:
-    """Tasks of eight kinds; `num_train_examples=-1` trains on tasks without end."""
+    """Tasks of eight kinds. `num_train_examples=-1` trains on an endless stream of tasks."""
     rubric = vf.Rubric(funcs=[files_are_right])
     rubric.add_metric(share_of_files)
 

@@ -1,8 +1,8 @@
-"""Programming problems, made from parts: a statement, a reference solution, and inputs to test it with.
+"""Programming problems, assembled from parts: a statement, a reference solution, and inputs for the tests.
 
 Level 1 is a pipeline over a list of numbers, level 2 works on words and tables, level 3 needs an algorithm. Each
-template draws its own parameters, which the statement spells out; the reference solution is written to be obviously
-right, and answers every test.
+template draws parameters, which the statement spells out. The reference solution is written for obvious correctness
+and produces the expected output of every test.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
 
 
 def run_reference(solution: str, stdin: str) -> str:
-    """What our own solution prints."""
+    """The output of the reference solution."""
     printed = io.StringIO()
     before = sys.stdin
     sys.stdin = io.StringIO(stdin)

@@ -20,24 +20,24 @@ SYSTEM_PROMPT = (
     "use the standard library. Put the whole program into one ```python block; the last one counts."
 )
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 
 
 def row_of(problem: Problem, level: int) -> dict:
-    """The dataset row: statement with an example, reference solution, tests."""
+    """Return the dataset row: statement with an example, reference solution, tests."""
     tests = [
         {"input": text, "output": run_reference(problem.solution, text)}
         for text in problem.inputs[:NUM_TESTS]
     ]
     example = tests[0]
     question = f"{problem.statement}\n\nExample input:\n{example['input']}\nExample output:\n{example['output']}"
-    # As text, since the tests of a dataset need not have the same shape.
+    # As text, because the tests of a dataset may differ in form.
     info = {"level": level, "tests": json.dumps(tests)}
     return {"question": question, "answer": problem.solution, "info": info}
 
 
 def problems(split: str, levels: tuple[int, ...], seed: int) -> Iterator[dict]:
-    """Different problems of one split, the levels in turn, without end."""
+    """Yield different problems of one split, endlessly; the levels take turns."""
     numbers = random.Random(f"{split} {seed}")
     seen: set[str] = set()
     for level in cycle(levels):
@@ -52,7 +52,7 @@ def problems(split: str, levels: tuple[int, ...], seed: int) -> Iterator[dict]:
 
 
 def gold_completion(row) -> str:
-    """The reply that scores full on a row."""
+    """Return the reply that gets the full score for a row."""
     return f"```python\n{row['answer']}```"
 
 
@@ -65,7 +65,7 @@ def load_environment(
     memory_mb: int = 256,
     seed: int = 0,
 ) -> vf.Environment:
-    """Problems of one `level`, or of all three in turn for 0; `num_train_examples=-1` trains without end."""
+    """Problems of one `level`, or of all three in turn for 0. `num_train_examples=-1` trains on an endless stream."""
     if level not in (0, *LEVELS):
         raise ValueError(f"level must be 1, 2, 3, or 0 for all; got {level}.")
     levels = (level,) if level else tuple(LEVELS)

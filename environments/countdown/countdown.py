@@ -23,13 +23,13 @@ SMALL_NUMBERS = range(1, 11)
 LARGE_NUMBERS = (25, 50, 75, 100)
 MAX_TARGET = 999
 MAX_LENGTH = 200
-"""Longest expression that is read, in characters."""
+"""Maximum length of an expression, in characters."""
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 VALID_REWARD = 0.1
-"""What a valid expression that misses the target gets at least."""
+"""Minimum reward of a valid expression that misses the target."""
 CLOSENESS_REWARD = 0.3
-"""What it gets more the closer it comes: this over one plus the distance."""
+"""Maximum additional reward for closeness: this value divided by one plus the distance."""
 
 
 class InvalidExpression(ValueError):
@@ -41,7 +41,7 @@ OPERATIONS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
 def evaluated(text: str) -> tuple[Fraction, list[int]]:
-    """The exact value of an expression and the numbers in it. Raises InvalidExpression."""
+    """Return the exact value of an expression and the numbers in it. Raises InvalidExpression."""
     if len(text) > MAX_LENGTH:
         raise InvalidExpression(f"longer than {MAX_LENGTH} characters")
     try:
@@ -65,15 +65,15 @@ def evaluated(text: str) -> tuple[Fraction, list[int]]:
 
 
 def solution_value(text: str, numbers: list[int]) -> Fraction:
-    """The value of an expression that uses only these numbers. Raises InvalidExpression."""
+    """Return the value of an expression that uses only these numbers. Raises InvalidExpression."""
     result, used = evaluated(text)
     if too_many := Counter(used) - Counter(numbers):
-        raise InvalidExpression(f"{sorted(too_many)} are not there, or not so often")
+        raise InvalidExpression(f"{sorted(too_many)} are not given, or used too often")
     return result
 
 
 def reached(completion, info, parser) -> float:
-    """1.0 for the target; a valid expression that misses it gets 0.1 to 0.25, by its distance; else 0.0."""
+    """Return 1.0 for the target; 0.1 to 0.25 by distance for a valid expression that misses it; otherwise 0.0."""
     try:
         result = solution_value(parser.parse_answer(completion) or "", info["numbers"])
     except InvalidExpression:
@@ -85,17 +85,17 @@ def reached(completion, info, parser) -> float:
 
 
 def is_solved(completion, info, parser) -> float:
-    """1.0 when the target is reached."""
+    """Return 1.0 if the target is reached."""
     return float(reached(completion, info, parser) == 1.0)
 
 
 def is_valid(completion, info, parser) -> float:
-    """1.0 when the answer is an expression of the allowed form with allowed numbers."""
+    """Return 1.0 if the answer is an expression of the allowed form with allowed numbers."""
     return float(reached(completion, info, parser) > 0.0)
 
 
 def random_problem(numbers: random.Random, count: int) -> tuple[list[int], int, str] | None:
-    """Numbers, a target and one expression that reaches it; None when this draw leads to no good target."""
+    """Return numbers, a target and one expression that reaches it; None if this draw has no suitable target."""
     large = numbers.randint(0, min(2, count - 1))
     given = numbers.sample(LARGE_NUMBERS, large) + numbers.choices(SMALL_NUMBERS, k=count - large)
     parts = [(Fraction(number), str(number)) for number in given]
@@ -114,7 +114,7 @@ def random_problem(numbers: random.Random, count: int) -> tuple[list[int], int, 
 
 
 def problems(split: str, count: int, seed: int) -> Iterator[dict]:
-    """Problems of one split with `count` numbers each, without end."""
+    """Yield the problems of one split with `count` numbers each, endlessly."""
     numbers = random.Random(f"{split} {seed}")
     while True:
         drawn = random_problem(numbers, count)
@@ -133,7 +133,7 @@ def load_environment(
     num_numbers: int = 4,
     seed: int = 0,
 ) -> vf.Environment:
-    """Problems with `num_numbers` numbers; `num_train_examples=-1` trains on problems without end."""
+    """Problems with `num_numbers` numbers. `num_train_examples=-1` trains on an endless stream of problems."""
     if not 2 <= num_numbers <= 8:
         raise ValueError(f"num_numbers must be from 2 to 8; got {num_numbers}.")
     parser = vf.XMLParser(["answer"], answer_field="answer")

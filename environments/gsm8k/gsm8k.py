@@ -1,4 +1,4 @@
-"""Grade-school word problems: the public GSM8K, or problems of our own that need no network.
+"""Grade-school word problems: the public GSM8K, or generated problems that need no network.
 
 A row: {"question": "A baker fills 3 trays with 12 rolls each. How many rolls is that?", "answer": "36"}
 GSM8K: https://huggingface.co/datasets/openai/gsm8k, https://arxiv.org/abs/2110.14168
@@ -17,7 +17,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def as_number(text: str) -> str:
-    """The last number in a text such as "$1,200.00", in one form ("1200"); "" when there is none."""
+    """Return the last number in a text such as "$1,200.00", in a standard form ("1200"); "" if there is none."""
     found = NUMBER.findall(text.replace(",", ""))
     if not found:
         return ""
@@ -27,22 +27,22 @@ def as_number(text: str) -> str:
 
 
 def boxed_number(text: str) -> str:
-    """The number in the last \\boxed{} of what follows any thinking; "" when there is none."""
+    """Return the number in the last \\boxed{} after the reasoning; "" if there is none."""
     return as_number(vf.extract_boxed_answer(text.rpartition("</think>")[2], strict=True))
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the boxed number is the answer."""
+    """Return 1.0 if the boxed number is the answer."""
     return float(parser.parse_answer(completion) == answer)
 
 
 def is_boxed(completion, parser) -> float:
-    """1.0 when there is a number in a box, right or wrong."""
+    """Return 1.0 if a box contains a number, right or wrong."""
     return float(bool(parser.parse_answer(completion)))
 
 
 def openai_rows(split: str) -> Any:
-    """A split of the public data set, downloaded on first use. Its solutions end with "#### 1,200"."""
+    """Return a split of the public data set, downloaded on first use. Its solutions end with "#### 1,200"."""
     from datasets import load_dataset
 
     def as_row(example: dict) -> dict:
@@ -56,7 +56,7 @@ def openai_rows(split: str) -> Any:
 
 
 def first(dataset: Any, count: int) -> Any:
-    """The first `count` rows, all for -1."""
+    """Return the first `count` rows; all rows for -1."""
     return dataset if count < 0 else dataset.select(range(min(count, len(dataset))))
 
 
@@ -68,7 +68,7 @@ def load_environment(
     max_steps: int = MAX_STEPS,
     seed: int = 0,
 ) -> vf.Environment:
-    """`source="openai"` is GSM8K (7,473 and 1,319 rows, -1 for all); "own" makes problems of so many steps."""
+    """`source="openai"` is GSM8K (7,473 and 1,319 rows; -1 means all). "own" generates problems of this many steps."""
     if source not in ("own", "openai"):
         raise ValueError(f"source must be 'own' or 'openai'; got {source!r}.")
     if not 1 <= min_steps <= max_steps <= MAX_STEPS:

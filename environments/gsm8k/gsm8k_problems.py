@@ -1,4 +1,4 @@
-"""Word problems of our own: templates, each with numbers drawn from a seed and an exact whole answer."""
+"""Generated word problems: templates with numbers drawn from a seed and an exact integer answer."""
 
 import random
 import zlib
@@ -10,20 +10,20 @@ NAMES = (
     *("Ines", "Jamal", "Kofi", "Lena", "Mira", "Noor", "Oleg", "Priya"),
 )
 EVALUATION_SHARE = 5
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 MAX_STEPS = 4
 
 
 class Template(NamedTuple):
-    """A problem with blanks: `{n}` a name, `{a}` to `{e}` numbers."""
+    """A problem with blanks: `{n}` is a name, `{a}` to `{e}` are numbers."""
 
     steps: int
-    """How many operations its solution takes."""
+    """Number of operations of the solution."""
     text: str
     ranges: tuple[tuple[int, int], ...]
-    """Smallest and largest number for each blank, in the order of the letters."""
+    """Minimum and maximum of the number for each blank, in the order of the letters."""
     answer: Callable[..., int]
-    """The answer, from the numbers."""
+    """Computes the answer from the numbers."""
 
 
 TEMPLATES = (
@@ -215,7 +215,7 @@ TEMPLATES = (
 
 
 def problems(split: str, min_steps: int, max_steps: int, seed: int) -> Iterator[dict]:
-    """Problems of one split ("train" or "eval"), without end. Which split one belongs to depends on its text alone."""
+    """Yield the problems of one split ("train" or "eval"), endlessly. Only its text decides the split of a problem."""
     numbers = random.Random(f"{split} {seed}")
     fitting = [template for template in TEMPLATES if min_steps <= template.steps <= max_steps]
     while True:

@@ -1,4 +1,4 @@
-"""Find a number by guessing; every guess is answered with higher or lower.
+"""Find a number by guessing; the environment answers each guess with higher or lower.
 
 A row: {"question": "It is from 120 to 134. 4 guesses.", "answer": "131", "info": {"low": 120, "high": 134}}
 """
@@ -14,17 +14,17 @@ import verifiers as vf
 
 SYSTEM_PROMPT = "Find the number. Write a guess inside <try> tags."
 EVALUATION_SHARE = 8
-"""One game in so many is kept for evaluation, whatever the seed."""
+"""One game in this many is reserved for evaluation, for any seed."""
 WHOLE_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def is_for_evaluation(low: int, secret: int) -> bool:
-    """Which split a game belongs to depends on its range and its number alone."""
+    """Return whether a game is for evaluation. This depends on the range and the number only."""
     return zlib.crc32(f"{low} {secret}".encode()) % EVALUATION_SHARE == 0
 
 
 def games(split: str, lows: range, size: int, guesses: int, seed: int) -> Iterator[dict]:
-    """Games of one split, without end; they come again in time. Raises ValueError when the split has none."""
+    """Yield the games of one split, endlessly, with repetitions. Raises ValueError if the split has none."""
     every = ((low, secret) for low in lows for secret in range(low, low + size))
     if not any(is_for_evaluation(*game) == (split == "eval") for game in every):
         raise ValueError(
@@ -44,31 +44,31 @@ def games(split: str, lows: range, size: int, guesses: int, seed: int) -> Iterat
 
 
 def is_found(state) -> float:
-    """1.0 when the number was guessed."""
+    """Return 1.0 if the number was guessed."""
     return float(state.get("is_found", False))
 
 
 def information(state) -> float:
-    """Share of the bits needed to know the number that the guesses have brought."""
+    """Return the share of the necessary information, in bits, that the guesses have gained."""
     size, left = (high - low + 1 for low, high in (bounds(state["info"]), bounds(state)))
     return 1.0 if is_found(state) else 1.0 - math.log2(left) / math.log2(size)
 
 
 def wasted_guesses(state) -> float:
-    """How many turns were spent on something that could not be the number."""
+    """Return the number of turns spent on guesses that could not be the number."""
     return float(state.get("wasted_guesses", 0))
 
 
 def bounds(known) -> tuple[int, int]:
-    """The smallest and the largest number that it can be; in the row's info, before any guess."""
+    """Return the minimum and maximum of the number; before any guess, from the row's info."""
     return known["low"], known["high"]
 
 
 class HigherLowerEnv(vf.MultiTurnEnv):
-    """One guess a turn; a guess that cannot be right brings nothing and still costs its turn."""
+    """One guess per turn. A guess that cannot be right gains nothing and still uses its turn."""
 
     def __init__(self, guesses: int, **kwargs) -> None:
-        # One more than can be used: the last guess is answered too, which ends the game.
+        # One more than can be used: the last guess is answered, too, which ends the game.
         super().__init__(max_turns=guesses + 1, **kwargs)
         self.guesses = guesses
 
@@ -78,7 +78,7 @@ class HigherLowerEnv(vf.MultiTurnEnv):
         return state
 
     def take_guess(self, guess: str, state) -> str:
-        """What the model is told about a guess; what is known afterwards is in the state."""
+        """Return the answer to a guess. The state holds the range that remains."""
         number = int(guess) if WHOLE_NUMBER.fullmatch(guess) else None
         secret = int(state["answer"])
         if number is None or not state["low"] <= number <= state["high"]:
@@ -105,18 +105,18 @@ class HigherLowerEnv(vf.MultiTurnEnv):
 
 
 def guess_of(number: int) -> str:
-    """A guess as the parser reads it."""
+    """Return a guess in the form that the parser reads."""
     return f"<try>{number}</try>"
 
 
 def gold_reply(state) -> str:
-    """The best next guess, whatever was guessed before: half of what is left on either side."""
+    """Return the best next guess after any other guesses: the middle of each remaining side."""
     low, high = bounds(state)
     return guess_of((low + high) // 2)
 
 
 def gold_completion(row) -> list[str]:
-    """The guesses that find a row's number by halving."""
+    """Return the guesses that find a row's number by halving."""
     (low, high), secret, replies = bounds(row["info"]), int(row["answer"]), []
     while True:
         guess = (low + high) // 2
@@ -135,7 +135,7 @@ def load_environment(
     guesses: int | None = None,
     seed: int = 0,
 ) -> vf.Environment:
-    """One of `size` numbers somewhere from `smallest` to `largest`; `guesses=None`: as many as halving needs."""
+    """One of `size` numbers between `smallest` and `largest`. `guesses=None` allows the number that halving needs."""
     if not (2 <= size <= largest - smallest + 1 and smallest >= 0):
         raise ValueError(
             f"size={size} numbers must fit between smallest={smallest} and largest={largest}."

@@ -69,16 +69,16 @@ MAX_POINTS = 10.0
 
 
 class UnreadableVerdict(ValueError):
-    """The judge gave no points."""
+    """The judge did not state a number of points."""
 
 
 def essay_of(completion, parser) -> str:
-    """The text of the essay."""
+    """Return the text of the essay."""
     return (parser.parse_answer(completion) or "").strip()
 
 
 def points_in(verdict: str) -> float:
-    """The points that a verdict gives. Raises UnreadableVerdict when there are none, or too many."""
+    """Return the points of a verdict. Raises UnreadableVerdict if the number is missing or too large."""
     found = POINTS.findall(verdict)
     if not found or float(found[-1]) > MAX_POINTS:
         raise UnreadableVerdict(
@@ -88,7 +88,7 @@ def points_in(verdict: str) -> float:
 
 
 class EssayRubric(vf.JudgeRubric):
-    """The judge's points, for essays of the asked length; others get nothing and are not shown to the judge."""
+    """Return the judge's points for an essay of the requested length. Other essays get 0 and are not judged."""
 
     def __init__(self, min_words: int, max_words: int, **kwargs) -> None:
         super().__init__(judge_prompt=JUDGE_PROMPT, **kwargs)
@@ -99,17 +99,19 @@ class EssayRubric(vf.JudgeRubric):
         self.add_metric(self.num_words)
 
     async def quality(self, prompt, completion, answer, state) -> float:
-        """The judge's points out of ten; a judge that fails is recorded as an error, never as a bad essay."""
+        """Return the judge's points divided by ten. A failure of the judge is recorded as an error, not as a bad
+        essay.
+        """
         if not self.has_asked_length(completion):
             return 0.0
         return points_in(await self.judge(prompt, completion, answer, state)) / MAX_POINTS
 
     def has_asked_length(self, completion) -> float:
-        """1.0 when the number of words is within the limits."""
+        """Return 1.0 if the number of words is within the limits."""
         return float(self.min_words <= self.num_words(completion) <= self.max_words)
 
     def num_words(self, completion) -> float:
-        """How many words the essay has."""
+        """Return the number of words of the essay."""
         return float(len(essay_of(completion, self.parser).split()))
 
 
@@ -132,7 +134,7 @@ def load_environment(
     max_words: int = 250,
     judge_client: object = None,
 ) -> vf.Environment:
-    """The judge is any OpenAI-compatible endpoint, or `judge_client`, a client object of your own."""
+    """The judge is any OpenAI-compatible endpoint, or `judge_client`, your own client object."""
     if not 1 <= min_words <= max_words:
         raise ValueError(
             f"Essays need 1 <= min_words <= max_words; got {min_words} and {max_words}."

@@ -17,7 +17,7 @@ import verifiers as vf
 
 BOXED_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 STORIES = (
     ("A crate holds {a} pears. How many pears are in {b} crates?", operator.mul),
     ("{a} people are on a boat and {b} more come aboard. How many are there?", operator.add),
@@ -53,7 +53,7 @@ def target(numbers: random.Random) -> dict:
 
 
 def rows(make: Callable[[random.Random], dict], split: str, seed: int) -> Iterator[dict]:
-    """Problems of one kind and split, without end. Which split one belongs to depends on its text alone."""
+    """Yield the problems of one kind and split, endlessly. The split of a problem depends on its text only."""
     numbers = random.Random(f"{make.__name__} {split} {seed}")
     while True:
         row = make(numbers)
@@ -62,7 +62,7 @@ def rows(make: Callable[[random.Random], dict], split: str, seed: int) -> Iterat
 
 
 def value_of(text: str) -> tuple[int, list[int]]:
-    """The value of an expression of whole numbers, + - * and parentheses, and its numbers. Raises ValueError."""
+    """Return the value of an expression of integers, + - * and parentheses, and its numbers. Raises ValueError."""
     used: list[int] = []
 
     def value(node: ast.expr) -> int:
@@ -82,12 +82,12 @@ def value_of(text: str) -> tuple[int, list[int]]:
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the boxed text is the answer."""
+    """Return 1.0 if the boxed text is the answer."""
     return float(parser.parse_answer(completion) == answer)
 
 
 def target_reached(completion, answer, info, parser) -> float:
-    """1.0 when the boxed expression uses the numbers, each once, and has the right value."""
+    """Return 1.0 if the boxed expression uses each of the numbers once and has the right value."""
     try:
         value, used = value_of(parser.parse_answer(completion) or "")
     except ValueError:
@@ -115,7 +115,7 @@ def single_turn(
 def load_environment(
     num_train_examples: int = 300, num_eval_examples: int = 30, seed: int = 0
 ) -> vf.Environment:
-    """So many problems of each of the three kinds."""
+    """This many problems of each of the three kinds."""
     kinds = {
         "sums": (sums, is_right),
         "words": (words, is_right),

@@ -1,4 +1,4 @@
-"""Find out from somebody's notes in which room a thing is; the notes are read through an MCP server.
+"""Find in a person's notes in which room a thing is; an MCP server gives access to the notes.
 
 A row: {"question": "Notebook: eval-0. In which room is the spare key?", "answer": "cellar",
         "info": {"notebook": "eval-0", "thing": "spare key"}}
@@ -22,7 +22,7 @@ MAX_HOPS = 6
 
 
 def rows(split: str, count: int, hops: int, seed: int) -> list[dict]:
-    """Every row has a notebook of its own."""
+    """Each row has a separate notebook."""
     found = []
     for index in range(count):
         notebook = f"{split}-{index}"
@@ -34,19 +34,19 @@ def rows(split: str, count: int, hops: int, seed: int) -> list[dict]:
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the tagged text is the room."""
+    """Return 1.0 if the tagged text is the room."""
     written = (parser.parse_answer(completion) or "").strip().lower()
     return float(written.removeprefix("the ").rstrip(".") == answer)
 
 
 def notes_read(completion) -> float:
-    """How many notes were opened."""
+    """Return the number of notes that were opened."""
     calls = [call for message in completion for call in message.get("tool_calls") or []]
     return float(sum(call["name"] == "read_note" for call in calls))
 
 
 def gold_completion(row) -> list:
-    """The replies that score full on a row: one search, then the answer."""
+    """Return the replies that get the full score for a row: one search, then the answer."""
     arguments = {"notebook": row["info"]["notebook"], "word": row["info"]["thing"]}
     call = vf.ToolCall(id="call_0", name="search_notes", arguments=json.dumps(arguments))
     return [[call], f"<answer>{row['answer']}</answer>"]
@@ -59,7 +59,7 @@ def load_environment(
     max_turns: int = 12,
     seed: int = 0,
 ) -> vf.Environment:
-    """A thing is found `hops` notes away from the one that mentions it first."""
+    """A thing is `hops` notes away from the first note that mentions it."""
     if not 0 <= hops <= MAX_HOPS:
         raise ValueError(f"hops must be from 0 to {MAX_HOPS}; got {hops}.")
     parser = vf.XMLParser(["answer"], answer_field="answer")

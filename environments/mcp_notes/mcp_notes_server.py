@@ -1,4 +1,4 @@
-"""The MCP server of `mcp-notes`: notebooks of short notes, the same for every process with the same seed.
+"""The MCP server of `mcp-notes`: notebooks of short notes, identical in all processes with the same seed.
 
 `python mcp_notes_server.py --seed 0 --hops 2` serves over stdio.
 """
@@ -37,10 +37,10 @@ ROOMS = ("attic", "cellar", "study", "kitchen", "hall", "bedroom", "garage", "co
 
 
 def notes(notebook: str, seed: int, hops: int) -> tuple[dict[str, str], str, str]:
-    """Title → text of a notebook's notes, the thing that is asked for, and the room it is in.
+    """Return the notes of a notebook (title → text), the thing in the question, and its room.
 
-    One note says that the thing lies with a second thing, and so on `hops` times; the last one names the room. The
-    other notes are about other things.
+    One note says that the thing lies with a second thing, and so on for `hops` notes; the last of them names the
+    room. The other notes are about other things.
     """
     numbers = random.Random(f"{seed} {hops} {notebook}")
     things = numbers.sample(THINGS, len(THINGS))
@@ -63,7 +63,7 @@ def notes(notebook: str, seed: int, hops: int) -> tuple[dict[str, str], str, str
 
 
 def serve(seed: int, hops: int) -> None:
-    """Serve over stdio until the client goes."""
+    """Serve over stdio until the client disconnects."""
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError:  # mcp 1

@@ -19,11 +19,11 @@ SYSTEM_PROMPT = (
     "standard library. Put the final answer in \\boxed{}, as a whole number."
 )
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 
 
 def problems(split: str, difficulty: int, seed: int) -> Iterator[dict]:
-    """Different problems of one split, without end."""
+    """Yield different problems of one split, endlessly."""
     numbers = random.Random(f"{split} {seed}")
     seen: set[str] = set()
     while True:
@@ -36,23 +36,23 @@ def problems(split: str, difficulty: int, seed: int) -> Iterator[dict]:
 
 
 def boxed_number(text: str) -> str:
-    """What the last \\boxed{} holds, without spaces and separators; "" when there is none."""
+    """Return the content of the last \\boxed{}, without spaces and separators; "" if there is none."""
     boxed = vf.extract_boxed_answer(text, strict=True)
     return "".join(character for character in boxed if character not in " ,_")
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the boxed number is the answer."""
+    """Return 1.0 if the boxed number is the answer."""
     return float(parser.parse_answer(completion) == answer)
 
 
 def used_python(completion) -> float:
-    """1.0 when the tool was called."""
+    """Return 1.0 if the tool was called."""
     return float(any(message.get("tool_calls") for message in completion))
 
 
 def gold_completion(row) -> list:
-    """The replies that score full on a row: one call, then the answer."""
+    """Return the replies that get the full score for a row: one call, then the answer."""
     code = f"{row['info']['program']}\nanswer"
     call = vf.ToolCall(id="call_0", name="python", arguments=json.dumps({"code": code}))
     return [[call], f"\\boxed{{{row['answer']}}}"]
@@ -67,7 +67,7 @@ def load_environment(
     pip_install_packages: str = "",
     seed: int = 0,
 ) -> vf.Environment:
-    """Problems of ten kinds; `num_train_examples=-1` trains on problems without end."""
+    """Problems of ten kinds. `num_train_examples=-1` trains on an endless stream of problems."""
     if not 0 <= difficulty <= 3:
         raise ValueError(f"difficulty must be from 0 to 3; got {difficulty}.")
     parser = vf.Parser(extract_fn=boxed_number)

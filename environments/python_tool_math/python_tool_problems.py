@@ -1,6 +1,7 @@
-"""Problems with one whole number as the answer, each with a program that computes it.
+"""Problems with one integer as the answer, each with a program that computes it.
 
-A template's program defines `answer`; it makes the dataset's answer here and is what the gold completion runs.
+The program of a template defines `answer`. It computes the answer of the dataset row, and the gold completion runs
+it.
 """
 
 import random
@@ -163,7 +164,7 @@ TEMPLATES: list[Callable[[random.Random, int], Problem]] = [
 
 
 def solved(problem: Problem) -> str:
-    """The answer, by running our own program."""
+    """Return the answer by running the template's program."""
     names: dict = {}
     exec(problem.program, names)
     return str(names["answer"])

@@ -15,7 +15,7 @@ def load_environment(
     num_eval_examples: int = 100,
     seed: int = 0,
 ) -> vf.Environment:
-    """`gym`: a generator's name, or a list of names and of dicts with `name`, `weight` and `config`."""
+    """`gym` is the name of a generator, or a list of names and of dicts with `name`, `weight` and `config`."""
     return vf.ReasoningGymEnv(
         gym=gym,
         num_train_examples=num_train_examples,

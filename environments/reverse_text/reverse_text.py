@@ -2,7 +2,7 @@
 
 A row: {"question": "the cat sat", "answer": "tas tac eht"}
 
-Written with nothing but what every release of the v0 API has, so it also runs on `verifiers` 0.1.8.
+Uses only names that every release of the v0 API has, so it also runs on `verifiers` 0.1.8.
 """
 
 import random
@@ -16,16 +16,16 @@ SYSTEM_PROMPT = "Reverse the text character-by-character. Put your answer in <re
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 COMMON_LETTERS = "eeeeeettttaaaaooooiiinnnssshhhrrrdddlllccuummwwffggyyppbbvkjxqz"
 EVALUATION_SHARE = 8
-"""One text in so many is kept for evaluation, whatever the seed."""
+"""One text in this many is reserved for evaluation, for any seed."""
 
 
 def is_for_evaluation(text: str) -> bool:
-    """Which split a text belongs to depends on the text alone, so the splits of any two seeds never meet."""
+    """Return whether a text is for evaluation. This depends on the text only, so splits never share one."""
     return zlib.crc32(text.encode()) % EVALUATION_SHARE == 0
 
 
 def random_text(numbers: random.Random, length: int) -> str:
-    """Lower-case words; half of the texts use letters as often as English does."""
+    """Return lower-case words; half of the texts use letters with the frequencies of English."""
     letters = COMMON_LETTERS if numbers.random() < 0.5 else LETTERS
     characters = numbers.choices(letters, k=length)
     position = numbers.randint(2, 8)
@@ -36,7 +36,7 @@ def random_text(numbers: random.Random, length: int) -> str:
 
 
 def rows(split: str, count: int, min_length: int, max_length: int, seed: int) -> list[dict]:
-    """`count` texts of one split; the first ones are the same for every count."""
+    """Return `count` texts of one split; the first ones are the same for every count."""
     numbers = random.Random(f"{split} {seed}")
     found = []
     while len(found) < count:
@@ -47,7 +47,7 @@ def rows(split: str, count: int, min_length: int, max_length: int, seed: int) ->
 
 
 def common_subsequence_length(first: str, second: str) -> int:
-    """Length of the longest sequence of characters that both texts contain in this order."""
+    """Return the length of the longest sequence of characters that both texts contain in this order."""
     row = [0] * (len(second) + 1)
     for a in first:
         diagonal = 0
@@ -59,14 +59,14 @@ def common_subsequence_length(first: str, second: str) -> int:
 
 
 def similarity(completion, answer, parser) -> float:
-    """Longest common subsequence of the tagged text and the answer, over the longer of the two."""
+    """Return the longest common subsequence of the tagged text and the answer, divided by the longer of the two."""
     written = parser.parse_answer(completion) or ""
     longest = max(len(written), len(answer))
     return common_subsequence_length(written, answer) / longest if longest else 0.0
 
 
 def exact_match(completion, answer, parser) -> float:
-    """1.0 when the tagged text is the answer."""
+    """Return 1.0 if the tagged text is the answer."""
     return float(parser.parse_answer(completion) == answer)
 
 

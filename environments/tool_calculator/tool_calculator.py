@@ -17,27 +17,27 @@ SYSTEM_PROMPT = (
     "Put the final answer in \\boxed{}, as a whole number."
 )
 MAX_EXPRESSION_LENGTH = 500
-"""Longest expression that the calculator takes, in characters."""
+"""Maximum length of an expression for the calculator, in characters."""
 MAX_DIGITS = 200
-"""Largest number that the calculator handles, in decimal digits."""
+"""Maximum size of a number in the calculator, in decimal digits."""
 MAX_EXPONENT = 64
 EVALUATION_SHARE = 8
-"""One problem in so many is kept for evaluation, whatever the seed."""
+"""One problem in this many is reserved for evaluation, for any seed."""
 
 
 class Refused(ValueError):
-    """The calculator does not compute this; the text says why."""
+    """The calculator refuses this expression; the message gives the reason."""
 
 
 def checked(value: Fraction) -> Fraction:
-    """The value, unless it is too large to go on with."""
+    """Return the value, unless it is too large for further steps."""
     if max(abs(value.numerator), value.denominator).bit_length() > MAX_DIGITS * 3.33:
         raise Refused(f"The result has more than {MAX_DIGITS} digits.")
     return value
 
 
 def power(base: Fraction, exponent: Fraction) -> Fraction:
-    """`base ** exponent` for small whole exponents; a huge one would take all memory."""
+    """Return `base ** exponent` for small integer exponents; a huge power would use up the memory."""
     if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT:
         raise Refused(f"Exponents must be whole numbers from -{MAX_EXPONENT} to {MAX_EXPONENT}.")
     if base == 0 and exponent < 0:
@@ -49,14 +49,14 @@ def power(base: Fraction, exponent: Fraction) -> Fraction:
 
 
 def divided(left: Fraction, right: Fraction) -> Fraction:
-    """`left / right`, exactly."""
+    """Return `left / right`, exactly."""
     if right == 0:
         raise Refused("Division by zero.")
     return left / right
 
 
 def computed(node: ast.expr) -> Fraction:
-    """The exact value of an expression tree. Raises Refused for everything but arithmetic."""
+    """Return the exact value of an expression tree. Raises Refused for anything but arithmetic."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return checked(Fraction(str(node.value)))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
@@ -106,7 +106,7 @@ def calculate(expression: str) -> str:
 
 
 def random_expression(numbers: random.Random, operations: int) -> str:
-    """An expression with so many operations and a whole value."""
+    """Return an expression with this many operations and an integer value."""
     if operations == 0:
         return str(numbers.randint(2, 9999))
     left = numbers.randint(0, operations - 1)
@@ -116,7 +116,7 @@ def random_expression(numbers: random.Random, operations: int) -> str:
 
 
 def problems(split: str, operations: int, seed: int) -> Iterator[dict]:
-    """Problems of one split, without end."""
+    """Yield the problems of one split, endlessly."""
     numbers = random.Random(f"{split} {seed}")
     while True:
         expression = random_expression(numbers, operations)
@@ -127,23 +127,23 @@ def problems(split: str, operations: int, seed: int) -> Iterator[dict]:
 
 
 def boxed_number(text: str) -> str:
-    """What the last \\boxed{} holds, without spaces and separators; "" when there is none."""
+    """Return the content of the last \\boxed{}, without spaces and separators; "" if there is none."""
     boxed = vf.extract_boxed_answer(text, strict=True)
     return "".join(character for character in boxed if character not in " ,_")
 
 
 def is_right(completion, answer, parser) -> float:
-    """1.0 when the boxed number is the value."""
+    """Return 1.0 if the boxed number is the value."""
     return float(parser.parse_answer(completion) == answer)
 
 
 def used_calculator(completion) -> float:
-    """1.0 when the calculator was called."""
+    """Return 1.0 if the calculator was called."""
     return float(any(message.get("tool_calls") for message in completion))
 
 
 def gold_completion(row) -> list:
-    """The replies that score full on a row: one call, then the answer."""
+    """Return the replies that get the full score for a row: one call, then the answer."""
     call = vf.ToolCall(
         id="call_0",
         name="calculate",
@@ -159,7 +159,7 @@ def load_environment(
     max_turns: int = 6,
     seed: int = 0,
 ) -> vf.Environment:
-    """Expressions with `num_operations` operations; `num_train_examples=-1` trains on problems without end."""
+    """Expressions with `num_operations` operations. `num_train_examples=-1` trains on an endless stream of problems."""
     if not 1 <= num_operations <= 20:
         raise ValueError(f"num_operations must be from 1 to 20; got {num_operations}.")
     parser = vf.Parser(extract_fn=boxed_number)

@@ -15,7 +15,7 @@ import verifiers as vf
 MAX_GUESSES = 6
 WORD_LENGTH = 5
 EVALUATION_SHARE = 5
-"""One word in so many is kept for evaluation, whatever the seed."""
+"""One word in this many is reserved for evaluation, for any seed."""
 SYSTEM_PROMPT = f"""\
 You are playing Wordle: find a secret English word of {WORD_LENGTH} letters in {MAX_GUESSES} guesses.
 Each turn, think, then write one word inside <guess> and </guess>, e.g. <guess>crane</guess>.
@@ -25,24 +25,26 @@ QUESTION = "Make your first guess."
 
 @cache
 def words() -> tuple[str, ...]:
-    """The words that can be secrets and guesses."""
+    """Return the words that can be secrets and guesses."""
     return tuple(Path(__file__).with_name("wordle_words.txt").read_text(encoding="utf-8").split())
 
 
 def is_for_evaluation(word: str) -> bool:
-    """Which split a secret belongs to depends on the word alone."""
+    """Return whether a secret is for evaluation. This depends on the word only."""
     return zlib.crc32(word.encode()) % EVALUATION_SHARE == 0
 
 
 def rows(split: str, count: int, seed: int) -> list[dict]:
-    """`count` secrets of one split in an order set by the seed; they repeat when there are no more."""
+    """Return `count` secrets of one split in an order set by the seed. They repeat if the split has fewer."""
     secrets = [word for word in words() if is_for_evaluation(word) == (split == "eval")]
     random.Random(f"{split} {seed}").shuffle(secrets)
     return [{"question": QUESTION, "answer": secrets[i % len(secrets)]} for i in range(count)]
 
 
 def marks_of(guess: str, secret: str) -> str:
-    """One of G, Y and - for each letter of the guess; a letter is marked as often as the secret has it."""
+    """Return one of G, Y and - for each letter of the guess. A letter is marked at most once per occurrence in the
+    secret.
+    """
     left = Counter(s for g, s in zip(guess, secret, strict=True) if g != s)
     marks = []
     for g, s in zip(guess, secret, strict=True):
@@ -57,34 +59,34 @@ def marks_of(guess: str, secret: str) -> str:
 
 
 def candidates(guesses: list[str], secret: str) -> list[str]:
-    """The words that would have had the same marks for all these guesses."""
+    """Return the words that would have received the same marks for all these guesses."""
     seen = [(guess, marks_of(guess, secret)) for guess in guesses]
     return [word for word in words() if all(marks_of(g, word) == marks for g, marks in seen)]
 
 
 def is_solved(state) -> float:
-    """1.0 when the secret was guessed."""
+    """Return 1.0 if the secret was guessed."""
     return float(state["answer"] in state.get("guesses", []))
 
 
 def information(state) -> float:
-    """Share of the bits needed to know the word that the guesses have brought; 1.0 when only one word is left."""
+    """Return the share of the necessary information, in bits, that the guesses have gained; 1.0 if one word is left."""
     left = len(candidates(state.get("guesses", []), state["answer"]))
     return 1.0 - math.log2(left) / math.log2(len(words()))
 
 
 def speed(state) -> float:
-    """1.0 when solved at the first try, less by a sixth for each further one; 0.0 when not solved."""
+    """Return 1.0 if solved with the first guess, one sixth less for each further guess, and 0.0 if not solved."""
     return is_solved(state) * (1.0 - (len(state["trajectory"]) - 1) / MAX_GUESSES)
 
 
 def invalid_guesses(state) -> float:
-    """How many turns were spent on something that is not a new word of the list."""
+    """Return the number of turns spent on anything but a new word of the list."""
     return float(len(state["trajectory"]) - len(state.get("guesses", [])))
 
 
 class WordleEnv(vf.MultiTurnEnv):
-    """One guess a turn; a guess that does not count still costs its turn."""
+    """One guess per turn. A guess that does not count still uses its turn."""
 
     def __init__(self, hard_mode: bool = False, **kwargs) -> None:
         super().__init__(max_turns=MAX_GUESSES, **kwargs)
@@ -95,7 +97,7 @@ class WordleEnv(vf.MultiTurnEnv):
         return state
 
     def fault_of(self, guess: str, state) -> str | None:
-        """Why a guess does not count, or None."""
+        """Return the reason why a guess does not count, or None."""
         if len(guess) != WORD_LENGTH or not guess.isascii() or not guess.isalpha():
             return f"Write one word of {WORD_LENGTH} letters inside <guess> and </guess>."
         if guess in state["guesses"]:
@@ -107,7 +109,7 @@ class WordleEnv(vf.MultiTurnEnv):
         return None
 
     def take_guess(self, messages, state) -> str:
-        """What the last message guesses, noted if it counts; what the model is told about it."""
+        """Return the answer to the guess in the last message. A guess that counts is recorded."""
         guess = str(self.parser.parse_answer(messages[-1:]) or "").strip().lower()
         if fault := self.fault_of(guess, state):
             return fault
@@ -128,12 +130,12 @@ class WordleEnv(vf.MultiTurnEnv):
 
     @vf.stop
     async def max_turns_reached(self, state) -> bool:
-        """Never on its own: the last guess counts too, so it is answered before the game ends."""
+        """Never stop here. The last guess counts, too, so it is answered before the game ends."""
         return len(state["trajectory"]) > MAX_GUESSES
 
 
 def gold_completion(row) -> str:
-    """The reply that scores full on a row."""
+    """Return the reply that gets the full score for a row."""
     return f"<guess>{row['answer']}</guess>"
 
 
@@ -143,7 +145,7 @@ def load_environment(
     hard_mode: bool = False,
     seed: int = 0,
 ) -> vf.Environment:
-    """Secrets of the two splits never meet; in `hard_mode` a guess must fit all that is known."""
+    """The two splits share no secret. In `hard_mode` a guess must fit all previous marks."""
     parser = vf.XMLParser(["guess"], answer_field="guess")
     rubric = vf.Rubric(
         funcs=[is_solved, information, speed], weights=[0.7, 0.2, 0.1], parser=parser
