@@ -115,7 +115,7 @@ async def test_problems_without_a_stored_answer_are_scored_by_what_they_ask():
         (["chain_sum", "nope"], "'nope' is not a generator"),
         ([3], "Invalid dataset config: 3"),
         ([], "at least one"),
-        (["chain_sum", "chain_sum"], "none twice"),
+        (["chain_sum", "chain_sum"], "each only once"),
         ([{"name": "chain_sum", "wieght": 2}], "wieght"),
         ([{"name": "chain_sum", "config": {"no_such": 1}}], "reasoning-gym refuses"),
     ],

@@ -52,7 +52,7 @@ def test_every_shape_that_datasets_have_is_read(given_tests: Any, expected: Test
 @pytest.mark.parametrize(
     ("given_tests", "message"),
     [
-        ("no json", "not JSON"),
+        ("no json", "not valid JSON"),
         ([], "at least one"),
         ({}, "at least one"),
         (3, "at least one"),
