@@ -11,8 +11,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -24,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 
+from verifiers.child_process import ChildProcess, get_free_port, guarded
 from verifiers.errors import ConfigError, SandboxError
 
 MANIFEST = ".build.json"
@@ -133,7 +132,7 @@ class OpenEnvServer:
         self._health_timeout_s = health_timeout_s
         self._request_timeout_s = request_timeout_s
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._log: IO[bytes] | None = None
         self._is_ready = False
         self._schema: dict[str, Any] | None = None
@@ -163,7 +162,7 @@ class OpenEnvServer:
             if self._base_url is not None and (self._process is None or not self._has_ended()):
                 return self._base_url
             self.stop()
-            port = _free_port()
+            port = get_free_port()
             folder = self._folder or Path.cwd()
             command = (
                 [part.replace("{port}", str(port)) for part in self._command]
@@ -172,14 +171,13 @@ class OpenEnvServer:
             )
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process runs
             try:
-                self._process = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
+                self._process = ChildProcess(
+                    guarded(command, STOP_S),
+                    folder=folder,
                     stdout=self._log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PORT": str(port)},
-                    start_new_session=True,  # Ctrl-C is handled by this process
+                    own_group=True,
                 )
             except OSError as error:
                 self._log.close()
@@ -198,7 +196,7 @@ class OpenEnvServer:
             return str(error) or type(error).__name__
 
     def _has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
+        return self._process is not None and not self._process.is_running
 
     def _failure(self, what: str) -> OpenEnvServerError:
         said = ""
@@ -236,25 +234,10 @@ class OpenEnvServer:
         process, self._process, self._is_ready = self._process, None, False
         if process is not None:
             self._base_url = None
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-                try:
-                    process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    continue
-                break
-            with suppress(ProcessLookupError):  # child processes that it left behind
-                os.killpg(process.pid, signal.SIGKILL)
+            process.close(STOP_S)
         if self._log is not None:
             self._log.close()
             self._log = None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Observed(NamedTuple):

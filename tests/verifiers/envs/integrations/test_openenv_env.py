@@ -154,7 +154,7 @@ async def test_a_server_that_is_gone_is_started_again_for_the_next_rollout(
     await run(env, ScriptedClient(then="3"))
     assert env.server._process is not None
     env.server._process.kill()
-    env.server._process.wait()
+    env.server._process._process.wait()
     [output] = await run(env, ScriptedClient(then="3"))
     assert (output["error"], output["reward"]) == (None, 1.0)
 
