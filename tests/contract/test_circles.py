@@ -18,16 +18,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"verifiers": ROOT, "hub_server": ROOT, "vf_cli": ROOT / "cli"}
 
 CIRCLES: dict[str, str] = {
-    "verifiers.tools.mcp verifiers.tools.mcp_connection": "a connection makes tools, a tool connects",
     "verifiers.hub.installation verifiers.packages.install": "an installation asks the hub",
     "vf_cli.prime.account vf_cli.prime.config": "a configuration names the account",
 }
 """Modules of a circle → its reason. A circle may become smaller; a circle that is gone must leave this list."""
 
 SHARED_NAMES: dict[str, str] = {
-    "Action": "to be renamed",
     "Batch": "an upload of the hub server, and the result of `RolloutSource.next_batch`",
-    "Comparison": "to be renamed",
     "ConfigFile": "to be renamed",
     "Environment": "the hub server's table, and the class of environments",
     "Evaluation": "the hub server's table, and the result of `RolloutSource.evaluate`",
@@ -38,7 +35,6 @@ SHARED_NAMES: dict[str, str] = {
     "Place": "to be renamed",
     "Planned": "to be renamed",
     "Request": "to be renamed",
-    "SandboxMonitorRubric": "v0 has both names",
     "Usage": "the hub server's quota, and token counts of v0",
     "Watcher": "to be renamed",
 }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from verifiers.decorators import teardown
 from verifiers.envs.code_tests import (
-    Comparison,
+    AnswerComparison,
     Outcome,
     ProgramReport,
     TestCase,
@@ -135,7 +135,7 @@ class CodeEnv(SingleTurnEnv):
             reward == "all" if stop_at_first_failure is None else stop_at_first_failure
         )
         self.test_limits = TestLimits.model_validate(test_limits or {})
-        self.comparison = Comparison(whitespace, float_tolerance)
+        self.comparison = AnswerComparison(whitespace, float_tolerance)
         self.sandbox_spec = _spec(sandbox_spec, self.test_limits)
         self.sandbox_attempts = sandbox_attempts
         self.max_concurrent_programs = max_concurrent_programs or 2 * (os.cpu_count() or 1)
@@ -280,4 +280,4 @@ def _spec(given: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> 
     return spec.model_copy(update={"memory_mb": memory_mb})
 
 
-__all__ = ["CodeEnv", "CodeRubric", "Comparison", "TestCase", "TestLimits"]
+__all__ = ["AnswerComparison", "CodeEnv", "CodeRubric", "TestCase", "TestLimits"]

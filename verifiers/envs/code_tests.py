@@ -75,7 +75,7 @@ class TestCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """The rule by which an answer equals the expected one."""
 
     whitespace: Whitespace = "lines"
@@ -348,7 +348,7 @@ async def run_program(
     tests: Sequence[TestCase],
     *,
     limits: TestLimits | None = None,
-    comparison: Comparison | None = None,
+    comparison: AnswerComparison | None = None,
     stop_at_first_failure: bool = False,
 ) -> ProgramReport:
     """Run a program against tests in one sandbox. Use a new sandbox: the program may leave it in any state.
@@ -358,7 +358,7 @@ async def run_program(
     Every event after the worker is ready is caused by the program and becomes an outcome, including the end of its
     worker or sandbox. Raises SandboxError if the sandbox itself failed.
     """
-    runner = _Runner(sandbox, tests, limits or TestLimits(), comparison or Comparison())
+    runner = _Runner(sandbox, tests, limits or TestLimits(), comparison or AnswerComparison())
     try:
         return await runner.run(program, stop_at_first_failure)
     except SandboxDead as error:
@@ -373,7 +373,7 @@ class _Runner:
         sandbox: Sandbox,
         tests: Sequence[TestCase],
         limits: TestLimits,
-        comparison: Comparison,
+        comparison: AnswerComparison,
     ) -> None:
         self.sandbox = sandbox
         self.tests = list(tests)[: limits.max_tests]

@@ -79,7 +79,7 @@ class Element(NamedTuple):
         return f'[{self.number}] {self.role} "{self.name}"{value}'
 
 
-class Action(NamedTuple):
+class PageAction(NamedTuple):
     """A parsed instruction."""
 
     verb: str
@@ -89,7 +89,7 @@ class Action(NamedTuple):
     """The number of the element in brackets, or words of its name; '' for keys."""
 
 
-def parse_action(instruction: str) -> Action:
+def parse_action(instruction: str) -> PageAction:
     """Return an instruction in the form that `act` describes. Raises ToolCallError that lists the forms."""
     found = _ACTION.match(instruction)
     if found is not None:
@@ -98,12 +98,12 @@ def parse_action(instruction: str) -> Action:
         if verb in ("type", "enter", "fill", "select", "choose"):
             if into is not None:
                 kind = "select" if verb in ("select", "choose") else "type"
-                return Action(kind, into["text"], into["target"])
+                return PageAction(kind, into["text"], into["target"])
         elif verb == "press" and rest and not _NUMBER.search(rest):
-            return Action("press", rest.strip("\"'"), "")
+            return PageAction("press", rest.strip("\"'"), "")
         elif rest:
             kind = {"tap": "click", "press": "click", "tick": "check"}.get(verb, verb)
-            return Action(kind, "", rest)
+            return PageAction(kind, "", rest)
     raise ToolCallError(
         f'{instruction!r} is not a valid instruction. Use one of: click [3]; click "Sign in"; type "text" into [4]; '
         'select "option" in [5]; check [6]; uncheck [6]; press Enter.'
@@ -145,7 +145,7 @@ async def elements_of(page: Any) -> list[Element]:
     return [Element(**found) for found in await page.evaluate(_LIST_ELEMENTS)]
 
 
-async def perform(page: Any, action: Action) -> str:
+async def perform(page: Any, action: PageAction) -> str:
     """Act on the page. Return a description of the action."""
     if action.verb == "press":
         await page.keyboard.press(action.text)

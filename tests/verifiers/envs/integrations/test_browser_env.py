@@ -12,9 +12,9 @@ import pytest
 import verifiers as vf
 from verifiers.envs.integrations.browser_env import (
     INSTALLED,
-    Action,
     BrowserEnv,
     Element,
+    PageAction,
     chosen,
     parse_action,
 )
@@ -173,16 +173,16 @@ def test_an_unknown_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("instruction", "action"),
     [
-        ("click [3]", Action("click", "", "[3]")),
-        ('Click on the "Sign in" button.', Action("click", "", '"Sign in" button')),
-        ('type "a b" into the search field', Action("type", "a b", "search field")),
-        ("select 'large' from [5]", Action("select", "large", "[5]")),
-        ("press Enter", Action("press", "Enter", "")),
-        ("press [4]", Action("click", "", "[4]")),
-        ("tick Agree", Action("check", "", "Agree")),
+        ("click [3]", PageAction("click", "", "[3]")),
+        ('Click on the "Sign in" button.', PageAction("click", "", '"Sign in" button')),
+        ('type "a b" into the search field', PageAction("type", "a b", "search field")),
+        ("select 'large' from [5]", PageAction("select", "large", "[5]")),
+        ("press Enter", PageAction("press", "Enter", "")),
+        ("press [4]", PageAction("click", "", "[4]")),
+        ("tick Agree", PageAction("check", "", "Agree")),
     ],
 )
-def test_instructions_are_understood(instruction: str, action: Action) -> None:
+def test_instructions_are_understood(instruction: str, action: PageAction) -> None:
     assert parse_action(instruction) == action
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verifiers.envs.code_tests import (
-    Comparison,
+    AnswerComparison,
     TestCase,
     TestLimits,
     extract_code,
@@ -86,7 +86,7 @@ def test_anything_else_is_refused_by_name(given_tests: Any, message: str):
 def test_whitespace_counts_as_it_is_told_to(
     whitespace: Any, got: str, expected: str, is_right: bool
 ):
-    assert Comparison(whitespace).printed(got, expected) is is_right
+    assert AnswerComparison(whitespace).printed(got, expected) is is_right
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_whitespace_counts_as_it_is_told_to(
     ],
 )
 def test_close_numbers_are_equal_within_the_tolerance(got: str, expected: str, is_right: bool):
-    assert Comparison("lines", 1e-6).printed(got, expected) is is_right
-    assert Comparison("tokens", 1e-6).printed(got, expected) is is_right
+    assert AnswerComparison("lines", 1e-6).printed(got, expected) is is_right
+    assert AnswerComparison("tokens", 1e-6).printed(got, expected) is is_right
 
 
 def test_lines_keep_their_shape_under_a_tolerance():
-    assert not Comparison("lines", 1e-6).printed("1 2", "1\n2")
-    assert Comparison("tokens", 1e-6).printed("1 2", "1\n2")
+    assert not AnswerComparison("lines", 1e-6).printed("1 2", "1\n2")
+    assert AnswerComparison("tokens", 1e-6).printed("1 2", "1\n2")
 
 
 @given(JSON)
 def test_a_value_equals_itself_through_json(value: Any):
-    assert Comparison().returned(json.dumps(value), value)
+    assert AnswerComparison().returned(json.dumps(value), value)
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_a_value_equals_itself_through_json(value: Any):
     ],
 )
 def test_returned_values_are_compared_as_python_has_them(text: str, expected: Any, is_right: bool):
-    assert Comparison().returned(text, expected) is is_right
+    assert AnswerComparison().returned(text, expected) is is_right
 
 
 def test_returned_numbers_may_be_close_only_when_told_so():
-    assert not Comparison().returned("[0.30000000000000004]", [0.3])
-    assert Comparison(float_tolerance=1e-9).returned("[0.30000000000000004]", [0.3])
+    assert not AnswerComparison().returned("[0.30000000000000004]", [0.3])
+    assert AnswerComparison(float_tolerance=1e-9).returned("[0.30000000000000004]", [0.3])
 
 
 @given(st.text(), st.text(), st.sampled_from(["exact", "lines", "tokens"]))
 def test_comparing_never_fails_on_any_text(got: str, expected: str, whitespace: Any):
     for tolerance in (None, 1e-6):
-        comparison = Comparison(whitespace, tolerance)
+        comparison = AnswerComparison(whitespace, tolerance)
         assert comparison.printed(expected, expected)
         comparison.printed(got, expected)
         comparison.returned(got, expected)
@@ -187,7 +187,7 @@ def test_the_clock_limit_follows_the_processor_limit_unless_it_is_given():
 
 @pytest.mark.parametrize("tolerance", [None, 1e-6])
 def test_numbers_too_large_for_a_float_are_compared_exactly(tolerance: float | None):
-    compare = Comparison(float_tolerance=tolerance)
+    compare = AnswerComparison(float_tolerance=tolerance)
     huge = 10**400
     for got in ("1.0", "NaN", "Infinity", "-Infinity", "1e400", "-1", str(2 * huge), '"x"', "[]"):
         assert not compare.returned(got, huge), got
