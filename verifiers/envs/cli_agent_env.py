@@ -378,12 +378,12 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Return the id of the agent's next request, or None when the agent has ended."""
         queue: asyncio.Queue[str] = state["request_id_queue"]
         waiting: asyncio.Task[None] = state["completion_wait_task"]
-        asked = asyncio.ensure_future(queue.get())
+        request = asyncio.ensure_future(queue.get())
         try:
-            await asyncio.wait([asked, waiting], return_when="FIRST_COMPLETED")
-            return asked.result() if asked.done() else None
+            await asyncio.wait([request, waiting], return_when="FIRST_COMPLETED")
+            return request.result() if request.done() else None
         finally:
-            asked.cancel()
+            request.cancel()
 
     async def get_prompt_messages(self, state: State) -> Messages:
         """Return the messages of the agent's next request, or an empty list when the agent has ended."""

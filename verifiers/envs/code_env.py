@@ -271,9 +271,9 @@ class CodeEnv(SingleTurnEnv):
         await self.backends.aclose()
 
 
-def _spec(given: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> SandboxSpec:
+def _spec(spec: SandboxSpec | Mapping[str, Any] | None, limits: TestLimits) -> SandboxSpec:
     """Return the specification, with the additional space for one test."""
-    spec = SandboxSpec.model_validate(given or {})
+    spec = SandboxSpec.model_validate(spec or {})
     if "memory_mb" in spec.model_fields_set:
         return spec
     memory_mb = limits.memory_mb + limits.max_file_mb + _BOX_OVERHEAD_MB

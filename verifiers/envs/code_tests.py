@@ -148,9 +148,9 @@ class AnswerComparison:
         except OverflowError:
             if not all(isinstance(n, int) or math.isfinite(n) for n in (got, expected)):
                 return False
-            exact, wanted = Fraction(got), Fraction(expected)
-            largest = max(abs(exact), abs(wanted))
-            return abs(exact - wanted) <= largest * Fraction(self.float_tolerance)
+            exact_got, exact_expected = Fraction(got), Fraction(expected)
+            largest = max(abs(exact_got), abs(exact_expected))
+            return abs(exact_got - exact_expected) <= largest * Fraction(self.float_tolerance)
 
 
 def _number(word: str) -> float:
@@ -168,25 +168,25 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def test_cases(given: Any) -> list[TestCase]:
+def test_cases(tests: Any) -> list[TestCase]:
     """Return the tests of a dataset row; JSON text is accepted, too.
 
     They are either a list of {"input": stdin, "output": stdout} and {"function": name, "arguments": list,
     "expected": value}, or the columns {"inputs": list, "outputs": list} with "fn_name" for calls. Raises
     DatasetError for anything else.
     """
-    if isinstance(given, str):
+    if isinstance(tests, str):
         try:
-            given = json.loads(given)
+            tests = json.loads(tests)
         except ValueError as error:
             raise DatasetError(f"The tests are not valid JSON: {error}") from error
-    if isinstance(given, Mapping) and "inputs" in given and "outputs" in given:
-        given = _rows(given)
-    if isinstance(given, Mapping) or not isinstance(given, Sequence) or not given:
+    if isinstance(tests, Mapping) and "inputs" in tests and "outputs" in tests:
+        tests = _rows(tests)
+    if isinstance(tests, Mapping) or not isinstance(tests, Sequence) or not tests:
         raise DatasetError(
-            f"Tests must be a list with at least one test, or {{'inputs': …, 'outputs': …}}; got {given!r:.200}"
+            f"Tests must be a list with at least one test, or {{'inputs': …, 'outputs': …}}; got {tests!r:.200}"
         )
-    return [_test_case(number, one) for number, one in enumerate(given)]
+    return [_test_case(number, one) for number, one in enumerate(tests)]
 
 
 test_cases.__test__ = False  # type: ignore[attr-defined]  # not a test for pytest
@@ -219,9 +219,9 @@ def _test_case(number: int, test: Any) -> TestCase:
                 function=str(test["function"]),
                 arguments=tuple(test["arguments"]),
             )
-        given, printed = test.get("input"), test.get("output")
-        if isinstance(given, str) and isinstance(printed, str):
-            return TestCase(printed, stdin=given)
+        stdin, printed = test.get("input"), test.get("output")
+        if isinstance(stdin, str) and isinstance(printed, str):
+            return TestCase(printed, stdin=stdin)
     raise DatasetError(
         f"Test {number} has neither the texts 'input' and 'output' nor 'function', 'arguments' and 'expected': "
         f"{test!r:.200}"

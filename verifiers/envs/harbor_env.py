@@ -273,23 +273,23 @@ def time_limit_s(config: Any, section: str, default_s: float) -> float:
 def parse_reward(text: str) -> float | None:
     """Return the reward in a `reward.txt` (a number) or `reward.json` (an object with `reward`), or None."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            found = float(text)  # "1.", "+1", "1_0" and similar forms
+            value = float(text)  # "1.", "+1", "1_0" and similar forms
         except ValueError:
             return None
-    if isinstance(found, dict):
-        found = found.get("reward")
-    if isinstance(found, str):
+    if isinstance(value, dict):
+        value = value.get("reward")
+    if isinstance(value, str):
         try:
-            found = float(found)
+            value = float(value)
         except ValueError:
             return None
-    if not isinstance(found, int | float):
+    if not isinstance(value, int | float):
         return None
     try:
-        reward = float(found)
+        reward = float(value)
     except OverflowError:
         return None
     return reward if math.isfinite(reward) else None
@@ -423,18 +423,18 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
 
     async def upload_test_assets(self, sandbox_id: str, task_dir: Path) -> None:
         """Upload tests and solution. Remove the files that the agent left at their paths or as its reward."""
-        places = " ".join(_UPLOADS.values())
+        folders = " ".join(_UPLOADS.values())
         # `find` fails on directories that it may not list or change.
         await self._shell(
             sandbox_id,
-            f"mkdir -p {places}; chmod -R u+rwX {places} /logs 2>/dev/null; find {places} -mindepth 1 -delete && "
+            f"mkdir -p {folders}; chmod -R u+rwX {folders} /logs 2>/dev/null; find {folders} -mindepth 1 -delete && "
             f"rm -rf {REWARD_DIR} && mkdir -p {REWARD_DIR}",
         )
-        for name, place in _UPLOADS.items():
+        for name, target in _UPLOADS.items():
             folder = task_dir / name
             for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
                 if path.is_file():
-                    remote = f"{place}/{path.relative_to(folder).as_posix()}"
+                    remote = f"{target}/{path.relative_to(folder).as_posix()}"
                     await self.upload_file(sandbox_id, remote, str(path))
 
     async def post_rollout(self, state: State) -> None:
@@ -467,7 +467,7 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
         task_dir, client = Path(state["harbor_task_dir"]), self.sandbox_client
         config = (state.get("info") or {}).get("config")
         limit_s = time_limit_s(config, "verifier", TESTS_TIMEOUT_S)
-        found = ""
+        reward_text = ""
         tested = state if sandbox_id == state["sandbox_id"] else {"sandbox_id": sandbox_id}
         try:
             await self.upload_test_assets(sandbox_id, task_dir)
@@ -480,15 +480,15 @@ class HarborEnv(HarborMCPMixin, CliAgentEnv):
             if isinstance(client, SandboxClient):
                 # Processes that the solution left running during the tests can no longer change the reward.
                 await client.sandbox(sandbox_id).end_processes()
-            found = await self._shell(sandbox_id, _READ_REWARD)
+            reward_text = await self._shell(sandbox_id, _READ_REWARD)
         except SandboxDead as error:
             if not error.by_program:
                 raise
             ended = str(error)
         except (SandboxFileError, _CommandFailed) as error:
             ended = f"the tests could not be uploaded: {error}"
-        wrote = f"the reward {found.strip()[:100]!r}" if found.strip() else "no reward"
-        return TestRun(parse_reward(found), f"{wrote} to {REWARD_DIR}: {ended}")
+        wrote = f"the reward {reward_text.strip()[:100]!r}" if reward_text.strip() else "no reward"
+        return TestRun(parse_reward(reward_text), f"{wrote} to {REWARD_DIR}: {ended}")
 
     async def _is_graded_without_an_agent(self, state: State) -> bool:
         """Return whether the tests of a task write a reward in a sandbox without any changes."""
@@ -523,10 +523,10 @@ def _with_folders(
     sandbox_spec: SandboxSpec | Mapping[str, Any] | None, agent_workdir: str
 ) -> SandboxSpec:
     spec = SandboxSpec.model_validate(sandbox_spec or {})
-    wanted = [agent_workdir, TASK_DIR, "/logs", *_UPLOADS.values()]
+    needed = [agent_workdir, TASK_DIR, "/logs", *_UPLOADS.values()]
     added = [
         folder
-        for folder in wanted
+        for folder in needed
         if not any(
             folder == own or folder.startswith(own + "/") for own in (*_OWN_PLACES, spec.workdir)
         )

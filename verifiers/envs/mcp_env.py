@@ -73,13 +73,13 @@ class MCPEnv(ToolEnv):
             raise failures.exceptions[0] from None
         if self._tools_known:
             return
-        found = {
+        offered = {
             server.config.name: {tool.name: tool for tool in task.result().tools}
             for server, task in zip(self.servers, opening, strict=True)
         }
-        names = offered_names({name: list(tools) for name, tools in found.items()}, self.tool_map)
+        names = offered_names({name: list(tools) for name, tools in offered.items()}, self.tool_map)
         for server in self.servers:
-            for tool in found[server.config.name].values():
+            for tool in offered[server.config.name].values():
                 self._offer_remote(server, tool, names[server.config.name, tool.name])
         self._tools_known = True
 

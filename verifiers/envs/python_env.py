@@ -174,17 +174,17 @@ class PythonEnv(SandboxEnv):
 def response_of(cell: CellResult, limit_s: float) -> dict[str, Any]:
     """Return the result of a cell in the form that `_format_response` reads."""
     problem = cell.error.traceback if cell.error is not None else None
-    fate = (
+    consequence = (
         "it was restarted, and all variables are gone" if cell.restarted else "variables are kept"
     )
     if cell.timed_out:
-        problem = f"Error: Execution timed out after {limit_s:g}s. The interpreter was interrupted; {fate}."
+        problem = f"Error: Execution timed out after {limit_s:g}s. The interpreter was interrupted; {consequence}."
     elif cell.output_limit_hit:
-        problem = f"Error: Too much output. The interpreter was stopped; {fate}."
+        problem = f"Error: Too much output. The interpreter was stopped; {consequence}."
     elif cell.oom:
-        problem = f"Error: Out of memory. The interpreter was stopped; {fate}."
+        problem = f"Error: Out of memory. The interpreter was stopped; {consequence}."
     elif cell.restarted:
-        problem = f"Error: The code ended the interpreter; {fate}."
+        problem = f"Error: The code ended the interpreter; {consequence}."
     return {
         "status": "ok" if problem is None else "error",
         "stdout": cell.text,
@@ -197,37 +197,37 @@ def requirements(text: str) -> list[Requirement]:
     """Return the requirements in a text such as `"numpy sympy>=1.12"`. Options of pip (`-q`, `--pre`) are skipped.
     Raises ConfigError.
     """
-    found = []
+    parsed = []
     for word in text.split():
         if word.startswith("-"):
             continue
         try:
-            found.append(Requirement(word))
+            parsed.append(Requirement(word))
         except InvalidRequirement as error:
             raise ConfigError(
                 f"pip_install_packages: {word!r} is not a valid requirement ({error}). Write names with optional "
                 "versions, separated by spaces, as in 'numpy sympy>=1.12'."
             ) from None
-    return found
+    return parsed
 
 
-def installed_modules(wanted: Iterable[Requirement], packages: str) -> tuple[str, ...]:
+def installed_modules(required: Iterable[Requirement], packages: str) -> tuple[str, ...]:
     """Return the importable modules of packages in the running environment ("host") or a virtual environment.
 
     Raises ConfigError that lists all packages that are missing or have the wrong version.
     """
     folders = _site_packages(packages)
-    known = {
+    distributions = {
         canonicalize_name(distribution.name): distribution
         for distribution in reversed(list(importlib.metadata.distributions(path=folders)))
         if distribution.name
     }
     modules: list[str] = []
     missing: list[str] = []
-    for requirement in wanted:
+    for requirement in required:
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        distribution = known.get(canonicalize_name(requirement.name))
+        distribution = distributions.get(canonicalize_name(requirement.name))
         if distribution is None:
             missing.append(str(requirement))
         elif not requirement.specifier.contains(distribution.version, prereleases=True):
@@ -260,9 +260,9 @@ def top_level_modules(distribution: importlib.metadata.Distribution) -> list[str
 def _site_packages(packages: str) -> list[str]:
     if packages == "host":
         return list(sys.path)
-    found = sorted(Path(packages).glob("lib/python3*/site-packages"))
-    if not found:
+    folders = sorted(Path(packages).glob("lib/python3*/site-packages"))
+    if not folders:
         raise ConfigError(
             f"packages={packages!r} is not a virtual environment: it has no lib/python3*/site-packages."
         )
-    return [str(folder) for folder in found]
+    return [str(folder) for folder in folders]

@@ -615,10 +615,10 @@ def command_timeout(sandbox_id: str, command: str, limit_s: float) -> CommandTim
     If `prime_sandboxes` has been imported, the error is also an instance of that package's class, which v0's authors
     catch.
     """
-    known = timeout_errors()
-    if len(known) == 1:
+    classes = timeout_errors()
+    if len(classes) == 1:
         return CommandTimeoutError(sandbox_id, command, limit_s)
-    both: type[CommandTimeoutError] = type("CommandTimeoutError", known, {})  # type: ignore[assignment]
+    both: type[CommandTimeoutError] = type("CommandTimeoutError", classes, {})  # type: ignore[assignment]
     return both(sandbox_id, command, limit_s)
 
 

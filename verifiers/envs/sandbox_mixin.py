@@ -380,11 +380,11 @@ class SandboxMixin:
         """Return the text of a file in the sandbox. Return None if the file cannot be read; the reason is logged."""
         limit_s = self.timeouts.read_file if timeout is None else timeout
         try:
-            found = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
+            file = await self.sandbox_client.read_file(sandbox_id, remote_path, timeout=limit_s)
         except Exception as error:  # noqa: BLE001 - v0 returns None for every error
             self.logger.warning("Failed to read %s from %s: %r", remote_path, sandbox_id, error)
             return None
-        return found.content
+        return file.content
 
     async def upload_bundle(self, sandbox_id: str, file_map: dict[str, str], dest_dir: str) -> None:
         """Write several text files below a directory of the sandbox. `file_map` maps relative paths to contents."""

@@ -167,7 +167,7 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
     """Return the environment variables of scoring commands. They take precedence over those of the sandbox."""
     spec = sandbox.spec
     writable = (*_WRITABLE, sandbox.info.workdir, posixpath.dirname(sandbox.info.workdir))
-    writable = tuple(place for place in (*writable, *spec.folders) if place != "/")
+    writable = tuple(path for path in (*writable, *spec.folders) if path != "/")
     cleaned = {
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -182,16 +182,16 @@ def clean_variables(sandbox: Sandbox, folder: str | None) -> dict[str, str]:
     for number, (name, value) in enumerate(_GIT.items()):
         cleaned |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
     for name in (*_SEARCH_PATHS, *_FILES, "PATH"):
-        given = spec.env.get(name)
-        if given is None:
+        value = spec.env.get(name)
+        if value is None:
             continue
-        parts = given.replace(" ", ":").split(":") if name == "LD_PRELOAD" else given.split(":")
+        parts = value.replace(" ", ":").split(":") if name == "LD_PRELOAD" else value.split(":")
         kept = ":".join(part for part in parts if not _is_reachable(part, writable))
-        if kept != given:
+        if kept != value:
             _logger.warning(
                 "%s=%r contains paths that the model can write; scoring has %s=%r. Set score_env={%r: …} to change it.",
                 name,
-                given,
+                value,
                 name,
                 kept,
                 name,
@@ -213,4 +213,4 @@ def _is_reachable(path: str, writable: tuple[str, ...]) -> bool:
     if not path.startswith("/"):
         return True
     path = posixpath.normpath(path)
-    return any(path == place or path.startswith(place + "/") for place in writable)
+    return any(path == folder or path.startswith(folder + "/") for folder in writable)

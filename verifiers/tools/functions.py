@@ -270,9 +270,9 @@ def parsed_arguments(name: str, text: str) -> dict[str, Any]:
     return arguments
 
 
-def unknown_tool(name: str, known: Collection[str]) -> ToolCallError:
+def unknown_tool(name: str, names: Collection[str]) -> ToolCallError:
     """Return the error for a tool that does not exist."""
-    available = ", ".join(sorted(known)) or "none"
+    available = ", ".join(sorted(names)) or "none"
     return ToolCallError(f"There is no tool {name!r}. Available tools: {available}.")
 
 

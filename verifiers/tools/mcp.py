@@ -113,47 +113,49 @@ class MCPTool:
         return cls(**MCPToolConfig.model_validate(dict(spec)).model_dump())
 
 
-def server_configs(given: Any) -> list[MCPServerConfig]:
+def server_configs(servers: Any) -> list[MCPServerConfig]:
     """Return the configurations in a list of configs, dicts or `MCPTool`s, or in `{name: settings}` (also
     `mcpServers`).
 
     Raises ConfigError for unknown keys and duplicate names.
     """
-    if isinstance(given, Mapping):
-        named = given.get("mcpServers", given)
-        given = [{"name": name, **settings} for name, settings in named.items()]
-    configs = [_server_config(one, index) for index, one in enumerate(given or [])]
+    if isinstance(servers, Mapping):
+        named = servers.get("mcpServers", servers)
+        servers = [{"name": name, **settings} for name, settings in named.items()]
+    configs = [_server_config(one, index) for index, one in enumerate(servers or [])]
     names = [config.name for config in configs]
     if len(set(names)) < len(names):
         raise ConfigError(f"MCP servers must have different names; got {names}.")
     return configs
 
 
-def _server_config(given: Any, index: int) -> MCPServerConfig:
-    if isinstance(given, MCPServerConfig):
-        return given
-    if isinstance(given, MCPTool | MCPToolConfig):
-        name = re.sub(r"\.\w+$", "", os.path.basename(given.command)) or "server"
-        given = {
+def _server_config(server: Any, index: int) -> MCPServerConfig:
+    if isinstance(server, MCPServerConfig):
+        return server
+    if isinstance(server, MCPTool | MCPToolConfig):
+        name = re.sub(r"\.\w+$", "", os.path.basename(server.command)) or "server"
+        server = {
             "name": f"{name}_{index}",
-            "command": given.command,
-            "args": given.args,
-            "env": given.env,
-            "cwd": given.cwd,
+            "command": server.command,
+            "args": server.args,
+            "env": server.env,
+            "cwd": server.cwd,
         }
-    if not isinstance(given, Mapping):
+    if not isinstance(server, Mapping):
         raise ConfigError(
-            f"An MCP server must be an MCPServerConfig or a dict; got {type(given).__name__}: {given!r:.200}"
+            f"An MCP server must be an MCPServerConfig or a dict; got {type(server).__name__}: {server!r:.200}"
         )
-    known = [one.name for one in fields(MCPServerConfig)]
-    settings = {key: value for key, value in given.items() if key not in ("type", "transport")}
+    allowed = [one.name for one in fields(MCPServerConfig)]
+    settings = {key: value for key, value in server.items() if key not in ("type", "transport")}
     for key in settings:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" The settings are {known}."
-            raise ConfigError(f"The MCP server {given.get('name')!r} has no setting {key!r}.{hint}")
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" The settings are {allowed}."
+            raise ConfigError(
+                f"The MCP server {server.get('name')!r} has no setting {key!r}.{hint}"
+            )
     if "name" not in settings:
-        raise ConfigError(f"MCP server number {index} needs a 'name': {dict(given)!r:.200}")
+        raise ConfigError(f"MCP server number {index} needs a 'name': {dict(server)!r:.200}")
     return MCPServerConfig(**settings)
 
 
@@ -447,10 +449,10 @@ class MCPConnection:
     # ------------------------------------------------------------------------------------------------- living
 
     async def _live(self) -> None:
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
             try:
                 async with AsyncExitStack() as stack:
-                    await self._open(stack, words)
+                    await self._open(stack, stderr)
                     if not self._ready.done():
                         self._ready.set_result(None)
                     try:
@@ -467,7 +469,7 @@ class MCPConnection:
                 )
                 raise
             except BaseException as error:  # noqa: BLE001 - passed to the waiting caller, or logged
-                self._fail(self._described(error, words))
+                self._fail(self._described(error, stderr))
             finally:
                 self._closing.set()
 
@@ -477,7 +479,7 @@ class MCPConnection:
         else:
             self._ready.set_exception(error)
 
-    def _described(self, error: BaseException, words: IO[str]) -> Exception:
+    def _described(self, error: BaseException, stderr: IO[str]) -> Exception:
         if isinstance(error, ConfigError):
             return error
         name = self.config.name
@@ -492,24 +494,24 @@ class MCPConnection:
             reason = f"it did not answer within {self.config.connect_timeout_s:g} s"
         else:
             reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        words.seek(0)
-        said = words.read()[-MAX_SERVER_WORDS:].strip()
+        stderr.seek(0)
+        output = stderr.read()[-MAX_SERVER_WORDS:].strip()
         target = self.config.url or " ".join([self.config.command or "", *self.config.args])
         failure = MCPServerError(
             f"The MCP server {name!r} ({target}) cannot be used: {reason}."
-            + (f" Its last output:\n{said}" if said else "")
+            + (f" Its last output:\n{output}" if output else "")
         )
         failure.__cause__ = error
         return failure
 
-    async def _open(self, stack: AsyncExitStack, words: IO[str]) -> None:
+    async def _open(self, stack: AsyncExitStack, stderr: IO[str]) -> None:
         from mcp import ClientSession
 
         async with asyncio.timeout(self.config.connect_timeout_s):
             if self.config.url:
                 streams = await stack.enter_async_context(self._http_transport())
             else:
-                streams = await stack.enter_async_context(self._stdio_transport(words))
+                streams = await stack.enter_async_context(self._stdio_transport(stderr))
             self.session = await stack.enter_async_context(
                 ClientSession(
                     _WatchedStream(streams[0], self._closing.set),  # pyright: ignore[reportArgumentType]
@@ -519,7 +521,7 @@ class MCPConnection:
             await self.session.initialize()
             self.tools = await _all_tools(self.session)
 
-    def _stdio_transport(self, words: IO[str]) -> Any:
+    def _stdio_transport(self, stderr: IO[str]) -> Any:
         from mcp import StdioServerParameters
         from mcp.client.stdio import stdio_client
 
@@ -530,7 +532,7 @@ class MCPConnection:
             env=config.env,
             cwd=None if config.cwd is None else os.fspath(config.cwd),
         )
-        return stdio_client(parameters, errlog=words)  # pyright: ignore[reportArgumentType]
+        return stdio_client(parameters, errlog=stderr)  # pyright: ignore[reportArgumentType]
 
     def _http_transport(self) -> Any:
         streamable_http: Any = importlib.import_module("mcp.client.streamable_http")

@@ -151,16 +151,16 @@ async def perform(page: Any, action: PageAction) -> str:
         await page.keyboard.press(action.text)
         return f"Pressed {action.text}."
     element = chosen(await elements_of(page), action.target)
-    place = page.locator(f'[data-vf-number="{element.number}"]')
+    locator = page.locator(f'[data-vf-number="{element.number}"]')
     match action.verb:
         case "type":
-            await place.fill(action.text, timeout=ACTION_TIMEOUT_MS)
+            await locator.fill(action.text, timeout=ACTION_TIMEOUT_MS)
         case "select":
-            await place.select_option(action.text, timeout=ACTION_TIMEOUT_MS)
+            await locator.select_option(action.text, timeout=ACTION_TIMEOUT_MS)
         case "check" | "uncheck":
-            await place.set_checked(action.verb == "check", timeout=ACTION_TIMEOUT_MS)
+            await locator.set_checked(action.verb == "check", timeout=ACTION_TIMEOUT_MS)
         case _:
-            await place.click(timeout=ACTION_TIMEOUT_MS)
+            await locator.click(timeout=ACTION_TIMEOUT_MS)
     return f"Done: {action.verb} {element}."
 
 

@@ -148,12 +148,18 @@ class OpenEnvEnv(MultiTurnEnv):
         self.contract = self.contract or ("mcp" if is_mcp else "gym")
         return schema, self.contract
 
-    def render(self, observation: Any, context: str, **known: Any) -> Messages:
+    def render(self, observation: Any, context: str, **values: Any) -> Messages:
         """Return the chat messages for an observation. Raises ConfigError if the renderer returns none."""
-        known = {"action_schema": None, "contract": None, "seed": None, **known, "context": context}
-        asked = self._renderer_asks_for
-        given = known if asked is None else {k: v for k, v in known.items() if k in asked}
-        messages = self.prompt_renderer(observation, **given)
+        values = {
+            "action_schema": None,
+            "contract": None,
+            "seed": None,
+            **values,
+            "context": context,
+        }
+        accepted = self._renderer_asks_for
+        passed = values if accepted is None else {k: v for k, v in values.items() if k in accepted}
+        messages = self.prompt_renderer(observation, **passed)
         if not isinstance(messages, list) or not messages:
             raise ConfigError(
                 f"prompt_renderer must return a non-empty list of chat messages; for {context} it returned "
@@ -199,22 +205,22 @@ class OpenEnvEnv(MultiTurnEnv):
                 raise
             turn["reward"] = 0.0
             state["openenv_done"] = True
-            said: Messages = normalize_messages(
+            reply: Messages = normalize_messages(
                 [{"role": "user", "content": f"Action Parsing Error: {error}"}], field_name="action"
             )
-            state.final_env_response = said
-            return said
+            state.final_env_response = reply
+            return reply
         turn["reward"] = observed.reward or 0.0
         state["openenv_done"] = observed.done
-        said = self.render(
+        reply = self.render(
             observed.observation,
             "step",
             action_schema=state["openenv_action_schema"],
             contract="gym",
         )
         if observed.done or 0 < self.max_turns <= len(state.trajectory):
-            state.final_env_response = said
-        return said
+            state.final_env_response = reply
+        return reply
 
     async def _called(self, call: ToolCall, state: State) -> ToolMessage:
         name, call_id = call["name"], call["id"]

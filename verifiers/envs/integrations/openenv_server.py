@@ -90,8 +90,8 @@ def project_command(folder: Path, port: int) -> list[str]:
         return [runner, "run", "--rm", "--init", "-p", published, manifest.image, *start]
     app = _app_of(folder)
     if app is not None and (uv := shutil.which("uv")) is not None:
-        place = ("--host", "127.0.0.1", "--port", str(port))
-        return [uv, "run", "--project", str(folder), "uvicorn", app, *place]
+        address = ("--host", "127.0.0.1", "--port", str(port))
+        return [uv, "run", "--project", str(folder), "uvicorn", app, *address]
     raise ConfigError(
         f"The OpenEnv project {folder} cannot be started: it needs {MANIFEST} and docker or podman, or openenv.yaml "
         "with an `app` and uv. You can also start its server and pass its URL as openenv_project, or pass "
@@ -199,17 +199,17 @@ class OpenEnvServer:
         return self._process is not None and not self._process.is_running
 
     def _failure(self, what: str) -> OpenEnvServerError:
-        said = ""
+        output = ""
         if self._log is not None:
             self._log.seek(0)
-            said = self._log.read()[-2000:].decode("utf-8", "replace").strip()
+            output = self._log.read()[-2000:].decode("utf-8", "replace").strip()
         return OpenEnvServerError(
-            f"The OpenEnv server {what}." + (f" Its output: {said}" if said else "")
+            f"The OpenEnv server {what}." + (f" Its output: {output}" if output else "")
         )
 
     async def schema(self) -> dict[str, Any]:
         """Return the JSON schemas of the server's `action`, `observation` and `state`."""
-        if (found := self._schema) is None:
+        if (schema := self._schema) is None:
             url = await self.url()
             limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
             try:
@@ -217,17 +217,17 @@ class OpenEnvServer:
                     aiohttp.ClientSession() as session,
                     session.get(f"{url}/schema", timeout=limit) as answer,
                 ):
-                    found = await answer.json()
-                    if answer.status != 200 or not isinstance(found.get("action"), dict):
+                    schema = await answer.json()
+                    if answer.status != 200 or not isinstance(schema.get("action"), dict):
                         raise OpenEnvServerError(
-                            f"{url}/schema answered {answer.status}: {found!r:.200}"
+                            f"{url}/schema schema {answer.status}: {schema!r:.200}"
                         )
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise OpenEnvServerError(
                     f"{url}/schema did not return a schema: {error!r}"
                 ) from error
-            self._schema = found
-        return found
+            self._schema = schema
+        return schema
 
     def stop(self) -> None:
         """Stop the process, if there is one. Blocks until it has ended; after `STOP_S` it is killed."""
@@ -296,28 +296,28 @@ class Session:
             raise OpenEnvServerError(
                 f"The OpenEnv server ended the session (code {self._socket.close_code}) before it answered {kind!r}."
             )
-        found = answer.get("data")
+        content = answer.get("data")
         if answer.get("type") != "error":
-            return found
-        found = found if isinstance(found, dict) else {"message": found}
-        said = (
-            f"The OpenEnv server answered {kind!r} with {found.get('code')}: {found.get('message')}"
-        )
-        match found.get("code"):
+            return content
+        content = content if isinstance(content, dict) else {"message": content}
+        message = f"The OpenEnv server answered {kind!r} with {content.get('code')}: {content.get('message')}"
+        match content.get("code"):
             case "CAPACITY_REACHED":
-                raise NoFreeSession(f"{said} Raise its max_concurrent_envs.")
+                raise NoFreeSession(f"{message} Raise its max_concurrent_envs.")
             case "VALIDATION_ERROR":
-                raise ActionRefused(f"{said} {_problems(found.get('errors'))}")
-        raise OpenEnvServerError(said)
+                raise ActionRefused(f"{message} {_problems(content.get('errors'))}")
+        raise OpenEnvServerError(message)
 
     async def observe(self, kind: str, data: Mapping[str, Any]) -> Observed:
         """Send a reset or a step, and return the observation."""
-        found = await self.ask(kind, data)
-        if not isinstance(found, dict) or "observation" not in found:
-            raise OpenEnvServerError(f"The OpenEnv server answered {kind!r} with {found!r:.200}.")
-        reward = found.get("reward")
+        content = await self.ask(kind, data)
+        if not isinstance(content, dict) or "observation" not in content:
+            raise OpenEnvServerError(f"The OpenEnv server answered {kind!r} with {content!r:.200}.")
+        reward = content.get("reward")
         return Observed(
-            found["observation"], None if reward is None else float(reward), bool(found.get("done"))
+            content["observation"],
+            None if reward is None else float(reward),
+            bool(content.get("done")),
         )
 
     async def aclose(self) -> None:

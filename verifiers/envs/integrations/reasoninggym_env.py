@@ -179,20 +179,20 @@ def _known(name: Any) -> None:
         )
 
 
-def _spec(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
-        given = {"name": given}
-    if not isinstance(given, Mapping) or "name" not in given:
+def _spec(entry: Any) -> dict[str, Any]:
+    if isinstance(entry, str):
+        entry = {"name": entry}
+    if not isinstance(entry, Mapping) or "name" not in entry:
         raise ConfigError(
-            f"Invalid dataset config: {given!r}. Write a name, or a dict with name, weight and config."
+            f"Invalid dataset config: {entry!r}. Write a name, or a dict with name, weight and config."
         )
-    if unknown := set(given) - {"name", "weight", "config"}:
+    if unknown := set(entry) - {"name", "weight", "config"}:
         raise ConfigError(
-            f"{given['name']!r} has unknown settings {sorted(unknown)}; the settings are name, weight and config."
+            f"{entry['name']!r} has unknown settings {sorted(unknown)}; the settings are name, weight and config."
         )
-    _known(given["name"])
+    _known(entry["name"])
     return {
-        "name": given["name"],
-        "weight": float(given.get("weight", 1.0)),
-        "config": dict(given.get("config") or {}),
+        "name": entry["name"],
+        "weight": float(entry.get("weight", 1.0)),
+        "config": dict(entry.get("config") or {}),
     }
