@@ -18,8 +18,8 @@ from typing import IO, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from verifiers.concurrency import PerLoop
 from verifiers.errors import ConfigError, MCPAnswerLost, MCPServerError, ToolCallError
-from verifiers.per_loop import PerLoop
 from verifiers.types import Tool
 
 logger = logging.getLogger(__name__)
