@@ -18,7 +18,7 @@ def build(
         str | None,
         typer.Argument(
             metavar="[ENV]",
-            help="Environment to build, as a folder of --path; without it --path itself.",
+            help="Environment to build: a folder of --path; without it --path itself.",
         ),
     ] = None,
     path: Annotated[
@@ -31,14 +31,14 @@ def build(
     ] = None,
     out_dir: Annotated[
         str | None,
-        typer.Option("--out-dir", "-o", help="Where to write. (default: dist/ in the project)"),
+        typer.Option("--out-dir", "-o", help="Output folder. (default: dist/ in the project)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Build an environment into dist/: a wheel and a source archive, checked as a hub would check them.
+    """Build an environment into dist/: a wheel and a source archive, with the checks that a hub makes.
 
-    The wheel must define load_environment in the module that has the project's name. (In verifiers 0.1.14 this command
-    built Docker images for OpenEnv projects; names and options are the same, images are not built here.)
+    The wheel must define load_environment in the module with the project's name. (In verifiers 0.1.14 this command
+    built Docker images for OpenEnv projects; names and options are the same, images are not built.)
     """
     from verifiers.packages.build import build_environment
 

@@ -2,7 +2,7 @@
 
 0    done
 1    some rollouts failed, a threshold was missed, or something broke
-2    wrong usage: an option, a configuration, an environment that is not there, a key that is not set
+2    wrong usage: an option, a configuration, an environment that does not exist, a key that is not set
 130  interrupted
 """
 
@@ -25,7 +25,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-# Typer comes with click, in newer releases under a private name; its own error class leads to click's either way.
+# Typer contains click, in newer releases under a private name; Typer's own error class leads to click's in all of them.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
@@ -38,9 +38,9 @@ def run(
     verbose: str = r"--verbose|-[A-Za-z]*v[A-Za-z]*",
     grace_s: float | None = None,
 ) -> int:
-    """Run an app under its name and give the exit code; what it raises becomes a message on stderr.
+    """Run an app under its name. Return the exit code; exceptions become messages on stderr.
 
-    `verbose` matches the arguments that ask for tracebacks. `grace_s`: time for an orderly end after a second Ctrl-C
+    `verbose` matches the arguments that request tracebacks. `grace_s`: time for an orderly end after a second Ctrl-C
     or a SIGTERM, in seconds.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -54,10 +54,12 @@ def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         if code == EXIT_INTERRUPTED and app.registered_groups:
-            output.note("Interrupted.")  # with groups Typer gives Ctrl-C back instead of raising it
+            output.note(
+                "Interrupted."
+            )  # with groups Typer returns the code of Ctrl-C instead of raising
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; nothing can be said to anybody.
+        # The reader of the output (`| head`) has gone: no message can reach it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except _ClickException as error:
@@ -74,7 +76,7 @@ def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int
 
 
 def failure(error: BaseException, *, is_verbose: bool) -> int:
-    """Say what went wrong, with the traceback when wanted, and give the exit code."""
+    """Print the reason of a failure, with the traceback if requested. Return the exit code."""
     from verifiers.clients.failures import NoSuchRoute
     from verifiers.errors import (
         AuthenticationError,
@@ -85,7 +87,7 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
     )
     from verifiers.runs.store import RunNotFound
 
-    while isinstance(error, BaseExceptionGroup):  # a task group wraps the one thing that stopped it
+    while isinstance(error, BaseExceptionGroup):  # a task group wraps the error that stopped it
         error = error.exceptions[0]
     if is_verbose:
         output.traceback_of(error)
@@ -96,7 +98,9 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
     else:
         output.error(f"{type(error).__name__}: {error}")
         if not is_verbose:
-            output.note("This was not expected. Run again with -v to see where it happened.")
+            output.note(
+                "This error is unexpected. Run the command again with -v to see the traceback."
+            )
     is_usage = isinstance(
         error,
         ConfigError
@@ -114,13 +118,15 @@ def _usage_error(error: Any) -> int:
     if said:
         output.error(said)
     context = getattr(error, "ctx", None)
-    if context is not None and said:  # without words it is the help, which was shown just now
+    if (
+        context is not None and said
+    ):  # without a message it is the help, which has just been printed
         output.note(f"See `{context.command_path} --help`.")
     return error.exit_code
 
 
 class _Repeats(logging.Filter):
-    """Lets the first few messages of a kind through: thousands of rollouts may fail for one reason."""
+    """Passes the first messages of each kind only, because thousands of rollouts may fail for one reason."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -128,16 +134,16 @@ class _Repeats(logging.Filter):
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to show the message."""
+        """Whether to print the message."""
         kind = (record.name, str(record.msg))
         self._seen[kind] += 1
         if self._seen[kind] == self._most:
-            record.msg = f"{record.msg}  (further ones like this are shown with -v)"
+            record.msg = f"{record.msg}  (-v shows further messages like this)"
         return self._seen[kind] <= self._most
 
 
 def configure_logging(*, is_verbose: bool, least: int = logging.WARNING) -> None:
-    """Send the library's log to stderr: the first of each kind from `least` on, or everything with -v."""
+    """Send the library's log to stderr: the first message of each kind from `least` on, or everything with -v."""
     handler: logging.Handler = output.LogLines()
     if output.stderr().is_terminal:
         from rich.logging import RichHandler

@@ -40,7 +40,10 @@ from vf_cli import output
 
 
 def clean_venv(folder: Path) -> Path:
-    """Make it in `folder`; its interpreter. Raises InstallError, CalledProcessError."""
+    """Make a new virtual environment with verifiers in `folder`. Return its interpreter.
+
+    Raises InstallError, CalledProcessError.
+    """
     python = venv_without_the_library(folder)
     with tempfile.TemporaryDirectory(prefix="vf-demo-wheel-") as scratch:
         wheel = write_library(installed_library(), Path(scratch))
@@ -49,7 +52,9 @@ def clean_venv(folder: Path) -> Path:
 
 
 def venv_without_the_library(folder: Path, also: Iterable[str] = ()) -> Path:
-    """Make one that has what verifiers needs, and other installed packages if wanted; its interpreter."""
+    """Make a virtual environment with the dependencies of verifiers and the packages in `also`. Return its
+    interpreter.
+    """
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     scripts = "Scripts" if os.name == "nt" else "bin"
     python = folder / scripts / Path(sys.executable).name
@@ -64,7 +69,7 @@ def venv_without_the_library(folder: Path, also: Iterable[str] = ()) -> Path:
 
 
 def _needed_by(name: str) -> Iterator[Distribution]:
-    """The installed distributions that this one depends on, directly or not, without itself."""
+    """Yield the installed distributions that this one depends on, directly or indirectly."""
     seen = {(canonicalize_name(name), "")}
     waiting = [(name, "")]
     given: set[str] = {canonicalize_name(name)}
@@ -85,10 +90,10 @@ def _needed_by(name: str) -> Iterator[Distribution]:
 
 
 def _link_files(distribution: Distribution, site: Path) -> None:
-    """Put the distribution's files into `site`, with what Python has compiled; its commands are left out."""
+    """Put the distribution's files into `site`, with the compiled files; its commands are skipped."""
     for file in distribution.files or []:
         if ".." in file.parts:
-            continue  # a command, which would start the interpreter here
+            continue  # a command, which would start the interpreter of this environment
         source = Path(str(distribution.locate_file(file)))
         compiled = (
             source.with_name("__pycache__") / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
@@ -116,21 +121,21 @@ LEFT_OUT = ("__pycache__", "dist", "build", "outputs", ".prime")
 
 
 class DemoFailed(Exception):
-    """A step of the demo did not work; the text says which."""
+    """A step of the demo failed; the text names the step."""
 
 
 class Place(NamedTuple):
-    """Where commands run, and what they are told."""
+    """Working folder and environment variables of the commands."""
 
     folder: Path
     variables: Mapping[str, str]
 
 
 def through_a_hub(name: str, endpoint_url: str, model: str) -> None:
-    """Take the bundled environment `name` through a hub of its own. Raises DemoFailed."""
+    """Take the bundled environment `name` through a hub. Raises DemoFailed."""
     with tempfile.TemporaryDirectory(prefix="vf-demo-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
-        output.show("\nNow a hub: the registry that you or your team host.")
+        output.show("\nNext, a hub: the registry that you or your team host.")
         with _hub(folder) as place:
             shutil.copytree(
                 _source_of(name), folder / name, ignore=shutil.ignore_patterns(*LEFT_OUT)
@@ -142,13 +147,13 @@ def through_a_hub(name: str, endpoint_url: str, model: str) -> None:
             )
             python = clean_venv(folder / "venv")
             _run(place, "prime", "env", "install", f"{USER}/{name}", "--python", str(python))
-            output.show("\nEvaluate what was installed there, and put the run on the hub:")
+            output.show("\nEvaluate the installed environment there, and push the run to the hub:")
             options = ("-m", model, "-b", endpoint_url, "-n", "20", "-r", "4", "-A", "--push")
             evaluator = python.with_name("vf-eval")
             _run(place, evaluator, f"{USER}/{name}", *options, is_fine=(0, 1))
-            output.show("\nThe hub knows it:")
+            output.show("\nThe hub lists the run:")
             _run(place, "prime", "eval", "list", "--env", f"{USER}/{name}")
-        output.show("\nThis hub was for the demo; it is stopped, and its folder is removed.")
+        output.show("\nThis hub was for the demo only. It is stopped, and its folder is removed.")
 
 
 def _source_of(name: str) -> Path:
@@ -164,7 +169,7 @@ def _source_of(name: str) -> Path:
 def _run(
     place: Place, program: str | Path, *arguments: str, is_fine: tuple[int, ...] = (0,)
 ) -> None:
-    """Show a command as it is typed, and run it."""
+    """Show a command as a user types it, and run it."""
     shown = program.relative_to(place.folder) if isinstance(program, Path) else program
     typed = [argument.replace(f"{place.folder}/", "") for argument in arguments]
     output.show(f"\n$ {shlex.join([str(shown), *typed])}")
@@ -177,13 +182,13 @@ def _run(
 
 @contextmanager
 def _hub(folder: Path) -> Iterator[Place]:
-    """A served hub with one account, for the block."""
+    """Yield a running hub with one account."""
     inherited = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("VF_HUB_", "PRIME_")) and key != "VIRTUAL_ENV"
     }
-    # A proxy of the machine is not asked for addresses on the machine itself.
+    # Addresses of this machine must not go through a proxy.
     for key in ("NO_PROXY", "no_proxy"):
         inherited[key] = ",".join(filter(None, ["127.0.0.1", "localhost", inherited.get(key)]))
     port = get_free_port()
@@ -197,7 +202,7 @@ def _hub(folder: Path) -> Iterator[Place]:
         )
         try:
             token = _set_up(url, _setup_token(process, folder / "hub.log", url), folder)
-            output.show(f"It answers at {url}; {USER!r} is its first user.")
+            output.show(f"The hub runs at {url}; {USER!r} is its first user.")
             told = {"PRIME_API_BASE_URL": url, "PRIME_API_KEY": token, "HF_HUB_OFFLINE": "1"}
             yield Place(folder, {**inherited, **told})
         finally:
@@ -205,7 +210,7 @@ def _hub(folder: Path) -> Iterator[Place]:
 
 
 def _setup_token(process: ChildProcess, log: Path, url: str) -> str:
-    """Wait until the hub answers; the one-time token that it printed."""
+    """Wait until the hub is ready. Return the one-time token that it printed."""
     deadline = time.monotonic() + START_TIMEOUT_S
     with httpx.Client(trust_env=False) as http:
         while True:
@@ -213,7 +218,7 @@ def _setup_token(process: ChildProcess, log: Path, url: str) -> str:
                 if http.get(f"{url}/ready").is_success:
                     break
             except httpx.TransportError:
-                pass  # not yet listening
+                pass  # not listening yet
             if not process.is_running or time.monotonic() > deadline:
                 raise DemoFailed(f"The hub did not start:\n{log_tail(log)}")
             time.sleep(0.05)
@@ -225,7 +230,7 @@ def _setup_token(process: ChildProcess, log: Path, url: str) -> str:
 
 
 def _set_up(url: str, setup_token: str, folder: Path) -> str:
-    """Make the first account, as the command that the hub prints does; its API token."""
+    """Create the first account, like the command that the hub prints. Return the account's API token."""
     body = {"token": setup_token, "username": USER, "password": secrets.token_urlsafe(16)}
     with httpx.Client(trust_env=False, timeout=60.0) as http:
         answer = http.post(f"{url}/api/v1/setup", json=body)
@@ -239,11 +244,11 @@ OPTIONS = ("-n", "60", "-r", "4", "--save-results", "--abbreviated-summary")
 
 
 def main() -> int:
-    """Run all of it; 0 when every command could run."""
+    """Run the demo. Return 0 if every command ran."""
     began = time.monotonic()
     output.show("Starting the embedded model …")
     with endpoint_process() as endpoint:
-        output.show(f"It answers at {endpoint.base_url} as {endpoint.model!r}.")
+        output.show(f"The model runs at {endpoint.base_url} as {endpoint.model!r}.")
         try:
             for environment in ENVIRONMENTS:
                 _evaluate(environment, endpoint)
@@ -251,10 +256,10 @@ def main() -> int:
         except DemoFailed as error:
             output.error(str(error))
             return 1
-    output.show(f"\nAll of it took {time.monotonic() - began:.0f} s.")
+    output.show(f"\nThe demo took {time.monotonic() - began:.0f} s.")
     output.show(
-        "Next: write your own with `vf-init my-env` (docs/quickstart.md), start a hub that stays with `vf-hub serve` "
-        "and publish on it (docs/publish.md)."
+        "Next: create an environment with `vf-init my-env` (docs/quickstart.md), start a permanent hub with "
+        "`vf-hub serve` and publish on it (docs/publish.md)."
     )
     return 0
 

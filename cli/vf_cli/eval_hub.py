@@ -1,4 +1,4 @@
-"""What `vf-eval` does with a hub: install what is missing before a run, and push the run after it."""
+"""`vf-eval` and the hub: install missing environments before a run, and push the run afterwards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
-    """Install those `owner/name[@version]` that are not installed, after asking; whether there were any.
+    """Install the `owner/name[@version]` that are missing, after a confirmation. Return whether any was missing.
 
-    Raises ConfigError when nobody can be asked, HubNotConfigured without a hub.
+    Raises ConfigError if no user can confirm, HubNotConfigured without a hub.
     """
     if not any("/" in env_id for env_id in env_ids):
-        return False  # the usual case costs no import
+        return False  # the usual case needs no import
     from verifiers.errors import ConfigError
     from verifiers.hub.config import hub_settings
     from verifiers.hub.installation import HubSource
@@ -37,7 +37,7 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     for one, _ in missing:
         if Path(_shown(one)).is_dir():
             raise ConfigError(
-                f"{_shown(one)} is a folder here, but holds no environment. Write './{_shown(one)}' to see what is "
+                f"{_shown(one)} is a folder here, but contains no environment. Write './{_shown(one)}' to see what is "
                 f"missing, or install the hub's environment first: `vf-install {_shown(one)}@VERSION`."
             )
     at = hub_settings()
@@ -46,7 +46,7 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             names = " ".join(_shown(one) for one, _ in missing)
             raise ConfigError(
-                f"Not installed: {listed}. Install with `vf-install {names}`, or say --yes."
+                f"Not installed: {listed}. Install with `vf-install {names}`, or add --yes."
             )
         output.note(f"Not installed: {listed}.")
         typer.confirm(f"Install from {at.base_url}?", default=True, abort=True, err=True)
@@ -59,7 +59,9 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
 
 
 def check_push(env_ids: Iterable[str]) -> None:
-    """Return when runs of these environments can be pushed; ConfigError before anything is spent otherwise."""
+    """Return if runs of these environments can be pushed. Raises ConfigError otherwise, before the run costs
+    anything.
+    """
     from verifiers.errors import ConfigError
     from verifiers.hub.client import HubClient
     from verifiers.hub.config import hub_settings
@@ -69,13 +71,13 @@ def check_push(env_ids: Iterable[str]) -> None:
     for env_id in env_ids:
         if published_id(env_id) is None:
             raise ConfigError(
-                f"--push: {env_id} was not published from here, so its run would belong to nothing. Publish it with "
-                "`prime env push`, or evaluate it as owner/name."
+                f"--push: {env_id} was not published from this machine, so the hub has no environment for its run. "
+                "Publish it with `prime env push`, or evaluate it as owner/name."
             )
 
 
 def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
-    """Upload a finished run; what the hub knows of it, or None with the reason on stderr."""
+    """Upload a finished run. Return the hub's record of the run, or None with the reason on stderr."""
     import asyncio
 
     from verifiers.errors import Error
@@ -92,13 +94,15 @@ def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
             done = asyncio.run(_push(hub_settings(), folder, options))
     except Error as error:
         again = f" Again: prime eval push {folder} --env {options.environment}"
-        again = "" if isinstance(error, InterruptedPush) else again  # which says more
+        again = (
+            "" if isinstance(error, InterruptedPush) else again
+        )  # the message of InterruptedPush has a better command
         output.error(f"The run is saved in {folder}, but was not pushed: {error}{again}")
         return None
     for line in done.damaged:
-        output.warn(f"Line {line.number} of results.jsonl cannot be read and was left out.")
+        output.warn(f"Line {line.number} of results.jsonl cannot be read and was skipped.")
     if done.too_large:
-        output.warn(f"{done.too_large} rollouts are too large for the hub, and were left out.")
+        output.warn(f"{done.too_large} rollouts are too large for the hub and were skipped.")
     if not as_json:
         output.show(f"pushed  {done.samples:,} rollouts to {done.url}")
     return {
@@ -124,27 +128,27 @@ def _as_evaluated(finished: Finished) -> str | None:
 
 
 def _missing_because(wanted: HubEnvironment) -> str | None:
-    """Why an environment has to be installed; None when it is there."""
+    """Return the reason why an environment must be installed; None if it is installed."""
     from packaging.version import InvalidVersion, Version
 
     from verifiers.packages.install import installed_from
 
     found = installed_from(wanted.name)
     if found is None:
-        return "not there"
+        return "not installed"
     version, url = found
     if wanted.version is not None:
         try:
             if Version(version) != Version(wanted.version):
-                return f"{version} is there"
+                return f"{version} is installed"
         except InvalidVersion:
-            return f"{version} is there"
+            return f"{version} is installed"
     owner = _owner_in(url or "")
-    return None if owner in (None, wanted.owner) else f"the one of {owner} is there"
+    return None if owner in (None, wanted.owner) else f"the environment of {owner} is installed"
 
 
 def _owner_in(url: str) -> str | None:
-    """The owner in the address of a hub's wheel; None for folders and other addresses."""
+    """Return the owner in the URL of a hub's wheel; None for folders and other URLs."""
     head, _, rest = url.partition("/files/")
     parts = rest.split("/")
     return parts[0] if head.startswith("http") and len(parts) == 4 else None

@@ -1,4 +1,4 @@
-"""What `vf-eval` does once its options are read: plan, load, run, report."""
+"""The work of `vf-eval` after its options are read: plan, load, run, report."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from vf_cli.eval_options import CommandOptions
 
 ASK_FROM_ROLLOUTS = 5000
-"""Evaluations of at least this many rollouts on a remote endpoint are confirmed, in a terminal."""
+"""An evaluation of at least this many rollouts on a remote endpoint needs a confirmation, in a terminal."""
 REFRESH_S = 0.25
 HEARTBEAT_INTERVAL_S = 30.0
 
 
 class Planned(NamedTuple):
-    """One evaluation, resolved."""
+    """One resolved evaluation."""
 
     config: EvalConfig
     swept: Mapping[str, Any]
 
 
 def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions) -> int:
-    """Plan and run every evaluation of the command, and give the exit code."""
+    """Plan and run every evaluation of the command. Return the exit code."""
     from verifiers.clients.connect import api_key_of, resolve_client_configs
     from verifiers.loading import require_present
     from verifiers.runs.prices import PriceTable
@@ -54,27 +54,27 @@ def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions
     if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=options.yes):
         planned, heartbeat_url = plan(
             env_id_or_config, said
-        )  # with the defaults of what is there now
+        )  # with the defaults of the environments that are installed now
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
-            api_key_of(endpoint)  # a missing key is said before anything is loaded
+            api_key_of(endpoint)  # a missing key is reported before an environment is loaded
         if one.config.prices:
             PriceTable.load(
                 one.config.prices
             )  # a mistake in the table is reported before a run starts
         elif one.config.max_cost_usd is not None:
             raise typer.BadParameter(
-                "--max-cost needs --prices FILE, which says what the model costs."
+                "--max-cost needs --prices FILE, a table with the price of the model."
             )
     for one in planned[1:]:
-        # A slip in the last of them is told before the first is paid for.
+        # A typo in the last evaluation is reported before the first one costs money.
         require_present(one.config.env_id)
     finished, cause = _run_planned(planned, options, heartbeat_url or options.heartbeat_url)
     if cause is None:
         code = exit_code(finished, len(planned), options.fail_under)
     elif not finished:
         raise cause
-    else:  # what the others gave is not lost with it
+    else:  # the finished evaluations are still reported
         output.note(f"evaluation {len(finished) + 1} of {len(planned)} could not be run:")
         code = failure(cause, is_verbose=any(one.config.verbose for one in planned))
     return _reported(finished, code, len(planned), options)
@@ -83,7 +83,7 @@ def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions
 def _run_planned(
     planned: Sequence[Planned], options: CommandOptions, heartbeat_url: str | None
 ) -> tuple[list[report.Finished], Exception | None]:
-    """The evaluations that ended, shown one by one, and what kept the next one from running."""
+    """Return the evaluations that ended, and the error that kept the next one from running. Show each as it ends."""
     finished: list[report.Finished] = []
     for one in planned:
         if len(planned) > 1:
@@ -91,8 +91,8 @@ def _run_planned(
         try:
             result = _run_one(one, options, heartbeat_url)
         except (typer.Abort, typer.Exit):
-            raise  # somebody said no when asked
-        except Exception as error:  # noqa: BLE001  # said by whoever asked, after what is finished
+            raise  # the user declined
+        except Exception as error:  # noqa: BLE001  # the caller reports it after the finished ones
             return finished, error
         finished.append(result)
         if not options.as_json:
@@ -108,7 +108,7 @@ def _run_planned(
 def _reported(
     finished: Sequence[report.Finished], code: int, planned: int, options: CommandOptions
 ) -> int:
-    """Push what is to be pushed, show everything as JSON or the comparison, and give the exit code."""
+    """Push the runs if requested, and show everything as JSON or as a comparison. Return the exit code."""
     pushed: list[dict[str, Any] | None] = [None] * len(finished)
     if options.push:
         pushed = [eval_hub.push(one, as_json=options.as_json) for one in finished]
@@ -133,9 +133,9 @@ def _reported(
 
 
 def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], str | None]:
-    """The evaluations a command asks for, and the heartbeat URL of its file.
+    """Return the evaluations that a command requests, and the heartbeat URL of its file.
 
-    With a configuration file, options that were given replace the file's values in every evaluation.
+    With a configuration file, the given options replace the file's values in every evaluation.
     """
     from verifiers.evaluate.config_file import read_config_file
     from verifiers.evaluate.settings import resolve, settings_of
@@ -145,10 +145,10 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
     evaluations: Sequence[PlannedEvaluation]
     if env_id_or_config.endswith(".toml"):
         evaluations, heartbeat_url = read_config_file(env_id_or_config, said)
-        if names := sorted(said.keys() - _SAYS_NOTHING_OF_THE_RUN):
+        if names := sorted(said.keys() - _DISPLAY_SETTINGS):
             output.note(
-                f"{env_id_or_config}: every evaluation runs with {_and(names)} of the command line, whatever the file "
-                "says."
+                f"{env_id_or_config}: every evaluation runs with {_and(names)} of the command line instead of the "
+                "values in the file."
             )
         chosen = [(one.settings, one.swept) for one in evaluations]
     else:
@@ -160,11 +160,11 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
     return planned, heartbeat_url
 
 
-_SAYS_NOTHING_OF_THE_RUN = frozenset({"verbose", "disable_tui"})
+_DISPLAY_SETTINGS = frozenset({"verbose", "disable_tui"})
 
 
 def _and(settings: Sequence[str]) -> str:
-    """`--model`, or `--max-tokens, --model and --seed`: settings by the names of their options."""
+    """`--model`, or `--max-tokens, --model and --seed`: the command-line names of settings."""
     flags = [
         "--resume" if name == "resume_path" else f"--{name.replace('_', '-')}" for name in settings
     ]
@@ -216,7 +216,7 @@ def _run_one(one: Planned, options: CommandOptions, heartbeat_url: str | None) -
     if examples == 0:
         raise ConfigError(
             f"The evaluation dataset of {config.env_id!r} has no rows, so there is nothing to evaluate. "
-            "Check what load_environment makes of its arguments (-a)."
+            "Check how load_environment uses its arguments (-a)."
         )
     wanted = examples * config.rollouts_per_example
     title = report.title_of(
@@ -282,7 +282,7 @@ async def _run(
     options: CommandOptions,
     heartbeat_url: str | None,
 ) -> GenerateOutputs:
-    """The run itself with its display, its heartbeat, and Ctrl-C."""
+    """Run one evaluation with its display, its heartbeat, and Ctrl-C."""
     from verifiers.clients import close_all_clients
     from verifiers.clients.failures import NoSuchRoute
     from verifiers.evaluate.run import run_evaluation
@@ -343,7 +343,7 @@ async def _run(
 
 
 def _allow_open_files() -> None:
-    """As many open files as this process may have: each request in flight is one."""
+    """Raise the limit of open files to the maximum of this process, because each request in flight is an open file."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -353,7 +353,7 @@ def _allow_open_files() -> None:
 
 
 async def _check_endpoint(config: EvalConfig) -> None:
-    """Say which endpoints cannot be reached; raise EndpointUnavailable when none can."""
+    """Warn about endpoints that cannot be reached. Raises EndpointUnavailable if none can be reached."""
     from verifiers.clients.connect import resolve_client_configs
     from verifiers.errors import EndpointUnavailable
 
@@ -363,20 +363,20 @@ async def _check_endpoint(config: EvalConfig) -> None:
     described = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
     if len(reasons) == len(resolve_client_configs(config.client_config)):
         raise EndpointUnavailable(
-            f"The endpoint cannot be reached. {described}. Is the server running, and -b right?"
+            f"The endpoint cannot be reached. {described}. Check that the server runs and that -b is its address."
         )
     output.warn(f"Some endpoints cannot be reached: {described}")
 
 
 async def _refresh(shown: Any) -> None:
-    # In the loop, not in Rich's own thread: the numbers change only between steps of the loop.
+    # In the event loop, not in Rich's thread: the numbers change only between steps of the loop.
     while True:
         shown.refresh()
         await asyncio.sleep(REFRESH_S)
 
 
 async def _heartbeat(url: str, progress: Progress) -> None:
-    """GET the URL at once and then whenever rollouts have finished since: a run that hangs falls silent."""
+    """GET the URL at once, and then whenever rollouts have finished since. A run that hangs sends no requests."""
     import httpx
 
     done = -1
@@ -392,12 +392,12 @@ async def _heartbeat(url: str, progress: Progress) -> None:
 
 
 def _count(groups: Sequence[Any]) -> int:
-    """Rollouts that still have to run; they come one by one or in groups."""
+    """Return the number of rollouts that are still missing; they come one by one or in groups."""
     return sum(len(group) if isinstance(group, list) else 1 for group in groups)
 
 
 def exit_code(finished: Sequence[report.Finished], planned: int, fail_under: float | None) -> int:
-    """130 when interrupted, 1 when rollouts or reward functions failed or a mean is too low, else 0."""
+    """Return 130 if interrupted, 1 if rollouts or reward functions failed or a mean is too low, else 0."""
     if len(finished) < planned or any(not one.is_complete for one in finished):
         return EXIT_INTERRUPTED
     low = [
@@ -419,7 +419,7 @@ MOST_MODELS = 8
 
 
 async def unreachable(config: ClientConfig) -> dict[str, str]:
-    """URL → why no connection to it can be opened; endpoints behind a proxy are not tried."""
+    """Return URL → reason why no connection can be opened. Endpoints behind a proxy are not tried."""
     from verifiers.clients.connect import proxy_of, resolve_client_configs
 
     urls = {one.api_base_url for one in resolve_client_configs(config)}
@@ -429,7 +429,7 @@ async def unreachable(config: ClientConfig) -> dict[str, str]:
 
 
 async def model_hint(config: ClientConfig, model: str) -> str:
-    """What an endpoint that has no such model serves instead, as a sentence; "" when it does not say."""
+    """Return a sentence with the models that an endpoint serves instead; "" if the endpoint does not list them."""
     from difflib import get_close_matches
 
     import httpx
@@ -443,7 +443,7 @@ async def model_hint(config: ClientConfig, model: str) -> str:
         async with httpx.AsyncClient(timeout=MODELS_TIMEOUT_S) as client:
             answer = await client.get(one.api_base_url.rstrip("/") + "/models", headers=headers)
             names = [str(entry["id"]) for entry in answer.json()["data"]]
-    except Exception:  # noqa: BLE001 - a hint: whatever an endpoint answers, the first error is the one to show
+    except Exception:  # noqa: BLE001 - a hint only: the first error is the one to show
         return ""
     if not names or model in names:
         return ""
@@ -455,7 +455,7 @@ async def model_hint(config: ClientConfig, model: str) -> str:
 
 
 async def _reason(url: str) -> str | None:
-    parts = urlsplit(url)  # an http(s) URL with a good port: `proxy_of` has refused all others
+    parts = urlsplit(url)  # an http(s) URL with a valid port: `proxy_of` refuses all others
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -26,7 +26,9 @@ EnvIdOrConfig = Annotated[
 ]
 ExtraEnvKwargs = Annotated[
     str | None,
-    typer.Option("--extra-env-kwargs", "-x", help="JSON object of attributes to set on it."),
+    typer.Option(
+        "--extra-env-kwargs", "-x", help="JSON object of attributes to set on the environment."
+    ),
 ]
 EnvDirPath = Annotated[
     str | None, typer.Option("--env-dir-path", "-p", help="Folder of local environments.")
@@ -36,44 +38,57 @@ ReflectionModel = Annotated[
     typer.Option("--reflection-model", "-M", help="Model that writes prompts. (default: -m)"),
 ]
 MaxCalls = Annotated[
-    int | None, typer.Option("--max-calls", "-B", min=1, help="Rollouts in all. (default: 500)")
+    int | None,
+    typer.Option("--max-calls", "-B", min=1, help="Maximum number of rollouts. (default: 500)"),
 ]
 MinibatchSize = Annotated[
     int | None,
-    typer.Option("--minibatch-size", min=1, help="Examples of one reflection. (default: 3)"),
+    typer.Option("--minibatch-size", min=1, help="Number of examples per reflection. (default: 3)"),
 ]
 PerfectScore = Annotated[
     float | None,
-    typer.Option("--perfect-score", help="Do not reflect on examples with this reward."),
+    typer.Option("--perfect-score", help="Reward from which on an example needs no reflection."),
 ]
 StateColumns = Annotated[
     str | None,
-    typer.Option("--state-columns", help="State keys to show the reflecting model: 'a,b'."),
+    typer.Option("--state-columns", help="State keys that the reflecting model sees, e.g. 'a,b'."),
 ]
 NumTrain = Annotated[
-    int | None, typer.Option("--num-train", "-n", min=1, help="Examples. (default: 100)")
+    int | None,
+    typer.Option("--num-train", "-n", min=1, help="Number of training examples. (default: 100)"),
 ]
 NumVal = Annotated[
     int | None,
-    typer.Option("--num-val", "-N", min=1, help="Validation examples. (default: 50)"),
+    typer.Option("--num-val", "-N", min=1, help="Number of validation examples. (default: 50)"),
 ]
 MaxConcurrent = Annotated[
     int | None,
-    typer.Option("--max-concurrent", "-c", min=1, help="Rollouts at once. (default: 32)"),
+    typer.Option(
+        "--max-concurrent",
+        "-c",
+        min=1,
+        help="Maximum number of rollouts at the same time. (default: 32)",
+    ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of every choice. (default: 0)")]
+Seed = Annotated[
+    int | None, typer.Option("--seed", help="Seed of all random choices. (default: 0)")
+]
 RunDir = Annotated[
     str | None,
-    typer.Option("--run-dir", "-o", help="Folder of the results; one with a search goes on."),
+    typer.Option(
+        "--run-dir",
+        "-o",
+        help="Folder of the results; a search that is already there is continued.",
+    ),
 ]
-NoSave = Annotated[bool, typer.Option("--no-save", help="Write nothing.")]
+NoSave = Annotated[bool, typer.Option("--no-save", help="Save nothing.")]
 Tui = Annotated[
-    bool, typer.Option("--tui", "-u", help="Accepted for 0.1.14; there is no such display.")
+    bool, typer.Option("--tui", "-u", help="Has no effect; accepted for callers of 0.1.14.")
 ]
 
 
 @app.command()
-def gepa(  # one parameter an option
+def gepa(
     env_id_or_config: EnvIdOrConfig,
     env_args: Annotated[str | None, o.typer_option("env_args")] = None,
     extra_env_kwargs: ExtraEnvKwargs = None,
@@ -99,7 +114,7 @@ def gepa(  # one parameter an option
     tui: Tui = False,
     as_json: Annotated[bool, o.typer_option("as_json")] = False,
 ) -> int:
-    """Search for a system prompt with a higher reward, by the gepa package (pip install 'gepa>=0.1').
+    """Search for a system prompt with a higher reward, with the gepa package (pip install 'gepa>=0.1').
 
     \b
     vf-gepa my-env -m Qwen/Qwen3-4B -b http://localhost:8000/v1 -B 200
@@ -127,7 +142,7 @@ _NOT_SETTINGS = ("env_id_or_config", "as_json", "tui", "no_save", "sandbox_backe
 
 
 def _settings(said: dict[str, Any]) -> dict[str, Any]:
-    """What the file says, and over it what the command line says."""
+    """Return the settings of the file, updated with those of the command line."""
     from verifiers.prompt_search import load_gepa_toml_config
     from vf_cli.eval_options import json_object
 
@@ -146,7 +161,9 @@ def _settings(said: dict[str, Any]) -> dict[str, Any]:
         own = {k: given.pop(k) for k in ("env_args", "extra_env_kwargs") if k in given}
         return {**given, "envs": [{**env, **own}]}
     if {"env_args", "extra_env_kwargs"} & set(given):
-        raise typer.BadParameter("-a and -x belong into the file's [env] table.")
+        raise typer.BadParameter(
+            "-a and -x are not valid with a file; write them in the file's [env] table."
+        )
     return {**load_gepa_toml_config(Path(said["env_id_or_config"])), **given}
 
 

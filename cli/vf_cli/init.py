@@ -1,4 +1,4 @@
-"""`vf-init`: start a new environment from a template."""
+"""`vf-init`: create a new environment from a template."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ def init(
     ],
     path: Annotated[
         str,
-        typer.Option("--path", "-p", help="Folder of environments; the project is made inside it."),
+        typer.Option(
+            "--path", "-p", help="Folder of environments; the project is created inside it."
+        ),
     ] = "./environments",
     template: Annotated[
         str,
         typer.Option(
             "--template",
             "-t",
-            help="What to start from: single-turn, multi-turn, tool, judge or group.",
+            help="Template: single-turn, multi-turn, tool, judge or group.",
         ),
     ] = "single-turn",
     multi_file: Annotated[
         bool,
-        typer.Option("--multi-file", help="Make the module a package instead of a single file."),
+        typer.Option("--multi-file", help="Create a package instead of a single file."),
     ] = False,
     rewrite_readme: Annotated[
-        bool, typer.Option("--rewrite-readme", help="Write README.md anew even when there is one.")
+        bool, typer.Option("--rewrite-readme", help="Overwrite README.md.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Write every file anew; without it they are kept.")
+        bool, typer.Option("--force", help="Overwrite existing files; by default they are kept.")
     ] = False,
     openenv: Annotated[
-        bool, typer.Option("--openenv", help="Not supported; answers with an error.")
+        bool, typer.Option("--openenv", help="Not supported; prints an error.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Start a new environment: code, test, README and pyproject.toml that work from the first minute.
+    """Create a new environment: code, test, README and pyproject.toml that work at once.
 
-    Files that are already there are kept, so it is safe to run twice.
+    Existing files are kept, so the command can be repeated.
     """
     from verifiers.errors import ConfigError
     from verifiers.packages.scaffold import create_environment
@@ -70,7 +72,7 @@ def init(
     for file in made.written:
         output.show(f"wrote  {file}")
     for file in made.kept:
-        output.show(f"kept   {file}  (--force writes it anew)")
+        output.show(f"kept   {file}  (--force overwrites it)")
     output.show(
         f"next   vf-install {env_id}{'' if path == './environments' else f' -p {path}'} && vf-validate {env_id}"
     )

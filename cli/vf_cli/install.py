@@ -42,9 +42,9 @@ def install(
         ),
     ] = None,
 ) -> int:
-    """Install an environment into the Python that runs this command, with uv when there is one, else with pip.
+    """Install an environment into the Python that runs this command, with uv if available, else with pip.
 
-    Folders are installed editable: what you change in them counts at once.
+    Folders are installed editable: changes in them apply at once.
 
     \b
     vf-install my-env                 ./environments/my_env

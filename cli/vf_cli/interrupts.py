@@ -26,13 +26,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 OnSignal = Callable[[int], object]
-"""Called by the handler with the number of signals so far."""
+"""Called by the signal handler with the number of signals so far."""
 
 EXIT_CODE = 130
 GRACE_S = 1.5
 """Time for an orderly end after the second Ctrl-C or a SIGTERM, in seconds."""
 KILL_S = 1.8
-"""After this time the guardian kills the process, in seconds."""
+"""Time after which the guardian kills the process, in seconds."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENDED = b"\nThe command was ended. Everything that was saved before is on the disk.\n"
@@ -112,7 +112,7 @@ class GuardianProcess:
         self._before = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
 
     def tell(self, number: int) -> None:
-        """Let the guardian end this process soon, also where other code has replaced `set_wakeup_fd`."""
+        """Let the guardian end this process soon, even if other code has replaced `set_wakeup_fd`."""
         with suppress(OSError):
             os.write(self._pipe, bytes([number] * 2))
 
@@ -126,8 +126,9 @@ class GuardianProcess:
 
 
 def start_process(kill_s: float) -> GuardianProcess | None:
-    """A guardian that ends this process `kill_s` seconds after the second SIGINT or the first SIGTERM; None where it
-    cannot be started. Call it in the main thread.
+    """Start a guardian that ends this process `kill_s` seconds after the second SIGINT or the first SIGTERM.
+
+    Returns None if no guardian can be started. Call it in the main thread.
     """
     if not hasattr(os, "posix_spawn") or not sys.executable:
         return None
@@ -151,7 +152,7 @@ def start_process(kill_s: float) -> GuardianProcess | None:
     ]
     spawn: Any = os.posix_spawn
     try:
-        try:  # in a session of its own from the start: Ctrl-C is for the command
+        try:  # in a separate session, so that Ctrl-C reaches the command only
             pid = spawn(arguments[0], arguments, os.environ, file_actions=actions, setsid=True)
         except NotImplementedError:
             pid = spawn(arguments[0], arguments, os.environ, file_actions=actions)
@@ -164,7 +165,7 @@ def start_process(kill_s: float) -> GuardianProcess | None:
 
 
 class Guard:
-    """The handlers, the thread and the guardian of one command. Used through `guarded`."""
+    """The signal handlers, the thread and the guardian of one command. Used through `guarded`."""
 
     def __init__(self, grace_s: float | None) -> None:
         self.on_signal: OnSignal | None = None
@@ -180,7 +181,7 @@ class Guard:
         self._thread.start()
 
     def start_guardian(self) -> None:
-        """Start the guardian process, if there is none yet."""
+        """Start the guardian process, unless it runs already."""
         if self._guardian is None:
             self._guardian = start_process(self._grace_s + KILL_S - GRACE_S)
 
@@ -208,7 +209,7 @@ class Guard:
             _end()
 
     def close(self) -> None:
-        """Give the signals back. A command that is to end soon stays guarded to the end of the process."""
+        """Restore the previous signal handlers. A command that must end soon stays guarded until its process ends."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self.is_ending:
@@ -233,9 +234,9 @@ _active: Guard | None = None
 
 @contextmanager
 def guarded(grace_s: float | None = None) -> Iterator[Guard | None]:
-    """Guard a command; a guard within another one is that one. `grace_s` replaces `GRACE_S`.
+    """Guard a command; nested calls share one guard. `grace_s` replaces `GRACE_S`.
 
-    None outside of the main thread, where no signals arrive.
+    Yields None outside the main thread, where no signals arrive.
     """
     global _active
     if _active is not None or threading.current_thread() is not threading.main_thread():
@@ -250,7 +251,7 @@ def guarded(grace_s: float | None = None) -> Iterator[Guard | None]:
 
 
 def protect() -> None:
-    """Start the guardian of the running command: author code is about to run."""
+    """Start the guardian of the running command, before author code runs."""
     if _active is not None:
         _active.start_guardian()
 
@@ -265,7 +266,7 @@ def _handled_by(on_signal: OnSignal) -> Iterator[None]:
             yield
             return
         guard.start_guardian()
-        guard.signals = 0  # a signal before has raised KeyboardInterrupt, and something went on
+        guard.signals = 0  # an earlier signal raised KeyboardInterrupt, and the command continued
         before, guard.on_signal = guard.on_signal, on_signal
         try:
             yield
@@ -275,7 +276,7 @@ def _handled_by(on_signal: OnSignal) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets. Enter in the event loop."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets. Enter in the event loop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     with _handled_by(lambda _: loop.call_soon_threadsafe(stop.set)):
@@ -285,10 +286,10 @@ def stop_on_signal() -> Iterator[asyncio.Event]:
 async def interruptible(
     work: Callable[[asyncio.Event], Awaitable[Result]], on_first: Callable[[], None]
 ) -> Result:
-    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`. The second cancels the work, also while
-    code of a task holds the loop.
+    """Await `work(stop)`. The first signal sets `stop` and calls `on_first`. The second cancels the work, even while
+    code of a task blocks the loop.
 
-    Raises KeyboardInterrupt when a signal cancelled the work.
+    Raises KeyboardInterrupt if a signal cancelled the work.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -303,8 +304,8 @@ async def interruptible(
         is_cancelled = True
         loop.call_soon_threadsafe(running.cancel)
         if not stop.is_set() and asyncio.current_task(loop) is not None:
-            # The loop has not come round since the first signal: a task that never gives way holds the loop, and this
-            # handler runs within that task.
+            # The loop has not run since the first signal: a task that never yields holds the loop, and this handler
+            # runs within that task.
             raise asyncio.CancelledError
 
     def finish() -> None:

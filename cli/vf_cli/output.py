@@ -1,6 +1,6 @@
-"""Everything the commands print. Results go to stdout; notes, progress and errors to stderr.
+"""Output of the commands. Results go to stdout; notes, progress and errors to stderr.
 
-Text from models, environments and files passes through `safe`, so that it cannot drive the terminal.
+Text from models, environments and files passes through `safe`, so that it cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 PIPE_WIDTH = 120
-"""Columns when the output goes to a file or a pipe and COLUMNS does not say otherwise."""
+"""Width of output that goes to a file or a pipe, in columns, unless COLUMNS sets another."""
 
 MAX_WIDTH = 100_000
-"""Columns of the widest table row that a file or a pipe receives."""
+"""Maximum width of a table row in a file or a pipe, in columns."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def safe(text: str) -> str:
-    """Text without control characters; line breaks and tabs stay."""
+    """Return text without control characters; line breaks and tabs stay."""
     return _CONTROL.sub("�", text)
 
 
 @lru_cache(maxsize=4)
 def _console(*, is_stderr: bool, stream: TextIO, columns: str | None) -> Console:
-    # `stream` and `columns` are the cache's key: tests and pipes replace sys.stdout.
+    # `stream` and `columns` are the key of the cache: tests and pipes replace sys.stdout.
     from rich.console import Console
 
     console = Console(stderr=is_stderr, highlight=False, markup=False)
@@ -45,22 +45,22 @@ def _console(*, is_stderr: bool, stream: TextIO, columns: str | None) -> Console
 
 
 def stdout() -> Console:
-    """The console for results."""
+    """Return the console for results."""
     return _console(is_stderr=False, stream=sys.stdout, columns=os.environ.get("COLUMNS"))
 
 
 def stderr() -> Console:
-    """The console for notes, progress and errors."""
+    """Return the console for notes, progress and errors."""
     return _console(is_stderr=True, stream=sys.stderr, columns=os.environ.get("COLUMNS"))
 
 
 def is_bounded() -> bool:
-    """Whether results go to something of a set width. A pipe or a file takes lines of any length."""
+    """Whether the output has a fixed width. A pipe or a file accepts lines of any length."""
     return stdout().is_terminal or "COLUMNS" in os.environ
 
 
 def show(renderable: RenderableType = "") -> None:
-    """A result, for people: text as it is, a table in one line per row unless the output has a set width."""
+    """Print a result for people: text unchanged, a table with one line per row unless the output has a fixed width."""
     from rich.table import Table
 
     if isinstance(renderable, str):
@@ -79,7 +79,7 @@ def _natural_width(table: RenderableType) -> int:
 
 
 def show_wide(renderable: RenderableType, width: int) -> None:
-    """A result laid out for `width` columns, whatever the width of where it goes."""
+    """Print a result laid out for `width` columns, independent of the width of the output."""
     console = stdout()
     usual, console.width = console.width, max(width, console.width)
     try:
@@ -89,43 +89,43 @@ def show_wide(renderable: RenderableType, width: int) -> None:
 
 
 def show_line(text: str) -> None:
-    """A result, for programs that read lines: tabs stay tabs, and nothing is broken."""
+    """Print a result for programs that read lines: tabs stay tabs, and no line is broken."""
     sys.stdout.write(safe(text).replace("\n", " ") + "\n")
     sys.stdout.flush()
 
 
 def show_json(value: Any) -> None:
-    """A result, for programs: one JSON document and a line break."""
+    """Print a result for programs: one JSON document and a line break."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2, default=_plain) + "\n")
     sys.stdout.flush()
 
 
 def _say(text: Any) -> None:
-    # A terminal gets whole words on its lines; a file gets the line as it is.
+    # A terminal receives lines broken between words; a file receives the line unchanged.
     stderr().print(text, soft_wrap=not stderr().is_terminal)
 
 
 def note(text: str) -> None:
-    """Something to know beside the result."""
+    """Print information beside the result."""
     _say(safe(text))
 
 
 def warn(text: str) -> None:
-    """Something that is probably not as the user thinks."""
+    """Print a warning about a probable mistake."""
     from rich.text import Text
 
     _say(Text.assemble(("warning: ", "bold yellow"), safe(text)))
 
 
 def error(text: str) -> None:
-    """Why the command failed."""
+    """Print the reason why the command failed."""
     from rich.text import Text
 
     _say(Text.assemble(("error: ", "bold red"), safe(text)))
 
 
 class LogLines(logging.Handler):
-    """The log for a file or a pipe: one line per message, however long."""
+    """Log handler for a file or a pipe: one line per message, of any length."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one message."""
@@ -133,7 +133,7 @@ class LogLines(logging.Handler):
 
 
 def traceback_of(caught: BaseException) -> None:
-    """The full traceback, for -v."""
+    """Print the full traceback, for -v."""
     import traceback
 
     sys.stderr.write(safe("".join(traceback.format_exception(caught))))
@@ -141,7 +141,7 @@ def traceback_of(caught: BaseException) -> None:
 
 @contextmanager
 def live(renderable: Any, *, fullscreen: bool = False) -> Iterator[Live]:
-    """Keep a renderable on the terminal, drawn anew by `refresh()`; what is printed meanwhile appears above it."""
+    """Keep a renderable on the terminal, redrawn by `refresh()`; other output appears above it."""
     from rich.live import Live
 
     with Live(

@@ -1,6 +1,6 @@
-"""What is shown while an evaluation runs: how far it is, what it gives so far, and how fast.
+"""The display during an evaluation: progress, results so far, and speed.
 
-`Progress` only keeps numbers; `LiveProgress` draws them on a terminal, `PlainProgress` writes a line now and then.
+`Progress` keeps the numbers; `LiveProgress` draws them on a terminal, `PlainProgress` writes a line from time to time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from verifiers.runs.statistics import Estimate
 
 PLAIN_INTERVAL_S = 10.0
-"""Shortest time between two plain lines; the last one is always written."""
+"""Minimum time between two plain lines, in seconds; the last line is always written."""
 SILENCE_S = 20.0
-"""After this long without a finished rollout the display says so."""
+"""The display reports a run in which no rollout has finished for this time, in seconds."""
 SPEED_WINDOW_S = 15.0
-"""Tokens per second are those of about this long, so that they follow a change of speed."""
+"""Tokens per second are measured over about this time, in seconds, so that they follow changes of speed."""
 
 
 class Progress:
-    """The numbers of one evaluation so far. Kept by adding each finished rollout once, so a callback costs little."""
+    """The numbers of one evaluation so far. Each finished rollout is added once, so a callback costs little."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class Progress:
         self.title = title
         self.total = total
         self.most_running = most_running
-        """Rollouts that may be played at once; below 1: all."""
+        """Maximum number of rollouts at the same time; below 1 means no limit."""
         self.done = 0
         self.saved_before = 0
-        """Rollouts that a resumed run had already."""
+        """Number of rollouts that a resumed run already had."""
         self.errors: Counter[str] = Counter()
         self.retries = 0
-        """Rollouts played again after a failure of the machinery."""
+        """Number of rollouts that were played again after an infrastructure failure."""
         self._reward, self._next_reward_s = "", float("-inf")
         self.summary = RunningSummary()
         self._clock = clock
@@ -56,7 +56,7 @@ class Progress:
         self._marks: list[tuple[float, float]] = [(self.started_s, 0.0)]
 
     def start(self, total: int, missing: int) -> None:
-        """The run has `total` rollouts, and `missing` of them are still to be played."""
+        """Start a run of `total` rollouts, of which `missing` are still to be played."""
         self.total = total
         self.done = self.saved_before = total - missing
         self.started_s = self._clock()
@@ -65,7 +65,7 @@ class Progress:
     def update(
         self, outputs: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
     ) -> None:
-        """`outputs` have finished so far, the `new` ones just now."""
+        """Add the `new` rollouts to the `outputs` that have finished so far."""
         if self.summary.rollouts == 0 and len(outputs) > len(new):
             just_now = {id(output) for output in new}
             self._count([output for output in outputs if id(output) not in just_now])
@@ -78,7 +78,7 @@ class Progress:
             self._marks.pop(0)
 
     def retried(self) -> None:
-        """One more rollout is played again."""
+        """Count one more rollout that is played again."""
         self.retries += 1
 
     def _count(self, finished: Sequence[Mapping[str, Any]]) -> None:
@@ -89,46 +89,46 @@ class Progress:
 
     @property
     def output_tokens(self) -> float:
-        """Tokens the model wrote so far."""
+        """Number of tokens that the model has generated so far."""
         return self.summary.output_tokens
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens per second of late."""
+        """Output tokens per second, measured recently."""
         (first_s, first), (last_s, last) = self._marks[0], self._marks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the run started."""
+        """Seconds since the start of the run."""
         return self._clock() - self.started_s
 
     @property
     def silent_s(self) -> float:
-        """Seconds since a rollout last finished."""
+        """Seconds since the last rollout finished."""
         return self._clock() - self._marks[-1][0]
 
     @property
     def left_s(self) -> float | None:
-        """Seconds still needed at the speed so far; None before anything has finished."""
+        """Estimated seconds until the end; None before the first rollout has finished."""
         ran = self.done - self.saved_before
         return None if ran <= 0 else self.elapsed_s * (self.total - self.done) / ran
 
     @property
     def running(self) -> int:
-        """Rollouts being played: all that are left, up to the limit."""
+        """Number of rollouts in progress: all that are left, up to the limit."""
         left = self.total - self.done
         return left if self.most_running < 1 else min(left, self.most_running)
 
     def facts(self) -> list[tuple[str, str]]:
-        """Label and value of everything worth a look, without the bar."""
+        """Return labels and values for the display, without the bar."""
         facts = [("reward", self.reward_text())]
         if self.running:
             facts.append(("running", f"{self.running:,}"))
         if self.output_tokens:
             facts.append(("tokens/s", f"{self.tokens_per_s:,.0f}"))
         if self.silent_s > SILENCE_S and self.done < self.total:
-            facts.append(("nothing finished for", duration(self.silent_s)))
+            facts.append(("no rollout finished for", duration(self.silent_s)))
         if self.retries:
             facts.append(("retries", f"{self.retries:,}"))
         if self.errors:
@@ -136,7 +136,7 @@ class Progress:
         return facts
 
     def reward_text(self) -> str:
-        """Mean reward ± standard error so far; its computation takes a fiftieth of the time at most."""
+        """Mean reward ± standard error so far; its computation takes at most 2 % of the time."""
         if not self.done:
             return "–"
         now = self._clock()
@@ -150,7 +150,7 @@ class Progress:
 
 
 class LiveProgress:
-    """`Progress` as a block of three lines on a terminal; Rich asks for it as often as it refreshes."""
+    """`Progress` as a block of three lines on a terminal; Rich renders it at every refresh."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -180,7 +180,7 @@ class LiveProgress:
 
 
 class PlainProgress:
-    """`Progress` as lines of text, not more than one in `PLAIN_INTERVAL_S`."""
+    """`Progress` as lines of text, at most one per `PLAIN_INTERVAL_S`."""
 
     def __init__(
         self,
@@ -194,26 +194,26 @@ class PlainProgress:
         self._written_s = clock()
 
     def changed(self) -> None:
-        """Write a line if it is time, or if all is done."""
+        """Write a line if the interval has passed or all rollouts are done."""
         now = self._clock()
         if now - self._written_s >= PLAIN_INTERVAL_S or self.progress.done >= self.progress.total:
             self._written_s = now
             self._write(self.line())
 
     def line(self) -> str:
-        """The state of things in one line."""
+        """Return the progress in one line."""
         facts = "  ".join(f"{label} {value}" for label, value in self.progress.facts())
         return f"{self.progress.done}/{self.progress.total}  {duration(self.progress.elapsed_s)}  {facts}"
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """`0.713 ± 0.041`, without the error where there is none (one example)."""
+    """`0.713 ± 0.041`, without the error if there is none (one example)."""
     error = "" if math.isnan(estimate.stderr) else f" ± {estimate.stderr:.3f}"
     return f"{estimate.mean:.3f}{error}"
 
 
 def error_name(error: Any) -> str:
-    """The type name of a rollout's saved error."""
+    """Return the type name of a rollout's saved error."""
     return str(error.get("error", "error")) if isinstance(error, Mapping) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a finished evaluation: tables for people, one object for programs."""
+"""The report of a finished evaluation: tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LIMITS = frozenset(
         "max_cost_reached",
     )
 )
-"""Ways to end that are named even when all rollouts ended alike: a reward cut short by a limit says less."""
+"""Stop conditions that are shown even if all rollouts ended in the same way, because a limit affects the reward."""
 MAX_METRICS = 30
 MAX_EXAMPLE_LINES = 8
-"""Lines of one message that the example shows."""
+"""Maximum number of lines per message of the example."""
 
 
 class Finished(NamedTuple):
@@ -38,24 +38,24 @@ class Finished(NamedTuple):
 
     config: EvalConfig
     name: str
-    """Of the environment; the configuration may name it by a path."""
+    """Id of the environment; the configuration may name the environment by a path."""
     title: str
     summary: Summary
     saved_to: Path | None
     is_complete: bool
-    """False when it was interrupted."""
+    """False if the evaluation was interrupted."""
     wanted: int
-    """Rollouts it should have."""
+    """Number of rollouts of a complete run."""
     examples: int
-    """Examples it should have: as many as were asked for, or as the dataset has."""
+    """Number of examples of a complete run: as requested, or the size of the dataset."""
     example: Mapping[str, Any] | None = None
     """A rollout to show."""
     error_messages: Mapping[str, str] = {}
-    """Type of error → what one of them said."""
+    """Type of error → message of one such error."""
     swept: Mapping[str, Any] = {}
-    """What distinguishes it within a sweep."""
+    """Values that distinguish the evaluation within a sweep."""
     rewards: Mapping[Any, Sequence[float]] = {}
-    """Example → its rewards, to compare this evaluation with others of the same examples."""
+    """Example → its rewards, for comparisons with other evaluations of the same examples."""
 
     @property
     def setting(self) -> str:
@@ -76,7 +76,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def tables(finished: Finished, *, with_example: bool, is_only: bool) -> list[RenderableType]:
-    """Everything to show of one evaluation, in order. A command to type is plain text: no table breaks its line."""
+    """Yield the parts of the report in order. A command to copy is plain text, because tables break lines."""
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(output.safe(finished.title), style="bold")]
@@ -92,7 +92,7 @@ def tables(finished: Finished, *, with_example: bool, is_only: bool) -> list[Ren
 
 
 def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
-    """Label and text of the one thing to do next."""
+    """Return label and text of the next step."""
     if not finished.is_complete and finished.saved_to is not None:
         return (
             "resume",
@@ -104,12 +104,12 @@ def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
         return "next", "add -s to keep the rollouts; they were not saved"
     if may_pass_again(finished.summary):
         again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
-        return "next", f"{again}     # runs again what failed for infrastructure reasons"
-    return "next", "every rollout is a line of results.jsonl there"
+        return "next", f"{again}     # reruns the rollouts that infrastructure failed"
+    return "next", "each line of results.jsonl there is one rollout"
 
 
 def error_free_text(summary: Summary) -> str | None:
-    """The mean over the rollouts in which nothing failed; None when it is the mean over all."""
+    """Return the mean over the rollouts without a failure; None if it equals the mean over all."""
     clean = summary.reward_error_free
     if not summary.failed or not clean.observations:
         return None
@@ -117,7 +117,7 @@ def error_free_text(summary: Summary) -> str | None:
 
 
 def what_to_do(summary: Summary, *, is_saved: bool) -> str:
-    """What to do about a run in which every rollout failed, by its most frequent failure."""
+    """Return advice for a run in which every rollout failed, by its most frequent failure."""
     name, failure = next(iter({**summary.errors, **summary.reward_errors}.items()))
     kinds = _types_of(name) if name in summary.errors else {"RewardError"}
     advice = next((text for kind, text in _ADVICE.items() if kind in kinds), _LOOK)
@@ -130,7 +130,7 @@ def what_to_do(summary: Summary, *, is_saved: bool) -> str:
     return f"every rollout failed with {name}{where}: {advice}; {details}"
 
 
-_LOOK = "correct what the message above says, then run the command again"
+_LOOK = "follow the message above, then run the command again"
 _ADVICE = {
     "RewardError": "correct the reward function, then run the command again",
     "EnvironmentCodeError": "correct the environment, then run the command again",
@@ -142,11 +142,11 @@ _ADVICE = {
     "SandboxError": "check the sandbox back end (`vf-sandboxes --help`), then run the command again",
     "MCPServerError": "check the command of the MCP server, then run the command again",
 }
-"""Type of error → what to do about it."""
+"""Type of error → advice."""
 
 
 def _types_of(name: str) -> list[str]:
-    """The name of a type of error, then the names of its bases."""
+    """Return the name of a type of error, then the names of its bases."""
     from verifiers.runs.v0 import vf_error_types
 
     for kind in vf_error_types():
@@ -163,7 +163,7 @@ def may_pass_again(summary: Summary) -> bool:
 
 
 def without_resume(command: Sequence[str]) -> list[str]:
-    """A command without its `--resume`."""
+    """Return a command without its `--resume`."""
     kept: list[str] = []
     skip_value = False
     for index, word in enumerate(command):
@@ -177,7 +177,7 @@ def without_resume(command: Sequence[str]) -> list[str]:
 
 
 def shell(words: Sequence[str]) -> str:
-    """Words as they can be typed into a shell."""
+    """Return words as text for a shell."""
     import shlex
 
     return shlex.join(words)
@@ -209,7 +209,7 @@ def _facts(finished: Finished) -> Table:
     if finished.examples < asked:
         add(
             "examples",
-            f"{finished.examples:,}; {asked:,} were asked for, the dataset has no more",
+            f"{finished.examples:,}; {asked:,} were requested, the dataset has no more",
             "yellow",
         )
     cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0
@@ -235,7 +235,7 @@ def _facts(finished: Finished) -> Table:
 
 
 def error_messages(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Type of error → the message of the first rollout that has it."""
+    """Return type of error → message of the first rollout with such an error."""
     said: dict[str, str] = {}
     for rollout in rollouts:
         error = rollout.get("error")
@@ -247,7 +247,7 @@ def error_messages(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _unquoted(text: str) -> str:
-    """`BadRequestError('refused')` → `refused`; any other text as it is."""
+    """`BadRequestError('refused')` → `refused`; other texts stay unchanged."""
     import ast
 
     _, _, inner = text.partition("(")
@@ -277,7 +277,7 @@ def _add_errors(add: Any, summary: Summary, messages: Mapping[str, str]) -> None
         if errors.where:
             add("", f"at {errors.where}", "red")
     if summary.unscored:
-        add("unscored", f"{summary.unscored} rollouts have no finite reward; they count 0.0", "red")
+        add("unscored", f"{summary.unscored} rollouts have no finite reward and count 0.0", "red")
 
 
 def _short(text: str, width: int = 300) -> str:
@@ -298,7 +298,9 @@ def _metrics(summary: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("metric")
     for name in ("mean", "± se", "sd", "min", "max"):
-        table.add_column(name, justify="right", no_wrap=True)  # names are shortened, never numbers
+        table.add_column(
+            name, justify="right", no_wrap=True
+        )  # names are shortened, numbers are not
     for name, metric in list(summary.metrics.items())[:MAX_METRICS]:
         numbers = (
             metric.estimate.mean,
@@ -356,7 +358,7 @@ def _shortened(text: Any) -> Any:
 
 
 def comparison(finished: Sequence[Finished]) -> Table:
-    """One row an evaluation, for a file with several."""
+    """Return a table with one row per evaluation, for a file with several."""
     from rich import box
     from rich.table import Table
 
@@ -380,14 +382,14 @@ def comparison(finished: Sequence[Finished]) -> Table:
 
 
 class Difference(NamedTuple):
-    """One evaluation minus another one of the same environment, example by example."""
+    """One evaluation minus another of the same environment, example by example."""
 
     first: Finished
     second: Finished
     found: Comparison
 
     def as_json(self, positions: Mapping[int, int]) -> dict[str, Any]:
-        """The difference as JSON values; the evaluations by their positions in the list of all."""
+        """Return the difference as JSON values; evaluations are given by their position in the list of all."""
         numbers = {
             name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in self.found._asdict().items()
@@ -397,7 +399,7 @@ class Difference(NamedTuple):
 
 
 def differences(finished: Sequence[Finished]) -> list[Difference]:
-    """Each evaluation minus the first one of the same environment, where they share at least two examples."""
+    """Return each evaluation minus the first of the same environment, if both share at least two examples."""
     from verifiers.runs.statistics import paired_difference
 
     firsts: dict[str, Finished] = {}
@@ -412,7 +414,7 @@ def differences(finished: Sequence[Finished]) -> list[Difference]:
 
 
 def difference_table(found: Sequence[Difference]) -> Table:
-    """One row per difference: the estimate, its interval, p, and the examples it rests on."""
+    """Return a table with one row per difference: estimate, interval, p, and number of examples."""
     from rich import box
     from rich.table import Table
 
@@ -442,7 +444,7 @@ def difference_table(found: Sequence[Difference]) -> Table:
 
 
 def as_json(finished: Finished) -> dict[str, Any]:
-    """One evaluation as JSON values."""
+    """Return one evaluation as JSON values."""
     return {
         "env_id": finished.name,
         "model": finished.config.model,
@@ -456,7 +458,7 @@ def as_json(finished: Finished) -> dict[str, Any]:
 
 
 def config_json(config: EvalConfig) -> dict[str, Any]:
-    """A resolved evaluation as JSON values; it holds names of key variables, never keys, nor secret headers."""
+    """Return a resolved evaluation as JSON values, with names of key variables, without keys and secret headers."""
     from verifiers.runs.description import without_secrets
 
     found = config.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""`vf-rollouts`: play environments on inference servers and hand the samples to a trainer over HTTP."""
+"""`vf-rollouts`: play environments on inference servers and serve the samples to a trainer over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 DEFAULTS = {"groups_per_batch": 8, "rollouts_per_group": 8}
-"""Of what `SourceConfig` leaves open."""
+"""Defaults for settings that `SourceConfig` leaves open."""
 
 Envs = Annotated[
     list[str],
@@ -31,69 +31,87 @@ Envs = Annotated[
 ]
 BaseUrl = Annotated[
     list[str],
-    typer.Option("--base-url", "-b", help="Inference server; repeat for more, used in turn."),
+    typer.Option(
+        "--base-url",
+        "-b",
+        help="URL of an inference server. Can be repeated; the servers are used in turn.",
+    ),
 ]
-Model = Annotated[str, typer.Option("--model", "-m", help="The model's name there.")]
+Model = Annotated[str, typer.Option("--model", "-m", help="Name of the model on the servers.")]
 EnvArgs = Annotated[
     str | None,
-    typer.Option("--env-args", "-a", help="Arguments of the environment, a JSON object."),
+    typer.Option("--env-args", "-a", help="JSON object of arguments for the environment."),
 ]
 SamplingArgs = Annotated[
     str | None,
-    typer.Option("--sampling-args", "-S", help="Sampling arguments, a JSON object."),
+    typer.Option("--sampling-args", "-S", help="JSON object of sampling arguments."),
 ]
 GroupsPerBatch = Annotated[
     int | None,
-    typer.Option("--groups-per-batch", "-g", min=1, help="Examples in a batch. Default: 8."),
+    typer.Option(
+        "--groups-per-batch", "-g", min=1, help="Number of examples per batch. Default: 8."
+    ),
 ]
 RolloutsPerGroup = Annotated[
     int | None,
-    typer.Option("--rollouts-per-group", "-r", min=1, help="Rollouts of each example. Default: 8."),
+    typer.Option(
+        "--rollouts-per-group", "-r", min=1, help="Number of rollouts per example. Default: 8."
+    ),
 ]
 MaxInFlight = Annotated[
     int | None,
-    typer.Option("--max-in-flight", "-c", min=1, help="Rollouts at the same time. Default: 128."),
+    typer.Option(
+        "--max-in-flight",
+        "-c",
+        min=1,
+        help="Maximum number of rollouts at the same time. Default: 128.",
+    ),
 ]
 NumExamples = Annotated[
-    int, typer.Option("--num-examples", "-n", help="Examples to train on; -1 for all.")
+    int, typer.Option("--num-examples", "-n", help="Number of examples to train on; -1 means all.")
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", help="TOML file with any settings of SourceConfig; options win."),
+    typer.Option("--config", help="TOML file with settings of SourceConfig; options override it."),
 ]
 State = Annotated[
     Path | None,
-    typer.Option("--state", help="File with what GET /state gave, to go on from there."),
+    typer.Option("--state", help="File with the response of GET /state, to continue from."),
 ]
 Version = Annotated[
     int | None,
     typer.Option("--version", min=0, help="Version of the policy that the servers have now."),
 ]
 Dialect = Annotated[
-    str, typer.Option("--dialect", help="Weight updates of the servers: prime_rl or vllm.")
+    str, typer.Option("--dialect", help="API of the servers for weight updates: prime_rl or vllm.")
 ]
 Salts = Annotated[
     bool,
-    typer.Option("--salts/--no-salts", help="Send a prefix-cache salt for each version."),
+    typer.Option("--salts/--no-salts", help="Send a different prefix-cache salt for each version."),
 ]
 EndpointKeyVar = Annotated[
     str | None,
-    typer.Option("--endpoint-key-var", "-k", help="Variable with the key of the servers."),
+    typer.Option(
+        "--endpoint-key-var", "-k", help="Name of the variable that holds the key of the servers."
+    ),
 ]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[
-    int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 takes a free one.")
+    int,
+    typer.Option("--port", "-p", min=0, max=65535, help="Port to listen on; 0 chooses a free one."),
 ]
 ApiKey = Annotated[
     str | None,
     typer.Option(
         "--api-key",
         envvar="VF_ROLLOUTS_API_KEY",
-        help="Ask trainers for this key; prefer the variable. Needed unless on 127.0.0.1.",
+        help="Key that trainers must send; prefer the variable. Required unless the address is 127.0.0.1.",
     ),
 ]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print the address as one JSON document.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log everything, and show tracebacks.")
+]
 
 
 @app.command()
@@ -119,9 +137,9 @@ def rollouts(
     json_output: JsonOutput = False,
     verbose: Verbose = False,
 ) -> int:
-    """Play environments all the time and serve batches of training samples over HTTP until Ctrl-C.
+    """Play environments continuously and serve batches of training samples over HTTP until Ctrl-C.
 
-    A trainer in any language asks for GET /batches/1, trains, says POST /weights, asks for GET /batches/2, and so on.
+    A trainer in any language requests GET /batches/1, trains, sends POST /weights, requests GET /batches/2, and so on.
     """
     from verifiers.training.pull_api import PullServer
     from verifiers.training.source import RolloutSource
@@ -162,7 +180,7 @@ def _settings(path: Path | None, options: dict[str, int]) -> SourceConfig:
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise typer.BadParameter(f"--config {path} cannot be read: {error}") from error
     except ValidationError as error:
-        raise typer.BadParameter(f"These settings do not work: {error}") from error
+        raise typer.BadParameter(f"These settings are not valid: {error}") from error
 
 
 def _environment(names: list[str], arguments: dict[str, Any]) -> Environment:
@@ -173,7 +191,7 @@ def _environment(names: list[str], arguments: dict[str, Any]) -> Environment:
         return load_environment(names[0], **arguments)
     if arguments:
         raise typer.BadParameter(
-            "-a is for one environment; several are loaded with their defaults."
+            "-a applies to one environment; several environments are loaded with their defaults."
         )
     environments = [load_environment(name) for name in names]
     ids = [environment.env_id for environment in environments]
@@ -190,7 +208,7 @@ def _endpoints(urls: list[str], dialect: str, key_var: str | None, *, salts: boo
     try:
         admin = AdminConfig.model_validate({"dialect": dialect})
     except ValidationError as error:
-        raise typer.BadParameter(f"--dialect is prime_rl or vllm, not {dialect!r}.") from error
+        raise typer.BadParameter(f"--dialect must be prime_rl or vllm; got {dialect!r}.") from error
     key = os.environ.get(key_var) if key_var else None
     return [
         PolicyEndpoint.at(url, api_key_var=key_var, api_key=key, admin=admin, salts=salts)
@@ -226,7 +244,7 @@ async def _served(server: PullServer, stop: asyncio.Event, *, json_output: bool)
                 f"playing    {source.env.env_id} on {', '.join(e.url for e in source.endpoints)}"
             )
             output.show(
-                f"a batch    {config.groups_per_batch} groups of {config.rollouts_per_group}"
+                f"batch      {config.groups_per_batch} groups of {config.rollouts_per_group}"
             )
-            output.show(f"next       curl {server.url}/batches/1   Ctrl-C stops")
+            output.show(f"next       curl {server.url}/batches/1   (Ctrl-C stops)")
         await stop.wait()

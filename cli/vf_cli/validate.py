@@ -26,28 +26,31 @@ def validate(
         ),
     ],
     env_args: Annotated[
-        str | None, typer.Option("--env-args", "-a", help="JSON object for load_environment().")
+        str | None,
+        typer.Option("--env-args", "-a", help="JSON object of arguments for load_environment()."),
     ] = None,
     sandbox_backend: Annotated[str | None, o.typer_option("sandbox_backend")] = None,
     num_rows: Annotated[
-        int, typer.Option("--num-rows", "-n", min=-1, help="Rows to look at; -1 means all.")
+        int, typer.Option("--num-rows", "-n", min=-1, help="Number of rows to check; -1 means all.")
     ] = 100,
     num_played: Annotated[
-        int, typer.Option("--num-played", min=1, help="Rows to play rollouts on.")
+        int, typer.Option("--num-played", min=1, help="Number of rows to play rollouts on.")
     ] = 8,
     load_limit: Annotated[
-        float, typer.Option("--load-limit", help="Seconds that loading may take.")
+        float, typer.Option("--load-limit", help="Maximum time for loading, in seconds.")
     ] = 60.0,
     play_limit: Annotated[
-        float, typer.Option("--play-limit", help="Seconds that one set of rollouts may take.")
+        float,
+        typer.Option("--play-limit", help="Maximum time for one set of rollouts, in seconds."),
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> int:
     """Check an environment without a model: rows, gold answers, empty answers, determinism, isolation.
 
-    A right answer must score full and an empty one nothing. For conversations and tools write the right replies in
-    a function gold_completion(row) beside load_environment; without it that check is skipped, which is not a pass.
+    A right answer must get the full reward and an empty answer none. For conversations and tools, write a function
+    gold_completion(row) that returns the right replies, beside load_environment. Without it that check is skipped, and
+    a skipped check is not a pass.
 
     Exit code: 0 nothing failed, 1 something failed, 2 wrong usage.
     """
@@ -58,7 +61,7 @@ def validate(
     from vf_cli.command import configure_logging
     from vf_cli.eval_options import json_object
 
-    # The checks make rollouts fail on purpose; what matters of that is in their findings.
+    # The checks make rollouts fail on purpose, and report the failures that matter.
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)
     arguments = json_object(env_args, "-a") if env_args else {}
     limits = Limits(num_rows, num_played, load_limit, play_limit)

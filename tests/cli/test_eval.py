@@ -294,7 +294,7 @@ def test_fewer_examples_than_asked_for_are_noted_in_the_summary(run, endpoint, m
     few = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 1000, "-r", 1)
     enough = run("eval", path, "-b", endpoint.url, "-m", "sums", "-n", 6, "-r", 1)
 
-    assert "6; 1,000 were asked for, the dataset has no more" in few.out
+    assert "6; 1,000 were requested, the dataset has no more" in few.out
     assert "the dataset has no more" not in enough.out
     assert few.code == enough.code == 0
 

@@ -102,7 +102,7 @@ def test_options_beside_a_file_are_named_as_they_were_given(run, endpoint, make_
     said = " ".join(done.err.split())
     assert (
         "c.toml: every evaluation runs with --api-base-url, --model, --num-examples and "
-        "--rollouts-per-example of the command line, whatever the file says."
+        "--rollouts-per-example of the command line instead of the values in the file."
     ) in said
     assert "disable" not in said
 

@@ -48,7 +48,7 @@ def test_resume_of_a_folder_that_is_no_run_is_refused(run, endpoint, make_enviro
     done = run("eval", make_environment(), "-b", endpoint.url, "--resume", "nowhere")
 
     assert done.code == 2
-    assert "nowhere is no saved run" in done.err
+    assert "nowhere is not a saved run" in done.err
 
 
 def test_rows_that_changed_stop_a_resumed_run_unless_it_is_said_what_to_do(

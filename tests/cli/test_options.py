@@ -123,8 +123,7 @@ def test_without_a_terminal_no_line_is_broken(capsys, monkeypatch):
     out, err = capsys.readouterr()
 
     lines = (
-        out.splitlines()
-        + err.replace("  (further ones like this are shown with -v)", "").splitlines()
+        out.splitlines() + err.replace("  (-v shows further messages like this)", "").splitlines()
     )
     assert [line.split()[-1] for line in lines] == ["END", "TEXT", "SAID", "SAID", "SAID", "LOGGED"]
     assert all(len(line) > 500 for line in lines)

@@ -93,7 +93,7 @@ def test_errors_are_counted_by_type_and_silence_is_said(progress, clock):
     facts = dict(progress.facts())
 
     assert facts["errors"] == "3 (ModelError 2, SandboxError 1)"
-    assert facts["nothing finished for"] == "31 s"
+    assert facts["no rollout finished for"] == "31 s"
 
 
 def test_rollouts_that_are_played_again_are_counted(progress):

@@ -48,7 +48,12 @@ REWRITTEN = (
     "verifiers/envs/s[ac]*_*.py",
     "verifiers/interception",
     "verifiers/parsers",
+    "verifiers/configs.py",
+    "verifiers/envs/options.py",
+    "verifiers/evaluate",
     "verifiers/rollouts",
+    "verifiers/run_options.py",
+    "verifiers/runs",
     "verifiers/tokens",
     "verifiers/tools",
     "verifiers/serve",
@@ -68,10 +73,14 @@ REWRITTEN = (
     "docs/train.md",
     "docs/trainers/*.md",
     "environments/*/README.md",
+    "docs/evaluate.md",
     "docs/index.md",
     "docs/endpoint.md",
     "docs/glossary.md",
     "docs/performance.md",
+    "docs/quickstart.md",
+    "docs/runs.md",
+    "docs/statistics.md",
 )
 """Folders and pages that follow the style sheet. Add a folder once it has no findings; never remove one."""
 

@@ -5,7 +5,7 @@
 
     [[eval]]                            # one evaluation
     env_id = "gsm8k"
-    num_examples = 100                  # over the top's
+    num_examples = 100                  # replaces the value at the top
 
     [[ablation]]                        # one evaluation for each combination
     env_id = "my-env"
@@ -15,7 +15,7 @@
     [ablation.sweep.env_args]
     difficulty = ["easy", "hard"]       # 3 x 2 evaluations
 
-A table's value replaces the top's whole value, tables such as `env_args` and `sampling_args` included.
+A value in a table replaces the whole value at the top, including tables such as `env_args` and `sampling_args`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class PlannedEvaluation(NamedTuple):
 
     settings: Settings
     swept: dict[str, Any]
-    """What distinguishes it within its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for `[[eval]]`."""
+    """Values that distinguish the evaluation within its `[[ablation]]`, e.g. `{"temperature": 0.5}`; empty for
+    `[[eval]]`.
+    """
 
 
 class ConfigFile(NamedTuple):
@@ -54,10 +56,10 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ConfigFile:
-    """The evaluations of a file, those of `[[eval]]` first, each updated with `overrides`.
+    """Return the evaluations of a file, those of `[[eval]]` first, each updated with `overrides`.
 
-    Raises ConfigError that names the file and the table, with the nearest right key for a misspelt one. Overriding
-    what an `[[ablation]]` sweeps is refused: it would make its evaluations all alike.
+    Raises ConfigError with the file, the table, and the closest valid key for a misspelt one. An override of a key
+    that an `[[ablation]]` sweeps is refused, because it would make its evaluations equal.
     """
     path = Path(path)
     document = _read(path)
@@ -77,7 +79,7 @@ def read_config_file(path: str | Path, overrides: Mapping[str, Any] | None = Non
                     )
                 settings_of(
                     values, where
-                )  # a table's own mistakes, before the top's values are added
+                )  # mistakes of the table are reported before the values at the top are added
                 merged = _over(_over(top, values), overrides or {})
                 settings = settings_of(_with_paths(merged, path.parent, overrides or {}), where)
                 if not settings.get("env_id"):
@@ -105,14 +107,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_top(top: Mapping[str, Any], path: Path) -> None:
-    """Refuse keys and values at the top that no table may have; a misspelt section is named as such."""
+    """Refuse keys and values at the top that no table may have, and report a misspelt section."""
     for key in top:
         near = get_close_matches(key, ("eval", "ablation"), n=1)
         if key not in FILE_OPTIONS and near and isinstance(top[key], dict | list):
             raise ConfigError(f"{path} has no section {key!r}. Did you mean [[{near[0]}]]?")
     for key in ("env_id", "id"):
         if key in top:
-            raise ConfigError(f"{path}: {key} stands in a table; put it under [[eval]].")
+            raise ConfigError(f"{path}: {key} belongs in a table; put it under [[eval]].")
     settings_of(top, f"{path}, at the top")
 
 
@@ -130,7 +132,7 @@ def _tables(document: Mapping[str, Any], kind: str, path: Path) -> list[dict[str
 def _expanded(
     table: Mapping[str, Any], where: str
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every combination of an `[[ablation]]`, the last key varying fastest, with what was swept to get it."""
+    """Yield every combination of an `[[ablation]]`, the last key varying fastest, with its swept values."""
     fixed = {key: value for key, value in table.items() if key != "sweep"}
     sweep = table.get("sweep")
     if not isinstance(sweep, dict) or not sweep:
@@ -146,12 +148,12 @@ def _expanded(
             if key not in (*FILE_OPTIONS, *_OLDER):
                 near = get_close_matches(key, FILE_OPTIONS, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{where} sweeps {key!r}, which is no setting.{hint}")
+                raise ConfigError(f"{where} sweeps {key!r}, which is not a setting.{hint}")
             axes.append(((key,), _swept_values(key, values, where)))
     for (key, *name), _ in axes:
         if name and name[0] in fixed.get(key, {}):
             raise ConfigError(f"{where} both fixes and sweeps {key}.{name[0]}; keep one of them.")
-    # Keys of a swept table come after the plain ones, whatever their order in the file.
+    # Keys of a swept table follow the plain keys, in any order of the file.
     axes.sort(key=lambda axis: len(axis[0]))
     for combination in itertools.product(*(values for _, values in axes)):
         values, swept = dict(fixed), {}
@@ -171,7 +173,7 @@ def _swept_values(name: str, values: Any, where: str) -> list[Any]:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, key by key; naming a model in one way drops the other way from below."""
+    """Return `above` over `below`, key by key. A model named in one way replaces a model named in the other way."""
     merged = dict(below)
     for older, key in _OLDER.items():
         if older in above:
@@ -187,7 +189,9 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _with_paths(
     values: dict[str, Any], folder: Path, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The registry's path made relative to where the file is, as in 0.1.14; other paths are relative to the shell's."""
+    """Make the path of the registry relative to the file, as in 0.1.14; other paths are relative to the working
+    folder.
+    """
     value = values.get("endpoints_path")
     if (
         isinstance(value, str)
@@ -199,5 +203,5 @@ def _with_paths(
 
 
 def load_toml_config(path: str | Path) -> list[dict[str, Any]]:
-    """v0's form of `read_config_file`: what each evaluation says, as dicts."""
+    """Return the settings of each evaluation as dicts: v0's form of `read_config_file`."""
     return [planned.settings for planned in read_config_file(path).evaluations]

@@ -1,4 +1,4 @@
-"""The endpoint registry: short names for a model at an address.
+"""The endpoint registry: short names of models at addresses.
 
     # configs/endpoints.toml
     [[endpoint]]
@@ -9,7 +9,7 @@
     # api_client_type = "openai_completions", headers = { "X-Team" = "rl" }
 
 Several entries with one `endpoint_id` are replicas, used in turn. The older `endpoints.py` with a dict `ENDPOINTS`
-is read too, as data: it must be a literal, because nothing in it is executed.
+is also read, as data: the dict must be a literal, because the file is not executed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _KEYS = ("endpoint_id", "model", "url", "key", "api_client_type", "extra_headers
 
 
 def registry_file(path: str | Path) -> Path | None:
-    """The registry at `path`: the file itself, or `endpoints.toml` or else `endpoints.py` of a folder.
+    """Return the registry at `path`: the file itself, or `endpoints.toml` or else `endpoints.py` of a folder.
 
-    A path that ends in `.toml` and does not exist falls back to `endpoints.py` beside it. None when there is none.
+    A path that ends in `.toml` and does not exist falls back to `endpoints.py` beside it. None without a registry.
     """
     path = Path(path)
     if path.is_dir():
@@ -52,7 +52,7 @@ def registry_file(path: str | Path) -> Path | None:
 
 
 def load_endpoints(endpoints_path: str | Path) -> Endpoints:
-    """The registry at a path: name → replicas. `{}` when there is none; ConfigError when it cannot be used."""
+    """Return the registry at a path: name → replicas. `{}` without a registry; ConfigError if it is not valid."""
     file = registry_file(endpoints_path)
     if file is None:
         return {}
@@ -105,7 +105,7 @@ def _from_python(text: str, file: Path) -> Endpoints:
                 table = ast.literal_eval(statement.value)  # pyright: ignore[reportAttributeAccessIssue]
             except ValueError as error:
                 raise ConfigError(
-                    f"{file}: ENDPOINTS is more than a literal dict, and a registry is read without running it. "
+                    f"{file}: ENDPOINTS is not a literal dict, and a registry is read without being executed. "
                     f"Move it to {file.with_suffix('.toml').name}."
                 ) from error
             return _from_dict(table, file)
@@ -136,7 +136,7 @@ def _endpoint(entry: Any, where: str) -> Endpoint:
             raise ConfigError(f"{where} has no key {key!r}.{hint}")
         if name in values:
             raise ConfigError(
-                f"{where} gives {name!r} twice under two names ({key!r} is one of them)."
+                f"{where} has {name!r} twice, under two names ({key!r} is one of them)."
             )
         values[name] = value
     values.pop("endpoint_id", None)
@@ -148,7 +148,7 @@ def _endpoint(entry: Any, where: str) -> Endpoint:
     client_type = values.get("api_client_type")
     if client_type is not None and client_type not in CLIENT_TYPES:
         raise ConfigError(
-            f"{where}: api_client_type {client_type!r} is none of {', '.join(CLIENT_TYPES)}."
+            f"{where}: api_client_type {client_type!r} is not one of {', '.join(CLIENT_TYPES)}."
         )
     headers = values.get("extra_headers")
     if headers is not None and not (

@@ -1,6 +1,6 @@
 """Run one evaluation from its configuration: environment → client → `Environment.evaluate` → saved results.
 
-Nothing here prints or handles signals: callbacks and an event go in, results come out.
+This module neither prints nor handles signals: it takes callbacks and an event, and returns results.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_IN_FLIGHT_PER_WORKER = 1024
-"""Requests that a worker of an evaluation takes at least."""
+"""Minimum number of requests at the same time per worker of an evaluation."""
 MIN_NOTED_S = 2.0
-"""Shortest run, in seconds, whose worker processes are judged."""
+"""Minimum time of a run whose worker processes are assessed, in seconds."""
 BUSY_SHARE = 0.6
 """Share of one processor from which on this process counts as the bottleneck of a run with workers."""
 
 _LOOSE_KWARGS = frozenset({"timeout_seconds", "concurrency", "max_seq_len", "score_rollouts"})
-"""Settings every environment takes whether or not it has an attribute of that name."""
+"""Settings that every environment accepts, also without an attribute of that name."""
 
 
 def prepare_environment(config: EvalConfig) -> Loaded:
-    """The environment of an evaluation with its extra settings applied. Blocks while it loads.
+    """Load the environment of an evaluation and apply the extra settings. Blocks while it loads.
 
-    Raises what `load_environment` raises, and ConfigError for an extra setting that looks like a typo.
+    Raises the errors of `load_environment`, and ConfigError for an extra setting that looks like a typo.
     """
     loaded = load(config.env_id, config.env_args)
     apply_extra_kwargs(loaded.environment, config.extra_env_kwargs)
@@ -51,7 +51,7 @@ def prepare_environment(config: EvalConfig) -> Loaded:
 
 
 def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:
-    """Set attributes of the environment by name; refuse a name it does not have that is near to one it has."""
+    """Set attributes of the environment by name. Refuse an unknown name that is similar to a known one."""
     known = [name for name in dir(environment) if not name.startswith("_")]
     for name in extra:
         if name in _LOOSE_KWARGS or name in known or f"set_{name}" in known:
@@ -62,20 +62,20 @@ def apply_extra_kwargs(environment: Environment, extra: dict[str, Any]) -> None:
                 f"{type(environment).__name__} has no setting {name!r}. Did you mean {near[0]!r}?"
             )
         logger.warning(
-            "%s has no setting %r; it is set all the same.", type(environment).__name__, name
+            "%s has no setting %r; the attribute is set anyway.", type(environment).__name__, name
         )
     environment.set_kwargs(**extra)
 
 
 def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
-    """Where the results go: the run to continue, or a new folder; None when nothing is saved.
+    """Return the folder for the results: the run to continue, or a new folder; None if nothing is saved.
 
-    Raises RunNotFound when `resume_path` is no run.
+    Raises RunNotFound if `resume_path` is not a run.
     """
     if config.resume_path is not None:
         if not is_run_folder(config.resume_path):
             raise RunNotFound(
-                f"{config.resume_path} is no saved run: it needs results.jsonl and metadata.json."
+                f"{config.resume_path} is not a saved run: it needs results.jsonl and metadata.json."
             )
         return config.resume_path
     if not config.save_results and not config.resume:
@@ -99,7 +99,7 @@ def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
         if found is not None:
             return found
         logger.warning(
-            "There is no incomplete run of %s with %s and these settings to resume; a new one begins.",
+            "There is no incomplete run of %s with %s and these settings to resume; a new run begins.",
             env_id,
             config.model,
         )
@@ -107,16 +107,16 @@ def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
 
 
 def example_count(config: EvalConfig, environment: Environment) -> int:
-    """How many examples the evaluation has: those asked for, but not more than there are.
+    """Return the number of examples of the evaluation: as requested, limited by the size of the dataset.
 
-    Raises ConfigError when all are asked for and the dataset has no end.
+    Raises ConfigError if all examples are requested and the dataset has no end.
     """
     source = environment.source("eval")
     if source.is_endless:
         if config.num_examples < 1:
             raise ConfigError(
-                f"The evaluation dataset of {config.env_id!r} has no known length, so `-n -1` would never end: say how "
-                "many examples to use, e.g. `-n 100`."
+                f"The evaluation dataset of {config.env_id!r} has no known length, so `-n -1` would never end. Give a "
+                "number of examples, e.g. `-n 100`."
             )
         return config.num_examples
     available = len(source)
@@ -124,7 +124,7 @@ def example_count(config: EvalConfig, environment: Environment) -> int:
 
 
 def environment_version(environment: Environment) -> str | None:
-    """Version of an environment's package or project folder; None when it has none."""
+    """Return the version of an environment's package or project folder; None if unknown."""
     return get_env_version(environment.env_id, environment.loaded_from)
 
 
@@ -140,12 +140,12 @@ async def run_evaluation(
     stop: asyncio.Event | None = None,
     on_retry: Callable[[], None] | None = None,
 ) -> GenerateOutputs:
-    """Evaluate, and save as the configuration says.
+    """Evaluate, and save as configured.
 
-    `environment` and `results_path` may be given by a caller that made them with `prepare_environment` and
-    `run_folder_for`. `on_log_file` is accepted for v0's sake and not called. With `num_workers` a number, rollouts
-    run in that many processes of their own for the time of this evaluation, unless `disable_env_server`.
-    Failed rollouts are results; what ends the whole run (wrong credentials, a full disk) raises.
+    `environment` and `results_path` are optional results of `prepare_environment` and `run_folder_for`. `on_log_file`
+    is accepted for callers of v0 and not called. If `num_workers` is a number, that many worker processes run the
+    rollouts of this evaluation, unless `disable_env_server`. Failed rollouts are results; failures of the whole run
+    (wrong credentials, a full disk) raise.
     """
     if environment is None:
         environment = prepare_environment(config).environment
@@ -183,17 +183,19 @@ async def run_evaluation(
 
 
 def _most_at_once(config: EvalConfig, environment: Environment) -> int:
-    """Requests that each worker takes: all that the run may have at once, so that no limit lies below `-c`."""
+    """Return the number of requests that each worker accepts: as many as the run may have, so that `-c` is the only
+    limit.
+    """
     rollouts = example_count(config, environment) * config.rollouts_per_example
     asked = config.max_concurrent if config.max_concurrent > 0 else rollouts
     return max(DEFAULT_IN_FLIGHT_PER_WORKER, min(asked, rollouts))
 
 
 def note_on_workers(workers: int, *, wall_s: float, own_cpu_s: float) -> str | None:
-    """What to say about worker processes that cannot have made a run faster; None when they may have.
+    """Return a note about worker processes that cannot have made a run faster; None if they may have.
 
-    Rollouts travel through this process. When that keeps a whole processor busy for most of the run, the environment is
-    not what the run waits for: in one process it would not have to travel.
+    Rollouts travel through this process. If the exchange keeps a whole processor busy for most of the run, the
+    environment is not the bottleneck, and one process is faster.
     """
     share = own_cpu_s / wall_s if wall_s > 0 else 0.0
     if wall_s < MIN_NOTED_S or share < BUSY_SHARE:
@@ -206,12 +208,12 @@ def note_on_workers(workers: int, *, wall_s: float, own_cpu_s: float) -> str | N
 
 
 def worker_count(config: EvalConfig) -> int:
-    """Processes to run an evaluation in; 0 for this one."""
+    """Return the number of worker processes of an evaluation; 0 means this process."""
     return (
         0 if config.disable_env_server or config.num_workers == "auto" else int(config.num_workers)
     )
 
 
 async def run_evaluations(config: EvalRunConfig) -> list[GenerateOutputs]:
-    """Several evaluations, one after the other."""
+    """Run several evaluations, one after the other."""
     return [await run_evaluation(one) for one in config.evals]

@@ -102,7 +102,7 @@ def _model() -> type[_Checked]:
 
 
 def settings_of(values: Mapping[str, Any], where: str) -> Settings:
-    """Return the checked settings. Raises ConfigError that names the place and the mistake."""
+    """Return the checked settings. Raises ConfigError with `where` and the mistake."""
     try:
         checked = _model().model_validate(dict(values))
     except ValidationError as error:

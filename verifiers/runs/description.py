@@ -1,7 +1,7 @@
 """The metadata of a run: the description made before the run, and the versions and hashes of code and data.
 
-`RunDescription` with a summary becomes `metadata.json`. Provenance holds values and hashes, no secrets: two runs with
-equal `environment`, `dataset` and `prompt` hashes asked the same questions in the same way.
+`RunDescription` with a summary becomes `metadata.json`. Provenance contains values and hashes, no secrets: two runs
+with equal `environment`, `dataset` and `prompt` hashes had the same questions and the same prompts.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ GIT_TIMEOUT_S = 5.0
 
 
 def module_name(env_id: str) -> str:
-    """`my_env` for `my-env`, `owner/my-env` and `owner/my-env@1.0`."""
+    """Return `my_env` for `my-env`, `owner/my-env` and `owner/my-env@1.0`."""
     return env_id.rsplit("/", 1)[-1].split("@", 1)[0].replace("-", "_")
 
 
 @functools.cache
 def get_vf_version() -> str:
-    """The version of this library."""
+    """Return the version of this library."""
     return get_env_version(LIBRARY) or "unknown"
 
 
 @functools.cache
 def get_vf_commit() -> str | None:
-    """The commit of this library, when it was installed from git or runs from a checkout."""
+    """Return the commit of this library if it was installed from git or runs from a checkout."""
     return get_env_commit(LIBRARY)
 
 
 def get_env_version(env_id: str, source: Path | None = None) -> str | None:
-    """Version of an environment's package; of its project folder when it was loaded from the path `source`; or None."""
+    """Return the version of an environment's package, or of its project folder if loaded from the path `source`; or
+    None.
+    """
     if source is not None:
         return project_version(source)
     found = installed_package(env_id)
@@ -61,7 +63,7 @@ def get_env_version(env_id: str, source: Path | None = None) -> str | None:
 
 
 def project_version(source: Path) -> str | None:
-    """Version in the pyproject.toml of a folder; None for a single file and for a folder without one."""
+    """Return the version in the pyproject.toml of a folder; None for a single file and for a folder without one."""
     try:
         project = tomllib.loads((source / "pyproject.toml").read_text("utf-8")).get("project", {})
     except (OSError, ValueError):
@@ -71,7 +73,7 @@ def project_version(source: Path) -> str | None:
 
 
 def get_env_commit(env_id: str, source: Path | None = None) -> str | None:
-    """Commit that an environment was installed from, or that its folder is checked out at; else None."""
+    """Return the commit that an environment was installed from, or that its folder is checked out at; else None."""
     if source is not None:
         return get_commit_for_path(source)
     found = installed_package(env_id)
@@ -84,9 +86,9 @@ def get_env_commit(env_id: str, source: Path | None = None) -> str | None:
 
 
 def get_version_info(env_id: str, source: Path | None = None) -> VersionInfo:
-    """Versions and commits of the library and of an environment; None where not known.
+    """Return versions and commits of the library and of an environment; None if unknown.
 
-    `source` is the path that the environment was loaded from, when it was not loaded by its id.
+    `source` is the path that the environment was loaded from, unless it was loaded by its id.
     """
     return {
         "vf_version": get_vf_version(),
@@ -97,7 +99,7 @@ def get_version_info(env_id: str, source: Path | None = None) -> VersionInfo:
 
 
 def installed_package(env_id: str) -> importlib.metadata.Distribution | None:
-    """The installed package of an environment; package and module have the same name but for `-` and `_`."""
+    """Return the installed package of an environment; package and module have the same name except for `-` and `_`."""
     try:
         return importlib.metadata.distribution(module_name(env_id))
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -105,7 +107,7 @@ def installed_package(env_id: str) -> importlib.metadata.Distribution | None:
 
 
 def direct_url(package: importlib.metadata.Distribution) -> dict[str, object]:
-    """Where a package was installed from (PEP 610); empty for one from an index."""
+    """Return the origin of a package (PEP 610); empty for a package from an index."""
     try:
         found = json.loads(package.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -114,7 +116,7 @@ def direct_url(package: importlib.metadata.Distribution) -> dict[str, object]:
 
 
 def editable_folder(package: importlib.metadata.Distribution) -> Path | None:
-    """The project folder of a package that is installed as editable; else None."""
+    """Return the project folder of a package that is installed as editable; else None."""
     found = direct_url(package)
     info, url = found.get("dir_info"), found.get("url")
     if not (isinstance(info, dict) and info.get("editable") and isinstance(url, str)):
@@ -124,7 +126,7 @@ def editable_folder(package: importlib.metadata.Distribution) -> Path | None:
 
 
 def get_package_source_path(package_name: str) -> Path | None:
-    """The folder of an installed package's module, or the file of a module that is one file; nothing is imported."""
+    """Return the folder of an installed package's module, or the file of a one-file module. Imports nothing."""
     try:
         spec = importlib.util.find_spec(module_name(package_name))
     except (ImportError, ValueError):
@@ -137,9 +139,9 @@ def get_package_source_path(package_name: str) -> Path | None:
 
 
 def get_commit_for_path(path: Path) -> str | None:
-    """The commit that is checked out where `path` lies, if git tracks it there.
+    """Return the commit of the checkout that contains `path`, if git tracks `path` there.
 
-    A package inside a virtual environment that lies in somebody's repository is not part of that repository.
+    A package inside a virtual environment that lies in a repository is not part of that repository.
     """
     folder = path if path.is_dir() else path.parent
     if not _git(folder, "ls-files", "--", str(path)):
@@ -162,9 +164,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 MAX_TREE_FILES = 5000
-"""A source folder with more files is not hashed."""
+"""Maximum number of files of a source folder that is hashed."""
 MAX_FILE_BYTES = 64 << 20
-"""Of larger files only name and size are hashed."""
+"""Maximum size of a file whose content is hashed; of larger files only name and size count."""
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules", "outputs", "venv"})
 _SECRET_NAMES = frozenset({"authorization", "api_key", "apikey", "token", "password", "secret"})
@@ -182,10 +184,10 @@ def provenance(
     input_keys: Iterable[str] = (),
     source: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything known of where a run's numbers come from, as JSON values.
+    """Return the origin of a run's numbers as JSON values.
 
-    `client`: a ClientConfig, a client or an SDK client. `input_keys`: of the run's rows, in their order. `source`: the
-    folder or file of an environment that was loaded from there by its path.
+    `client`: a ClientConfig, a client or an SDK client. `input_keys`: of the run's rows, in order. `source`: the
+    folder or file of an environment that was loaded by its path.
     """
     return {
         "library": {"version": get_vf_version(), "commit": get_vf_commit()},
@@ -206,7 +208,7 @@ def provenance(
 
 
 def dataset(input_keys: Iterable[str]) -> dict[str, Any]:
-    """Number of rows, and one hash over their content hashes in order."""
+    """Return the number of rows, and one hash over their content hashes in order."""
     digest = hashlib.sha256()
     rows = 0
     for key in input_keys:
@@ -215,13 +217,13 @@ def dataset(input_keys: Iterable[str]) -> dict[str, Any]:
     return {"rows": rows, "sha256": digest.hexdigest()}
 
 
-# ------------------------------------------------------------------------------------- environment
+# --- environment
 
 
 def environment(env_id: str, source: Path | None = None) -> dict[str, Any]:
-    """Version of an environment's package, and a hash of its wheel, of its source folder, or of its one file.
+    """Return the version of an environment's package, and a hash of its wheel, its source folder, or its one file.
 
-    The hash of an environment that is a single file covers that file, not what the file reads or imports.
+    The hash of an environment that is a single file covers that file, not the files that it reads or imports.
     """
     package = installed_package(env_id) if source is None else None
     found: dict[str, Any] = {
@@ -242,9 +244,9 @@ def environment(env_id: str, source: Path | None = None) -> dict[str, Any]:
 
 
 def record_sha256(package: importlib.metadata.Distribution) -> str | None:
-    """One hash over the file hashes that a wheel recorded; the same whichever installer unpacked it.
+    """Return one hash over the file hashes that a wheel recorded; it does not depend on the installer.
 
-    Installers add lines to RECORD (compiled files, their own notes, scripts outside the package); these are left out.
+    Installers add lines to RECORD (compiled files, their own notes, scripts outside the package); these are skipped.
     """
     lines = []
     for line in (package.read_text("RECORD") or "").splitlines():
@@ -266,9 +268,9 @@ _INSTALLER_FILES = frozenset(
 
 
 def tree_sha256(path: Path) -> str | None:
-    """One hash over names and contents of a file, or of a folder without hidden, built and output files.
+    """Return one hash over names and contents of a file, or of a folder without hidden, built and output files.
 
-    None when there are more than 5,000 files. Of files above 64 MiB only the size counts.
+    Returns None for more than 5,000 files. Of files above 64 MiB only the size counts.
     """
     if path.is_file():
         return _sha256(path.read_bytes())
@@ -298,33 +300,35 @@ def _source_files(folder: Path) -> Iterator[Path]:
                 yield file
 
 
-# ------------------------------------------------------------------------------------- endpoint and secrets
+# --- endpoint and secrets
 
 
 def endpoint_url(client: Any) -> str:
-    """Where a client's requests go, without credentials; several endpoints are joined with commas; "" if unknown."""
+    """Return the URL that a client's requests go to, without credentials; several are joined with commas; "" if
+    unknown.
+    """
     config = _config(client)
     if endpoints := getattr(config, "endpoint_configs", None):
         return ",".join(without_credentials(str(endpoint.api_base_url)) for endpoint in endpoints)
     url = getattr(config, "api_base_url", None) or getattr(client, "base_url", None)
     if url is None and hasattr(client, "client"):
-        url = getattr(client.client, "base_url", None)  # our clients around an SDK client
+        url = getattr(client.client, "base_url", None)  # the library's clients around an SDK client
     return without_credentials(str(url)) if url else ""
 
 
 def _config(client: Any) -> Any:
-    """The ClientConfig of whatever a caller passes as client."""
+    """Return the ClientConfig of any value that callers pass as client."""
     if hasattr(client, "api_base_url"):
         return client
     return getattr(client, "config", None) or getattr(client, "_config", None)
 
 
 def without_credentials(url: str) -> str:
-    """A URL without user and password, and with the values of its query removed (`api-version` stays)."""
+    """Return a URL without user and password, and without the values of its query (`api-version` stays)."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return REMOVED  # what cannot be parsed cannot be cleaned
+        return REMOVED  # a URL that cannot be parsed cannot be cleaned
     if "@" not in parts.netloc and not parts.query:
         return url
     query = [
@@ -336,7 +340,7 @@ def without_credentials(url: str) -> str:
 
 
 def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as JSON values, with those replaced whose name says that they are a secret, at any depth."""
+    """Return settings as JSON values; values with a secret's name are replaced, at any depth."""
     return _without_secrets(jsonable(settings))
 
 
@@ -354,7 +358,7 @@ def _is_secret(name: str) -> bool:
 
 
 def canonical_sha256(value: Any) -> str:
-    """Hash of a value's JSON with sorted keys: equal for equal content."""
+    """Return the hash of a value's JSON with sorted keys, which is equal for equal content."""
     return _sha256(orjson.dumps(jsonable(value), option=orjson.OPT_SORT_KEYS))
 
 
@@ -368,7 +372,7 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What was asked for, and with what."""
+    """The request of a run: environment, model, size and settings."""
 
     env_id: str
     model: str
@@ -385,7 +389,7 @@ class RunDescription:
     provenance: Mapping[str, Any] | None = None
     """See `provenance.provenance`."""
     date: str = field(default_factory=_now)
-    """When the run was started, ISO 8601 with time zone."""
+    """Start of the run, ISO 8601 with time zone."""
 
     def metadata(
         self,
@@ -394,11 +398,11 @@ class RunDescription:
         time_s: float | None = None,
         tools: list[Any] | None = None,
     ) -> GenerateMetadata:
-        """The metadata of 0.1.14 under its names, and ours beside it.
+        """Return the metadata of 0.1.14 under its names, with further keys.
 
-        Ours: `format_version`, `avg_reward_error_free`, `reward_stderr`, `reward_ci95`, `num_errors`, `num_failed`,
-        `num_reward_errors`, `num_truncated`, `cost` (when a price was given), `provenance`. What cannot be computed,
-        e.g. an error of one example, is None. `tools`: those that every rollout had.
+        Further keys: `format_version`, `avg_reward_error_free`, `reward_stderr`, `reward_ci95`, `num_errors`,
+        `num_failed`, `num_reward_errors`, `num_truncated`, `cost` (if a price is known), `provenance`. A value that
+        cannot be computed, e.g. the standard error of one example, is None. `tools`: the tools that every rollout had.
         """
         summary = summarize([], self.pass_threshold) if summary is None else summary
         reward, clean = summary.reward, summary.reward_error_free
@@ -435,7 +439,7 @@ class RunDescription:
         }
         if summary.cost is not None:
             metadata["cost"] = summary.cost
-        return cast(GenerateMetadata, metadata)  # with our additions
+        return cast(GenerateMetadata, metadata)  # with further keys
 
 
 def _number(value: float) -> float | None:

@@ -34,7 +34,7 @@ METADATA_FILE = "metadata.json"
 def base_folder(
     env_id: str, env_dir_path: str | Path = "./environments", output_dir: str | Path | None = None
 ) -> Path:
-    """The folder under which everything an environment puts out is kept."""
+    """Return the folder for all outputs of an environment."""
     if output_dir is not None:
         return Path(output_dir)
     local = Path(env_dir_path) / env_id.replace("-", "_")
@@ -44,7 +44,7 @@ def base_folder(
 def named_folder(
     env_id: str, model: str, base_path: Path = Path("outputs"), subdir: str = "evals"
 ) -> Path:
-    """A new name for one run; nothing is created."""
+    """Return a new name for one run. Creates nothing."""
     return base_path / subdir / f"{env_id}--{model.replace('/', '--')}" / secrets.token_hex(4)
 
 
@@ -54,7 +54,7 @@ def runs_folder(
     env_dir_path: str | Path = "./environments",
     output_dir: str | Path | None = None,
 ) -> Path:
-    """The folder that holds all runs of one environment with one model."""
+    """Return the folder that holds all runs of one environment with one model."""
     return named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir)).parent
 
 
@@ -64,7 +64,7 @@ def new_run_folder(
     env_dir_path: str | Path = "./environments",
     output_dir: str | Path | None = None,
 ) -> Path:
-    """A name that no run has yet; nothing is created."""
+    """Return a name that no run has yet. Creates nothing."""
     while True:
         folder = named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir))
         if not folder.exists():
@@ -72,7 +72,7 @@ def new_run_folder(
 
 
 def folder_for(config: EvalConfig) -> Path:
-    """A new name for the run that `config` describes."""
+    """Return a new name for the run that `config` describes."""
     return new_run_folder(config.env_id, config.model, config.env_dir_path, config.output_dir)
 
 
@@ -82,7 +82,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def saved_runs(folder: Path) -> list[Path]:
-    """The run folders directly inside `folder`, the one written to last first."""
+    """Return the run folders directly inside `folder`, the most recently written first."""
     if not folder.is_dir():
         return []
     runs = [path for path in folder.iterdir() if is_run_folder(path)]
@@ -101,10 +101,10 @@ def find_latest_incomplete(
     *,
     settings: Mapping[str, Any] | None = None,
 ) -> Path | None:
-    """The run written to last that these settings could continue and that has rollouts missing; else None.
+    """Return the most recently written run that is incomplete and can be continued with these settings; else None.
 
-    A run can be continued by the same environment and model with at least as many examples and rollouts each, and
-    with equal `settings` (`env_args`, `sampling_args`), those that it has saved.
+    A run can be continued by the same environment and model with at least the same number of examples and of rollouts,
+    and with equal `settings` (`env_args`, `sampling_args`), as far as the run has saved them.
     """
     wanted = num_examples * rollouts_per_example
     for folder in saved_runs(runs_folder(env_id, model, env_dir_path, output_dir)):
@@ -130,7 +130,9 @@ def _at_most(saved: Any, wanted: int) -> bool:
 
 
 def _metadata_or_none(folder: Path) -> dict[str, Any] | None:
-    """A run whose metadata cannot be read is passed over in a search; opening it by name says what is wrong."""
+    """Whether the run can be continued. A run whose metadata cannot be read is skipped; opening it by name reports
+    why.
+    """
     try:
         metadata = json.loads((folder / METADATA_FILE).read_bytes())
     except (OSError, ValueError):
@@ -146,7 +148,7 @@ def _complete_lines(path: Path) -> Iterator[bytes]:
 
 
 def write_temp_file(content: str, suffix: str = ".txt") -> str:
-    """The path of a new file with this text in the folder for temporary files; it is the caller's to delete."""
+    """Return the path of a new temporary file with this text. The caller deletes the file."""
     with tempfile.NamedTemporaryFile("w", suffix=suffix, delete=False, encoding="utf-8") as file:
         file.write(content)
     return file.name
@@ -158,13 +160,13 @@ def prompt_search_folder(
     env_dir_path: str | Path = "./environments",
     output_dir: str | Path | None = None,
 ) -> Path:
-    """A new name for a search for a better system prompt: `{base}/gepa/{env_id}--{model}/{8 hex digits}`."""
+    """Return a new name for a search for a better system prompt: `{base}/gepa/{env_id}--{model}/{8 hex digits}`."""
     return named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir), "gepa")
 
 
 try:
     import fcntl
-except ImportError:  # Windows: runs work there, but nothing keeps two processes apart
+except ImportError:  # Windows: runs work there, but no lock keeps two processes apart
     fcntl = None
 
 logger = logging.getLogger(__name__)
@@ -173,14 +175,14 @@ LOCK_FILE = ".lock"
 
 
 class RunLocked(Error, BlockingIOError):
-    """Another process, or another store in this one, is writing the run."""
+    """Another process, or another store in this process, is writing the run."""
 
 
 class FolderLock:
-    """Holds a folder for one writer.
+    """The lock of a folder for one writer.
 
-    The kernel drops the lock when its holder dies, whatever kills it. One case needs help: a child forked by a writer
-    that died keeps the lock; the file therefore names the writer, and the lock of a dead writer is taken over.
+    The kernel drops the lock when its holder dies, for any reason. One case needs help: a child that a dead writer has
+    forked keeps the lock. The file therefore names the writer, and the lock of a dead writer is taken over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -188,7 +190,7 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock. Raises RunLocked naming the holder, OSError when the folder cannot be written."""
+        """Acquire the lock. Raises RunLocked with the holder, OSError if the folder cannot be written."""
         with _only_one_acquires(self.path.parent):
             descriptor = self._opened()
             if not _try_lock(descriptor):
@@ -199,7 +201,9 @@ class FolderLock:
                         f"{self.path.parent} is being written by {_named(owner)}. Wait for it or stop it; "
                         "two writers would damage the run."
                     )
-                logger.warning("Taking over %s: its owner, %s, is gone.", self.path, _named(owner))
+                logger.warning(
+                    "Taking over %s: its owner, %s, has ended.", self.path, _named(owner)
+                )
                 self.path.unlink(missing_ok=True)
                 descriptor = self._opened()
                 _try_lock(descriptor)
@@ -210,7 +214,7 @@ class FolderLock:
             self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
+        """Release the lock if it is held."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with _only_one_acquires(self.path.parent):
@@ -224,7 +228,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def _only_one_acquires(folder: Path) -> Generator[None]:
-    """Nobody else creates or removes the lock file of this folder meanwhile; without it a takeover would race."""
+    """Keep other processes from creating or removing the lock file of this folder; a takeover would race otherwise."""
     if fcntl is None or not folder.is_dir():
         yield
         return
@@ -262,7 +266,7 @@ def _owner(descriptor: int) -> dict[str, Any]:
 
 
 def _is_dead(owner: dict[str, Any]) -> bool:
-    """Whether the owner ran on this machine and runs no more; of other machines nothing is known."""
+    """Whether the owner ran on this machine and has ended. Owners on other machines count as alive."""
     pid = owner.get("pid")
     if not isinstance(pid, int) or pid <= 0 or owner.get("host") != socket.gethostname():
         return False

@@ -2,7 +2,7 @@
 
 Every line is strict JSON. NaN and infinities, which JSON does not have, become null. Types that JSON does not have are
 converted here and nowhere else: numpy scalars and arrays, dates, paths, sets, bytes, dataclasses, pydantic models.
-A value of any other type is saved as its `repr`, with a warning that names its key, because one odd value must not
+A value of any other type is saved as its `repr`, with a warning that names its key, so that one such value does not
 cost the rollout.
 """
 
@@ -33,18 +33,18 @@ from verifiers.types import RolloutOutput, TokenUsage
 logger = logging.getLogger(__name__)
 
 MAX_REPR_CHARACTERS = 2000
-"""Longest `repr` that is saved for a value of an unknown type."""
+"""Maximum length of the `repr` that is saved for a value of an unknown type."""
 
 MAX_DEPTH = 200
-"""Deepest nesting that is saved; what lies deeper, or contains itself, is saved as its `repr`."""
+"""Maximum nesting. A deeper value, or a value that contains itself, is saved as its `repr`."""
 
-# With PASSTHROUGH_SUBCLASS every dict subclass comes to `_Converter`, which drops the None fields of records.
+# With PASSTHROUGH_SUBCLASS, orjson passes every dict subclass to `_Converter`, which drops the None fields of records.
 _FAST = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_APPEND_NEWLINE
 _LENIENT = _FAST | orjson.OPT_NON_STR_KEYS
 
 
 def encode_line(output: Mapping[str, Any]) -> bytes:
-    """One line of JSON with its line break. Never fails on a value: see the module."""
+    """Return one line of JSON with its line break. No value makes it fail: see the module."""
     converter = _Converter()
     line = _encode(output, converter)
     if converter.unknown:
@@ -58,16 +58,16 @@ def _encode(value: Any, converter: _Converter) -> bytes:
             return orjson.dumps(value, converter, options)
         except (
             TypeError
-        ):  # keys that are not text; integers beyond 64 bits; lone surrogates; too deep
+        ):  # keys that are not text; integers beyond 64 bits; lone surrogates; deep nesting
             converter.unknown.clear()
     # The standard library writes large integers exactly and lone surrogates as escapes.
     return json.dumps(_plain(value, converter, 0)).encode() + b"\n"
 
 
 def decode_line(line: bytes) -> RolloutOutput:
-    """The rollout of one line. Lines with NaN, as 0.1.x wrote them, are read too.
+    """Return the rollout of one line, also of a line with NaN, as 0.1.x wrote them.
 
-    Raises ValueError when the line is not a JSON object.
+    Raises ValueError if the line is not a JSON object.
     """
     try:
         fields = orjson.loads(line)
@@ -79,14 +79,14 @@ def decode_line(line: bytes) -> RolloutOutput:
 
 
 def encode_document(value: Mapping[str, Any]) -> bytes:
-    """An indented JSON document, for files people read; same conversions as `encode_line`."""
+    """Return an indented JSON document, for files that people read; converts values as `encode_line` does."""
     return (
         json.dumps(orjson.loads(encode_line(value)), indent=2, ensure_ascii=False).encode() + b"\n"
     )
 
 
 def jsonable(value: Any) -> Any:
-    """The value as JSON would give it back: only dict, list, str, int, float, bool and None."""
+    """Return the value after a round trip through JSON: dict, list, str, int, float, bool and None only."""
     return json.loads(_encode(value, _Converter()))
 
 
@@ -98,7 +98,7 @@ def is_jsonable(value: Any) -> bool:
 
 
 class _Converter:
-    """The `default` of orjson; remembers the values it had to save as their `repr`."""
+    """The `default` of orjson; records the values that it saved as their `repr`."""
 
     __slots__ = ("unknown",)
 
@@ -158,7 +158,7 @@ _CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def safe_repr(value: Any) -> str:
-    """`repr(value)`, shortened, and never an exception: an author's `__repr__` may raise."""
+    """Return `repr(value)`, shortened. Never raises, although an author's `__repr__` may."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  # any author code may be behind it
@@ -167,7 +167,7 @@ def safe_repr(value: Any) -> str:
 
 
 def _plain(value: Any, converter: _Converter, depth: int) -> Any:
-    """`value` made of JSON types only; the slow path, for what orjson refuses."""
+    """Return `value` made of JSON types only. The slow path, for values that orjson refuses."""
     if value is None or isinstance(value, bool):
         return value
     kind = type(value)
@@ -201,7 +201,7 @@ def _key(key: Any) -> str:
 
 
 def _warn(output: Mapping[str, Any], unknown: list[Any]) -> None:
-    """Name the keys whose values were saved as their `repr`."""
+    """Log the keys whose values were saved as their `repr`."""
     wanted = {id(value) for value in unknown}
     places = sorted(
         {place for key in output for place in _places(output[key], wanted, str(key), 0)}
@@ -219,7 +219,7 @@ def _warn(output: Mapping[str, Any], unknown: list[Any]) -> None:
 def _places(value: Any, wanted: set[int], place: str, depth: int) -> list[str]:
     if id(value) in wanted:
         return [place]
-    if depth > 8:  # enough to be helpful, and an end for values that contain themselves
+    if depth > 8:  # enough to be helpful, and a limit for values that contain themselves
         return []
     if isinstance(value, Mapping):
         items = [(f"{place}.{key}", item) for key, item in value.items()]
@@ -232,15 +232,15 @@ def _places(value: Any, wanted: set[int], place: str, depth: int) -> list[str]:
 
 _of = (
     dict.get
-)  # `State.get` resolves views; the framework's own keys are plain keys, and this path is hot
+)  # `State.get` resolves views; the library's own keys are plain keys, and this path is hot
 
 
 def output_from_state(state: State, state_columns: Sequence[str] | None = None) -> RolloutOutput:
-    """What is returned and saved of one rollout.
+    """Return the value of one rollout that is returned and saved.
 
-    `state_columns` are further keys of the state to keep; a key the state does not have gives None. A reward that was
-    never computed is 0.0. Metrics stand under `metrics` and, as in 0.1.14, again as top-level keys, unless a key of
-    that name exists already.
+    `state_columns` are further keys of the state to keep; a key that the state does not have gives None. A reward that
+    was never computed is 0.0. Metrics are under `metrics` and, as in 0.1.14, again top-level keys, unless a key of
+    that name already exists.
     """
     error, reward, metrics = state.error, state.reward, state.metrics
     output = RolloutOutput(
@@ -280,21 +280,21 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
 def _column(state: State, key: str) -> Any:
     if key in LIVE_KEYS:
         return None
-    # `state.get("turn")` is for authors who count turns themselves: it must not find the library's own count.
+    # `state.get("turn")` is for authors who count turns themselves, and must not return the library's own count.
     return state[key] if key == "turn" else state.get(key)
 
 
 def outputs_from_states(
     states: Iterable[State], state_columns: Sequence[str] | None = None
 ) -> list[RolloutOutput]:
-    """`output_from_state` of every state, in order."""
+    """Return `output_from_state` of every state, in order."""
     return [output_from_state(state, state_columns) for state in states]
 
 
 def _saved_messages(messages: Any) -> Any:
-    """Messages as 0.1.14 saves them: tool calls as JSON text, then `content` is "" where there was none.
+    """Return messages in the form of 0.1.14: tool calls as JSON text; the `content` of such a message is "" if missing.
 
-    Text (of completion environments) and None stay as they are.
+    Text (of completion environments) and None stay unchanged.
     """
     if not isinstance(messages, list | tuple):
         return messages
@@ -311,7 +311,7 @@ def _saved_messages(messages: Any) -> Any:
 def _message_fields(message: Any) -> dict[str, Any]:
     if hasattr(
         message, "model_dump"
-    ):  # an OpenAI response message that an author appended as it came
+    ):  # an OpenAI response message that an author appended unchanged
         return message.model_dump(exclude_none=True)
     if isinstance(message, Mapping):
         return dict(message)
@@ -319,7 +319,9 @@ def _message_fields(message: Any) -> dict[str, Any]:
 
 
 def saved_error(error: Any) -> Any:
-    """`ErrorInfo` of an exception; an error that is data already (a resumed or remote rollout) stays as it is."""
+    """Return the `ErrorInfo` of an exception; an error that is already data (of a resumed or remote rollout) stays
+    unchanged.
+    """
     if isinstance(error, BaseException):
         return error_info(error)
     if isinstance(error, Mapping):
@@ -329,7 +331,7 @@ def saved_error(error: Any) -> Any:
 
 
 def saved_timing(timing: Any) -> dict[str, Any]:
-    """Timing as a plain dict, derived figures (`duration`, `total`, `overhead`) included."""
+    """Return timing as a plain dict with the derived values `duration`, `total` and `overhead`."""
     if timing is None:
         return {}
     if not isinstance(timing, RolloutTiming):
@@ -364,11 +366,11 @@ def _saved_spans(spans: TimeSpans) -> dict[str, Any]:
 
 
 def token_usage(state: State) -> TokenUsage | None:
-    """Tokens of a rollout, or None when no model call reported any.
+    """Return the tokens of a rollout, or None if no model call reported any.
 
-    The totals come from what the environment counted (`token_usage`, the usage tracker), else from the responses of
-    the trajectory. `final_*` describe the last context: `final_output_tokens` is everything the model wrote,
-    `final_input_tokens` the rest of the last call's tokens, so tokens that turns share count once.
+    The totals come from the environment's counters (`token_usage`, the usage tracker), else from the responses of the
+    trajectory. `final_*` describe the last context: `final_output_tokens` counts all tokens that the model generated,
+    `final_input_tokens` the other tokens of the last call, so tokens that turns share count once.
     """
     trajectory = state.trajectory
     counted = _of(state, "token_usage")
@@ -392,7 +394,7 @@ def token_usage(state: State) -> TokenUsage | None:
 
 
 def context_tokens(trajectory: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """`final_output_tokens` and `final_input_tokens` of a trajectory; see `token_usage`."""
+    """Return `final_output_tokens` and `final_input_tokens` of a trajectory; see `token_usage`."""
     return _context_tokens(
         [tokens for step in trajectory if (tokens := _step_tokens(step)) is not None]
     )
@@ -410,7 +412,7 @@ def _step_tokens(step: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def reported_tokens(response: Any) -> tuple[int, int] | None:
-    """(prompt tokens, completion tokens) that a response reports, or None when it reports none."""
+    """Return the (prompt tokens, completion tokens) that a response reports, or None."""
     usage = (
         response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
     )
@@ -422,9 +424,9 @@ def reported_tokens(response: Any) -> tuple[int, int] | None:
 
 
 def extract_usage_tokens(response: Any) -> tuple[int, int]:
-    """(prompt tokens, completion tokens) of a response of any API; 0 for what is missing or not a number.
+    """Return the (prompt tokens, completion tokens) of a response of any API; a missing value counts 0.
 
-    `input_tokens` and `output_tokens` count when the names of the chat API hold no tokens.
+    `input_tokens` and `output_tokens` are used if the names of the chat API hold no tokens.
     """
     usage = (
         response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
@@ -451,11 +453,16 @@ def _count(value: Any) -> int:
 _OWN = frozenset(name for name, key in vars(State).items() if hasattr(key, "__set_name__"))
 """The library's own keys, which every state has."""
 NEAR = 0.75
-"""How alike two names are, from 0 to 1, for one to be taken for a slip of the other."""
+"""Minimum similarity of two names, from 0 to 1, to report one as a typo of the other."""
 
 
 class StateColumns:
-    """Which of the columns that were asked for have been seen in no rollout so far."""
+    """The requested state columns that no rollout has had so far.
+
+    A misspelt name would give a column of nulls without any report. A column that only some rollouts have is right, and
+    null in the others, so the run goes on. A warning follows the first rollout if a similar name exists (a typo,
+    reported early); another at the end names every column that no rollout had.
+    """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self.missing = [name for name in dict.fromkeys(wanted) if name not in _OWN]
@@ -465,9 +472,10 @@ class StateColumns:
     def saw(
         self, outputs: Sequence[Mapping[str, Any]], states: Sequence[Mapping[str, Any]] | None
     ) -> None:
-        """Take note of finished rollouts. Those of another process come without `states`: null then counts as absent.
+        """Look for the columns in finished rollouts. Rollouts of another process come without `states`: null counts as
+        absent.
 
-        Rollouts that failed are passed over: they may have ended before their environment wrote anything.
+        Failed rollouts are skipped, because they may have ended before their environment wrote anything.
         """
         if not self.missing:
             return
@@ -485,11 +493,11 @@ class StateColumns:
             logger.warning("The first rollout has no %s", self._described(slips))
 
     def report(self) -> None:
-        """Say which columns no rollout had, unless that was said before; nothing when no rollout could tell."""
+        """Warn about columns that no rollout had, except those that were reported before."""
         untold = [name for name in self.missing if name not in self._told]
         if untold and self._known:
             logger.warning(
-                "No rollout had a %s Saved as null. Keys that there were: %s.",
+                "No rollout had a %s Saved as null. Existing keys: %s.",
                 self._described(untold),
                 ", ".join(sorted(self._candidates())),
             )

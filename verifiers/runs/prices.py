@@ -1,9 +1,9 @@
-"""Tokens → money. Prices change weekly, so none ship with the library: the user gives a table, with its date.
+"""Tokens → money. Prices change weekly, so the library contains none: the user supplies a table with its date.
 
 as_of = "2026-11-01"                # TOML; JSON of the same shape is read too
 
 ["my-org/my-model"]
-input_usd_per_mtok = 0.10           # US dollars for a million tokens
+input_usd_per_mtok = 0.10           # US dollars per million tokens
 output_usd_per_mtok = 0.40
 
 ["gpt-*"]                           # patterns are tried in order, after exact names
@@ -36,7 +36,7 @@ class EvalCost(TypedDict):
 
 @dataclass(frozen=True)
 class ModelPrice:
-    """What a model costs, in US dollars for a million tokens."""
+    """Price of a model, in US dollars per million tokens."""
 
     input_usd_per_mtok: float
     output_usd_per_mtok: float
@@ -52,13 +52,13 @@ class ModelPrice:
                 raise ConfigError(f"{name} must be a number of dollars, 0 or more; got {value!r}.")
 
     def __getitem__(self, key: str) -> float:
-        """The prices by name, as v0's `ModelPricing` gives them."""
+        """Return a price by name, as v0's `ModelPricing` does."""
         if key not in ("input_usd_per_mtok", "output_usd_per_mtok"):
             raise KeyError(key)
         return getattr(self, key)
 
     def cost(self, input_tokens: float, output_tokens: float) -> EvalCost:
-        """The cost of that many tokens."""
+        """Return the cost of these numbers of tokens."""
         return _cost(self.input_usd_per_mtok, self.output_usd_per_mtok, input_tokens, output_tokens)
 
 
@@ -68,11 +68,11 @@ class PriceTable:
 
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
     as_of: str | None = None
-    """Date of the prices, as the file states it."""
+    """Date of the prices, as written in the file."""
 
     @classmethod
     def load(cls, path: str | Path) -> PriceTable:
-        """The table in a `.toml` or `.json` file. Raises ConfigError naming the file and the entry that is wrong."""
+        """Return the table of a `.toml` or `.json` file. Raises ConfigError with the file and the invalid entry."""
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ class PriceTable:
         return cls(prices, None if as_of is None else str(as_of))
 
     def price_of(self, model: str) -> ModelPrice | None:
-        """The price of a model: its exact name, else the first pattern that matches, else None."""
+        """Return the price of a model: its exact name, else the first pattern that matches, else None."""
         if model in self.prices:
             return self.prices[model]
         for pattern, price in self.prices.items():
@@ -103,7 +103,7 @@ class PriceTable:
         return None
 
     def required_price_of(self, model: str) -> ModelPrice:
-        """`price_of`, or ConfigError: a cost limit on a model without a price would never hold."""
+        """`price_of`, but raises ConfigError without a price, because a cost limit would have no effect."""
         price = self.price_of(model)
         if price is None:
             near = get_close_matches(model, self.prices, n=1)
@@ -131,11 +131,11 @@ def _cost(
     return {"input_usd": input_usd, "output_usd": output_usd, "total_usd": input_usd + output_usd}
 
 
-# --- v0's functions
+# --- functions of v0
 
 
 def compute_eval_cost(usage: Mapping[str, Any] | None, pricing: Any) -> EvalCost | None:
-    """The cost of `input_tokens` and `output_tokens`; None when either the usage or the price is unknown."""
+    """Return the cost of `input_tokens` and `output_tokens`; None if the usage or the price is unknown."""
     if usage is None or pricing is None:
         return None
     prices = pricing["input_usd_per_mtok"], pricing["output_usd_per_mtok"]
@@ -143,11 +143,11 @@ def compute_eval_cost(usage: Mapping[str, Any] | None, pricing: Any) -> EvalCost
 
 
 def compute_cost_usd(usage: Mapping[str, Any] | None, pricing: Any) -> float | None:
-    """The total of `compute_eval_cost`."""
+    """Return the total of `compute_eval_cost`."""
     cost = compute_eval_cost(usage, pricing)
     return None if cost is None else cost["total_usd"]
 
 
 def format_cost_usd(cost_usd: float) -> str:
-    """Dollars for people: cents for a dollar and more, four decimals below."""
+    """Return dollars as text: with cents from one dollar on, with four decimals below."""
     return f"${cost_usd:.2f}" if cost_usd >= 1 else f"${cost_usd:.4f}"

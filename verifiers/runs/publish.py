@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 
 def make_dataset(results: Mapping[str, Any]) -> Dataset:
-    """The rollouts as a dataset, a column for every key that some rollout has.
+    """Return the rollouts as a dataset, with a column for every key that some rollout has.
 
-    Arrow wants one type a column. A column of dicts or lists that differ between rollouts becomes JSON text.
+    Arrow requires one type per column. A column of dicts or lists that differ between rollouts becomes JSON text.
     """
     from datasets import Dataset
 
@@ -46,7 +46,7 @@ def _fits_one_type(values: list[Any]) -> bool:
 
 
 def get_hf_hub_dataset_name(results: GenerateOutputs) -> str:
-    """A name for the run's dataset: environment, model, examples, rollouts."""
+    """Return a name for the run's dataset: environment, model, examples, rollouts."""
     metadata = results["metadata"]
     model = metadata.get("model", "").replace("/", "-")
     env_id = metadata.get("env_id", "").replace("/", "-")
@@ -56,7 +56,7 @@ def get_hf_hub_dataset_name(results: GenerateOutputs) -> str:
 
 
 def push_results_to_hf_hub(results: GenerateOutputs, dataset_name: str | None = None) -> str:
-    """Upload rollouts and metadata as a dataset of the logged-in Hugging Face account; returns the dataset's name."""
+    """Upload rollouts and metadata as a dataset of the logged-in Hugging Face account. Return the dataset's name."""
     from huggingface_hub import HfApi
 
     name = dataset_name or get_hf_hub_dataset_name(results)
@@ -73,5 +73,5 @@ def push_results_to_hf_hub(results: GenerateOutputs, dataset_name: str | None = 
 
 
 def sanitize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as it is saved: JSON values, without the path of the run on this machine."""
+    """Return metadata as it is saved: JSON values, without the path of the run on this machine."""
     return jsonable({key: value for key, value in metadata.items() if key != "path_to_save"})

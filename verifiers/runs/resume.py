@@ -1,8 +1,8 @@
-"""What is missing of a run: pure functions from rows and saved rollouts to a plan.
+"""The missing rollouts of a run: pure functions from rows and saved rollouts to a plan.
 
-A rollout is known by its example (`example_id`), by the content of the example's row (`input_key`) and by its
-number within the example (`rollout_index`). Lines of 0.1.14 carry only the `example_id`; they are taken at their
-word and numbered in the order they were saved.
+A rollout is identified by its example (`example_id`), by the content of the example's row (`input_key`) and by its
+number within the example (`rollout_index`). Lines of 0.1.14 have only the `example_id`; their rows count as unchanged,
+and their numbers follow the order in which they were saved.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Row = Mapping[str, Any]
 
 
 class RunMismatch(ConfigError):
-    """A saved run was made with other settings than the ones it should be continued with."""
+    """The settings of a saved run differ from those of the run that continues it."""
 
 
 class DatasetChanged(RunMismatch):
-    """Rows of the dataset differ from those that the saved rollouts were made of."""
+    """Rows of the dataset differ from the rows of the saved rollouts."""
 
 
 class MissingRollout(NamedTuple):
-    """One rollout that has to be run."""
+    """One rollout that must be run."""
 
     row: Row
     rollout_index: int
@@ -38,7 +38,7 @@ class MissingRollout(NamedTuple):
 
 
 class ChangedRow(NamedTuple):
-    """An example whose row is not the one its saved rollouts were made of."""
+    """An example whose row differs from the row of its saved rollouts."""
 
     example_id: Any
     saved_key: str
@@ -47,16 +47,16 @@ class ChangedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """What to run, and what becomes of each saved rollout. Positions count the saved rollouts from 0."""
+    """The rollouts to run, and the treatment of each saved rollout. Positions count the saved rollouts from 0."""
 
     missing: tuple[MissingRollout, ...]
     """In the order of the rows, then by `rollout_index`."""
     kept: tuple[int, ...]
-    """Saved rollouts that are part of the wanted run; `kept` and `missing` together are exactly the wanted ones."""
+    """Saved rollouts of the requested run; `kept` and `missing` together are exactly the requested rollouts."""
     superseded: Mapping[int, str] = field(default_factory=dict)
     """Saved rollouts that are run again, with the reason; pass this to `RunStore.supersede` before running."""
     surplus: tuple[int, ...] = ()
-    """Saved rollouts that are not wanted: other examples, more rollouts than asked for, duplicates."""
+    """Saved rollouts that the run does not need: other examples, further rollouts, duplicates."""
     changed: tuple[ChangedRow, ...] = ()
     """Examples whose row changed since they were saved."""
 
@@ -68,14 +68,14 @@ class ResumePlan:
         return list(groups.values())
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Describe the plan in one line."""
         parts = [f"{len(self.kept)} rollouts saved, {len(self.missing)} to run"]
         if self.superseded:
-            parts.append(f"{len(self.superseded)} saved ones run again")
+            parts.append(f"{len(self.superseded)} saved rollouts run again")
         if self.changed:
             parts.append(f"{len(self.changed)} examples changed")
         if self.surplus:
-            parts.append(f"{len(self.surplus)} saved ones not part of this run")
+            parts.append(f"{len(self.surplus)} saved rollouts not part of this run")
         return "; ".join(parts)
 
 
@@ -83,7 +83,7 @@ class _Saved(NamedTuple):
     position: int
     rollout_index: int | None
     failure: str | None
-    """Why it should run again, or None."""
+    """The reason to run the rollout again, or None."""
 
 
 def plan(
@@ -95,15 +95,15 @@ def plan(
     is_retryable: Callable[[Mapping[str, Any]], bool] | None = None,
     on_changed: OnChanged | Literal["refuse"] = "stop",
 ) -> ResumePlan:
-    """The rollouts that are missing to have `rollouts_per_example` of every row.
+    """Return the plan that completes `rollouts_per_example` rollouts of every row.
 
-    `rows` have an `example_id`, each its own; the `input_key` is taken from the row or computed. `saved` is read once
-    and may be a stream. `whole_groups`: rollouts of one example are scored together, so an example that lacks any is
-    run again as a whole. `is_retryable` picks failed rollouts to run again, e.g. `failed_by_infrastructure`.
-    `on_changed="rerun"` runs again what was made from rows that have changed since, "keep" takes it as it is.
+    `rows` have unique `example_id`s; the `input_key` is taken from the row or computed. `saved` is read once and may
+    be a stream. `whole_groups`: rollouts of one example are scored together, so an example with a missing rollout is
+    run again as a whole. `is_retryable` selects failed rollouts to run again, e.g. `failed_by_infrastructure`.
+    `on_changed="rerun"` runs the rollouts of changed rows again, "keep" keeps them.
 
-    Raises DatasetChanged when rows changed and `on_changed` is "stop" (or its older name "refuse"), ConfigError
-    when two rows share an id.
+    Raises DatasetChanged if rows changed and `on_changed` is "stop" (or its older name "refuse"), ConfigError
+    if two rows share an id.
     """
     if rollouts_per_example < 1:
         raise ConfigError(f"rollouts_per_example must be at least 1; got {rollouts_per_example}.")
@@ -111,7 +111,7 @@ def plan(
     for row in rows:
         if row["example_id"] in keys:
             raise ConfigError(
-                f"Two rows have the example_id {row['example_id']!r}; give every row its own."
+                f"Two rows have the example_id {row['example_id']!r}; give every row a unique id."
             )
         keys[row["example_id"]] = row.get("input_key") or input_key(row)
     found, superseded, surplus, changed = _sorted_by_row(
@@ -152,7 +152,9 @@ def _sorted_by_row(
     *,
     keep_changed: bool,
 ) -> tuple[dict[Any, list[_Saved]], dict[int, str], list[int], tuple[ChangedRow, ...]]:
-    """Saved rollouts by example id; those of changed rows with the reason; those of other rows; the changed rows."""
+    """Return saved rollouts by example id; those of changed rows with the reason; those of other rows; the changed
+    rows.
+    """
     found: dict[Any, list[_Saved]] = {}
     superseded: dict[int, str] = {}
     surplus: list[int] = []
@@ -181,7 +183,7 @@ def _sorted_by_row(
 
 
 def _slots(saved: Iterable[_Saved], count: int) -> tuple[list[_Saved | None], list[int]]:
-    """The saved rollouts of one example by number, and the positions of those that have no place."""
+    """Return the saved rollouts of one example by number, and the positions of the surplus ones."""
     slots: list[_Saved | None] = [None] * count
     unnumbered: list[_Saved] = []
     surplus: list[int] = []
@@ -208,18 +210,18 @@ def _changed_message(changed: Sequence[ChangedRow], keys: Mapping[Any, str]) -> 
     still_there = set(keys.values())
     moved = sum(row.saved_key in still_there for row in changed)
     order = (
-        f" {moved} of the old rows now stand at another place: was the order changed?"
+        f" {moved} of the old rows are now at another position: check whether the order changed."
         if moved
         else ""
     )
     return (
-        f"{len(changed)} saved examples have other content in the dataset now (example ids {ids}).{order} "
+        f"{len(changed)} saved examples now have other content in the dataset (example ids {ids}).{order} "
         "Restore the dataset, start a new run, or resume with `--on-changed rerun` (on_changed='rerun') to run these "
         "examples again, or with `--on-changed keep` to keep their saved rollouts."
     )
 
 
-# ------------------------------------------------------------------------------------------------ failures
+# --- failures
 
 
 def failed_by_infrastructure(output: Mapping[str, Any]) -> bool:
@@ -240,11 +242,11 @@ def _error_name(output: Mapping[str, Any]) -> str | None:
     return error.get("error") if isinstance(error, Mapping) else error
 
 
-# ------------------------------------------------------------------------------------------------ settings
+# --- settings
 
 
 class SettingDifference(NamedTuple):
-    """A setting of a saved run that is not what is wanted now."""
+    """A setting of a saved run that differs from the requested one."""
 
     setting: str
     saved: Any
@@ -252,14 +254,15 @@ class SettingDifference(NamedTuple):
     rule: str = ""
 
     def __str__(self) -> str:
-        return f"{self.setting}: saved {self.saved!r}, wanted {self.wanted!r}{self.rule}"
+        return f"{self.setting}: saved {self.saved!r}, requested {self.wanted!r}{self.rule}"
 
 
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[SettingDifference]:
-    """The settings in `wanted` that keep the saved run from being continued.
+    """Return the settings in `wanted` that keep the saved run from being continued.
 
-    `num_examples` and `rollouts_per_example` may have grown (-1 means all examples); everything else, e.g. `env_id`,
-    `model`, `env_args`, `sampling_args`, must be equal as JSON. Settings that the saved run does not know are passed.
+    `num_examples` and `rollouts_per_example` may have grown (-1 means all examples); all others, e.g. `env_id`,
+    `model`, `env_args`, `sampling_args`, must be equal as JSON. Settings that the saved run does not have are not
+    compared.
     """
     found: list[SettingDifference] = []
     for setting, value in wanted.items():
@@ -282,9 +285,9 @@ def validate_resume_metadata(
     rollouts_per_example: int,
     **settings: Any,
 ) -> None:
-    """Raise RunMismatch, which names every differing setting, unless the run at `results_path` can be continued.
+    """Raise RunMismatch with every differing setting, unless the run at `results_path` can be continued.
 
-    `settings`: further ones to compare, e.g. `env_args` and `sampling_args`. Raises RunNotFound when there is no run.
+    `settings`: further settings to compare, e.g. `env_args` and `sampling_args`. Raises RunNotFound without a run.
     """
     wanted = {
         "env_id": env_id,

@@ -1,9 +1,9 @@
-"""The token file of a run: written while the run goes on, read back rollout by rollout.
+"""The token file of a run: written during the run, read back rollout by rollout.
 
-    tokens.arrow · tokens.index      beside results.jsonl, only when the endpoint gave token ids
+    tokens.arrow · tokens.index      beside results.jsonl, only if the endpoint returns token ids
 
-The tokens of a rollout are on the disk before its line in `results.jsonl`, so every rollout that is there has them.
-What a crash leaves in the token file alone is superseded when its rollout is run again.
+The tokens of a rollout are on the disk before its line in `results.jsonl`, so every saved rollout has its tokens.
+Tokens whose line is missing after a crash are superseded when their rollout is run again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 def token_key(output: Mapping[str, Any]) -> str:
-    """The key of a rollout in the token file of its run."""
+    """Return the key of a rollout in the token file of its run."""
     return f"{output['example_id']}-{output.get('rollout_index', 0)}"
 
 
 class RunTokens:
-    """Writes the token file of a run folder; nothing is created until a rollout has tokens."""
+    """Writer of the token file of a run folder; no file is created until a rollout has tokens."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,9 +39,9 @@ class RunTokens:
         self._failure: Exception | None = None
 
     async def add(self, outputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Any]) -> None:
-        """Save the tokens of finished rollouts; on the disk when it returns. Raises TokenFileError.
+        """Save the tokens of finished rollouts; they are on the disk when the call returns. Raises TokenFileError.
 
-        Rollouts that finish while a write is going on share the next one.
+        Rollouts that finish during a write share the next one.
         """
         new = {
             token_key(output): _sound(output, trajectory) if has_tokens(trajectory) else []
@@ -61,15 +61,15 @@ class RunTokens:
         try:
             if self._file is None:
                 self._file = TokenFile(self._folder).__enter__()
-            # A rollout without tokens is noted only where it takes the place of one that had some.
+            # A rollout without tokens is recorded only if it replaces a rollout that had tokens.
             known = self._file
             self._file.append({k: steps for k, steps in batch.items() if steps or k in known})
         except Exception as error:
-            self._failure = error  # for those that wait for the same write
+            self._failure = error  # for the callers that wait for the same write
             raise
 
     def close(self) -> None:
-        """Close the file. Closing twice does nothing."""
+        """Close the file. Closing twice has no effect."""
         if self._file is not None:
             self._file.close()
 
@@ -80,7 +80,9 @@ def has_tokens(trajectory: Any) -> bool:
 
 
 def _sound(output: Mapping[str, Any], trajectory: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-    """The trajectory, its tokens checked; nothing when they contradict each other, which must not cost the rollout."""
+    """Return the trajectory with checked tokens; [] if its tokens contradict each other, so that the rollout is not
+    lost.
+    """
     try:
         stored = stored_steps([step.get("tokens") for step in trajectory])
     except (TokensInvalid, KeyError, TypeError) as error:
@@ -90,10 +92,10 @@ def _sound(output: Mapping[str, Any], trajectory: Sequence[Any]) -> Sequence[Map
 
 
 def outputs_with_tokens(folder: str | Path) -> Iterator[RolloutOutput]:
-    """The saved rollouts of a run, each with the `trajectory` that `samples_of` needs, one read at a time.
+    """Yield the saved rollouts of a run, each with the `trajectory` that `samples_of` needs.
 
-    A trajectory that is saved in `results.jsonl` keeps its other keys. A rollout whose endpoint gave no token ids comes
-    as it was saved. Raises TokenFileError when the run has no token file.
+    A trajectory that is saved in `results.jsonl` keeps its other keys. A rollout whose endpoint returned no token ids
+    is unchanged. Raises TokenFileError if the run has no token file.
     """
     sampling_args = load_metadata(Path(folder)).get("sampling_args") or {}
     with TokenFile(folder, read_only=True) as file:

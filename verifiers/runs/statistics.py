@@ -1,8 +1,8 @@
 """Statistics of the rewards of a run: means, standard errors, intervals, pass@k, comparisons. Numpy only.
 
-Rollouts of one example resemble each other, so the independent sample is the examples. Every standard error here is
-therefore clustered by example unless its name says otherwise. A figure that cannot be computed is NaN (the standard
-error of the mean of one example, any figure of no rewards).
+Rollouts of one example are correlated, so the examples are the independent sample. Every standard error here is
+therefore clustered by example unless its name states otherwise. A value that cannot be computed is NaN (the standard
+error of the mean of one example, any value of no rewards).
 
 Sources, cited by number at each function:
     [1] Miller 2024, Adding Error Bars to Evals, https://arxiv.org/abs/2411.00640
@@ -42,7 +42,7 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean and how well it is known."""
+    """A mean, its standard error and its confidence interval."""
 
     mean: float
     stderr: float
@@ -52,9 +52,9 @@ class Estimate(NamedTuple):
     high: float
     """Upper end of the confidence interval."""
     clusters: int
-    """Independent units: examples."""
+    """Number of independent units: examples."""
     observations: int
-    """Values: rollouts."""
+    """Number of values: rollouts."""
 
     @property
     def interval(self) -> Interval:
@@ -62,16 +62,16 @@ class Estimate(NamedTuple):
         return Interval(self.low, self.high)
 
 
-# ------------------------------------------------------------------------------------- quantiles
+# --- quantiles
 
 
 def normal_quantile(probability: float) -> float:
-    """The point below which a standard normal value lies with this probability, in (0, 1)."""
+    """Return the quantile of the standard normal distribution for a probability in (0, 1)."""
     return NormalDist().inv_cdf(probability)
 
 
 def student_t_cdf(value: float, df: float) -> float:
-    """Probability that Student's t with `df` > 0 degrees of freedom is at most `value`."""
+    """Return the probability that Student's t with `df` > 0 degrees of freedom is at most `value`."""
     if not df > 0:
         raise ValueError(f"Degrees of freedom must be positive; got {df!r}.")
     if math.isinf(value):
@@ -84,12 +84,12 @@ def student_t_cdf(value: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)  # the number of examples is the same in all estimates of a run
 def student_t_quantile(probability: float, df: float) -> float:
-    """The point below which Student's t with `df` > 0 degrees of freedom lies with this probability, in (0, 1).
+    """Return the quantile of Student's t with `df` > 0 degrees of freedom, for a probability in (0, 1).
 
     Relative error below 1e-9. For `df` above 20,000 the expansion around the normal quantile [6, 26.7.5] is used.
     """
     if not 0 < probability < 1:
-        raise ValueError(f"A probability lies between 0 and 1; got {probability!r}.")
+        raise ValueError(f"A probability must be between 0 and 1; got {probability!r}.")
     if not df > 0:
         raise ValueError(f"Degrees of freedom must be positive; got {df!r}.")
     if probability == 0.5:
@@ -110,7 +110,9 @@ def _t_near_normal(tail: float, df: float) -> float:
 
 
 def _t_upper_quantile(tail: float, df: float) -> float:
-    """The positive point above which t lies with probability `tail` < 0.5: bracket, then bisect on a log scale."""
+    """Return the positive point above which t lies with probability `tail` < 0.5: bracket, then bisect on a log
+    scale.
+    """
 
     def above(point: float) -> float:
         square = point * point
@@ -130,9 +132,9 @@ def _t_upper_quantile(tail: float, df: float) -> float:
 
 
 def _regularized_beta(a: float, b: float, x: float, one_minus_x: float) -> float:
-    """I_x(a, b) [6, 26.5.8], by Lentz's evaluation of its continued fraction.
+    """Return I_x(a, b) [6, 26.5.8], by Lentz's evaluation of its continued fraction.
 
-    `one_minus_x` is given apart because 1 - x loses all digits when x is near 1.
+    `one_minus_x` is a separate argument because 1 - x loses all digits for x near 1.
     """
     if x <= 0:
         return 0.0
@@ -170,11 +172,11 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return value
 
 
-# ------------------------------------------------------------------------------------- means
+# --- means
 
 
 def naive_stderr(values: ArrayLike) -> float:
-    """Standard error of the mean as if all values were independent: s / sqrt(n) [1]."""
+    """Return the standard error of the mean as if all values were independent: s / sqrt(n) [1]."""
     array = _floats(values)
     return float(array.std(ddof=1) / math.sqrt(array.size)) if array.size > 1 else NAN
 
@@ -200,12 +202,12 @@ class Spread(NamedTuple):
 def clustered_mean(
     values: ArrayLike, clusters: Sequence[Hashable] | NDArray[np.generic], confidence: float = 0.95
 ) -> Estimate:
-    """The mean of all values, with standard error and interval clustered by `clusters` (one label per value).
+    """Return the mean of all values, with standard error and interval clustered by `clusters` (one label per value).
 
-    With S_c the sum and n_c the number of the values of cluster c, G clusters, n values, mean m:
-    SE² = G/(G-1) · Σ_c (S_c - n_c·m)² / n². This is the clustered standard error of [1] with the small-sample
-    factor of [2]; for one value per cluster it is s/√n. The interval is `bounded_interval` when every value lies in
-    [0, 1]. Otherwise it uses Student's t with G - 1 degrees of freedom [2], and is NaN when all values are equal.
+    With S_c the sum and n_c the number of the values of cluster c, G clusters, n values, mean m: SE² = G/(G-1) · Σ_c
+    (S_c - n_c·m)² / n². This is the clustered standard error of [1] with the small-sample factor of [2]; for one value
+    per cluster it is s/√n. If every value is in [0, 1], the interval is `bounded_interval`. Otherwise it uses
+    Student's t with G - 1 degrees of freedom [2], and is NaN if all values are equal.
     """
     array = _floats(values)
     sums, counts = _cluster_sums(array, clusters)
@@ -213,7 +215,7 @@ def clustered_mean(
 
 
 def spread_of(values: ArrayLike) -> Spread:
-    """The `Spread` of single rewards."""
+    """Return the `Spread` of single rewards."""
     array = _floats(values)
     if array.size == 0:
         return Spread(NAN, NAN, NAN)
@@ -224,7 +226,7 @@ def spread_of(values: ArrayLike) -> Spread:
 def estimate_from_sums(
     sums: ArrayLike, counts: ArrayLike, confidence: float = 0.95, *, spread: Spread
 ) -> Estimate:
-    """`clustered_mean` from each cluster's sum and number of values, and the spread of the single values."""
+    """`clustered_mean` from the sum and the number of values of each cluster, and the spread of the single values."""
     sums_C, counts_C = _floats(sums), _floats(counts)
     clusters, total = counts_C.size, float(counts_C.sum())
     if total == 0:
@@ -249,36 +251,38 @@ def _clustered_stderr(sums_C: Floats, counts_C: Floats) -> float:
     return math.sqrt(clusters / (clusters - 1) * float(deviations_C @ deviations_C)) / total
 
 
-# ------------------------------------------------------------------------------------- intervals within [0, 1]
+# --- intervals within [0, 1]
 
 BINOMIAL_PRIOR = 2 / 3
-"""Both parameters of the beta prior for independent 0/1 rewards. Between Jeffreys' 1/2, whose interval is too wide near
-0 and 1, and the uniform 1, whose interval is too narrow there. Tuned for the coverage in `docs/statistics.md`."""
+"""Both parameters of the beta prior for independent 0/1 rewards. The value is between Jeffreys' 1/2, whose interval is
+too wide near 0 and 1, and the uniform 1, whose interval is too narrow there. Tuned for the coverage in
+`docs/statistics.md`.
+"""
 CLUSTERED_PRIOR = 1.0
 """The same for an effective number of rollouts, which is itself an estimate [9]."""
 ALIKE_PRIOR = 0.7
-"""Assumed correlation of the rollouts of one example before any example is seen. Tuned, see `docs/statistics.md`."""
+"""Assumed correlation of the rollouts of one example, before any data. Tuned, see `docs/statistics.md`."""
 ALIKE_PRIOR_WEIGHT = 0.25
-"""Weight of this assumption, in examples. Tuned as well."""
+"""Weight of this assumption, in examples. Tuned, see `docs/statistics.md`."""
 
 
 def bounded_interval(
     sums_C: Floats, counts_C: Floats, spread: Spread, confidence: float = 0.95
 ) -> Interval:
-    """The interval of the mean of rewards in [0, 1], from each example's sum and number of rewards; inside [0, 1].
+    """Return the interval of the mean of rewards in [0, 1], from each example's sum and number of rewards.
 
     Rewards 0 and 1, one per example: the quantiles of Beta(x + 2/3, n - x + 2/3) for x ones among n [7].
     All other rewards: the quantiles of Beta(m·n' + 1, (1 - m)·n' + 1) for the mean m and the effective number n' of
     independent 0/1 rewards that would have the clustered variance of m, times (z/t)² for the degrees of freedom of
     that variance [8, 9]. Independent 0/1 rewards have the largest variance of all rewards in [0, 1] with the same
-    mean. So n' never needs to be below the number of examples, and rewards that are all equal, which show no variance,
-    are treated as rewards of which an unseen share may be anything in [0, 1].
+    mean, so n' is at least the number of examples. Rewards that are all equal have no variance; they are
+    treated as rewards of which an unseen share may have any value in [0, 1].
     """
     total = float(counts_C.sum())
     mean = min(1.0, max(0.0, float(sums_C.sum() / total)))
     per_example = (
         float(counts_C @ counts_C) / total
-    )  # as many rollouts per example as the largest clusters allow
+    )  # rollouts per example, from the size of the largest clusters
     examples = total / per_example
     squares = (
         spread.variance * (total - 1) + total * mean * mean
@@ -299,7 +303,7 @@ def bounded_interval(
 
 
 def _effective_trials(sums_C: Floats, counts_C: Floats, spread: Spread, confidence: float) -> float:
-    """The number of independent 0/1 rewards whose mean is known as well as this one; 0 for fewer than two examples."""
+    """Return the number of independent 0/1 rewards with the same standard error; 0 for fewer than two examples."""
     clusters, total = counts_C.size, float(counts_C.sum())
     if clusters < 2:
         return 0.0
@@ -309,8 +313,9 @@ def _effective_trials(sums_C: Floats, counts_C: Floats, spread: Spread, confiden
     if spread.is_constant:
         trials = total / assumed
     else:
-        # Design effect: the clustered variance over that of as many independent rollouts. Examples whose rollouts all
-        # have the smallest or all the largest reward say little about it when nearly all examples do.
+        # Design effect: the clustered variance divided by that of the same number of independent rollouts. If nearly
+        # all examples have only the smallest or only the largest reward, these examples contain little information
+        # about the design effect.
         effect = _clustered_stderr(sums_C, counts_C) ** 2 / (spread.variance / total)
         means_C = sums_C / counts_C
         telling = min(
@@ -326,9 +331,9 @@ def _effective_trials(sums_C: Floats, counts_C: Floats, spread: Spread, confiden
 def beta_interval(
     successes: float, trials: float, prior: float, confidence: float = 0.95
 ) -> Interval:
-    """The equal-tailed interval of a share, from Beta(successes + prior, failures + prior).
+    """Return the equal-tailed interval of a share, from Beta(successes + prior, failures + prior).
 
-    It begins at 0 when there are no successes, and ends at 1 when there are no failures [7].
+    The interval begins at 0 without successes, and ends at 1 without failures [7].
     """
     tail = (1 - confidence) / 2
     a, b = successes + prior, trials - successes + prior
@@ -338,10 +343,10 @@ def beta_interval(
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:
-    """The point below which a value with distribution Beta(a, b) lies with this probability, in (0, 1).
+    """Return the quantile of Beta(a, b) for a probability in (0, 1).
 
-    Newton's method on the distribution function, kept inside a bracket that halves. For a + b above a million the
-    normal distribution of the same mean and variance is used.
+    Newton's method on the distribution function, inside a bracket that halves. For a + b above a million the
+    normal distribution with the same mean and variance is used.
     """
     mean = a / (a + b)
     deviation = math.sqrt(mean * (1 - mean) / (a + b + 1))
@@ -365,9 +370,10 @@ def beta_quantile(probability: float, a: float, b: float) -> float:
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion [5]: inside [0, 1] and right near 0 and 1, where mean ± z·SE fails.
+    """Return Wilson's score interval of a proportion [5]: inside [0, 1] and valid near 0 and 1, where mean ± z·SE
+    fails.
 
-    For independent trials. Rollouts of one example are not independent; for them use `clustered_mean`.
+    For independent trials. Rollouts of one example are not independent; use `clustered_mean` for them.
     """
     if trials == 0:
         return Interval(NAN, NAN)
@@ -388,9 +394,9 @@ def bootstrap_interval(
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> Interval:
-    """Percentile interval of the mean from resampling whole clusters with replacement [2].
+    """Return the percentile interval of the mean from resampling whole clusters with replacement [2].
 
-    Assumes nothing of the distribution; for few examples it is too narrow, where `clustered_mean` is not.
+    The method assumes no distribution. For few examples the interval is too narrow; use `clustered_mean` then.
     """
     sums_C, counts_C = _cluster_sums(_floats(values), clusters)
     if sums_C.size < 2:
@@ -409,11 +415,11 @@ def bootstrap_interval(
     return Interval(float(low), float(high))
 
 
-# ------------------------------------------------------------------------------------- pass@k
+# --- pass@k
 
 
 def pass_at_k(samples: int, successes: int, k: int) -> float:
-    """Probability that at least one of `k` samples is a success, estimated without bias from `samples` ≥ `k`.
+    """Return the probability that at least one of `k` samples is a success: the unbiased estimate from `samples` ≥ `k`.
 
     1 - C(n-c, k) / C(n, k) [3, equation 1]. Raises ValueError for impossible counts.
     """
@@ -422,13 +428,13 @@ def pass_at_k(samples: int, successes: int, k: int) -> float:
 
 
 def pass_all_k(samples: int, successes: int, k: int) -> float:
-    """Probability that all of `k` samples are successes (pass^k), without bias: C(c, k) / C(n, k) [4]."""
+    """Return the unbiased probability that all of `k` samples are successes (pass^k): C(c, k) / C(n, k) [4]."""
     _check_counts(samples, successes, k)
     return _ratio_of_choices(successes, samples, k)
 
 
 def _ratio_of_choices(part: int, whole: int, k: int) -> float:
-    """C(part, k) / C(whole, k) as a product, so that no factorial overflows."""
+    """Return C(part, k) / C(whole, k) as a product, so that no factorial overflows."""
     if part < k:
         return 0.0
     return math.prod((part - i) / (whole - i) for i in range(k))
@@ -442,26 +448,26 @@ def _check_counts(samples: int, successes: int, k: int) -> None:
 
 
 def powers_of_two(up_to: int) -> list[int]:
-    """1, 2, 4 … ≤ `up_to`: the values of k that runs report."""
+    """Return 1, 2, 4 … ≤ `up_to`: the values of k that runs report."""
     return [1 << power for power in range(up_to.bit_length())] if up_to > 0 else []
 
 
-# ------------------------------------------------------------------------------------- comparing runs
+# --- comparing runs
 
 
 class Comparison(NamedTuple):
-    """The mean of a second run minus that of a first one, on the examples both have."""
+    """The mean of a second run minus the mean of a first run, on the examples that both have."""
 
     difference: float
     stderr: float
     low: float
     high: float
     p_value: float
-    """Probability of a difference at least this large if there were none (two-sided)."""
+    """Two-sided probability of a difference at least this large if the true difference were 0."""
     examples: int
-    """Examples that both runs have."""
+    """Number of examples in both runs."""
     unpaired: int
-    """Examples that only one of them has; they are left out."""
+    """Number of examples in only one of the runs; they are not compared."""
 
 
 def paired_difference(
@@ -473,8 +479,8 @@ def paired_difference(
 
     Each argument maps an example to its rewards. Each example counts once, by its mean, so the runs may differ in
     rollouts per example. The difficulty of the examples cancels out: the error is that of the differences, with
-    Student's t of n - 1 degrees of freedom. The interval stays in [-1, 1] when all rewards lie in [0, 1]. When all
-    differences are equal, p is that of the exact sign-flip test, 2^(1-n), or 1 when they are 0.
+    Student's t of n - 1 degrees of freedom. The interval stays in [-1, 1] if all rewards are in [0, 1]. If all
+    differences are equal, p is that of the exact sign-flip test, 2^(1-n), or 1 if they are 0.
     """
     shared = [key for key in first if key in second and len(first[key]) and len(second[key])]
     unpaired = len(first.keys() | second.keys()) - len(shared)
@@ -497,7 +503,7 @@ def paired_difference(
         low = high = NAN
         if (
             are_bounded
-        ):  # as in `bounded_interval`: an unseen share of the examples may differ by anything
+        ):  # as in `bounded_interval`: an unseen share of the examples may have any difference
             unseen = beta_interval(0.0, examples, BINOMIAL_PRIOR, confidence).high
             low, high = mean - unseen * (1 + mean), mean + unseen * (1 - mean)
         return Comparison(mean, stderr, low, high, p_value, examples, unpaired)
@@ -518,7 +524,8 @@ def examples_needed(
     significance: float = 0.05,
     power: float = 0.8,
 ) -> int:
-    """Examples that two runs need so that a true paired difference of `effect` is found with probability `power`.
+    """Return the number of examples with which two runs detect a true paired difference of `effect` with probability
+    `power`.
 
     n = (z_{α/2} + z_β)² · (ω² + 2σ²/K) / δ² [1, power analysis]: ω² is the variance over examples of the difference of
     the two runs' expected rewards (`between_variance`), σ² the variance of one run's reward within an example
@@ -526,7 +533,7 @@ def examples_needed(
     """
     if effect == 0:
         raise ValueError(
-            "No number of examples shows a difference of 0; give the smallest one that matters."
+            "No number of examples detects a difference of 0; give the smallest difference that matters."
         )
     variance = between_variance + 2 * within_variance / rollouts_per_example
     return max(1, math.ceil(_needed_z(significance, power) ** 2 * variance / effect**2))
@@ -541,7 +548,7 @@ def minimum_detectable_effect(
     significance: float = 0.05,
     power: float = 0.8,
 ) -> float:
-    """The smallest true paired difference that `examples` examples find with probability `power`.
+    """Return the smallest true paired difference that `examples` examples detect with probability `power`.
 
     `examples_needed` solved for the effect [1, power analysis].
     """
@@ -553,7 +560,7 @@ def _needed_z(significance: float, power: float) -> float:
     return normal_quantile(1 - significance / 2) + normal_quantile(power)
 
 
-# ------------------------------------------------------------------------------------- parts
+# --- parts
 
 
 def _floats(values: ArrayLike) -> Floats:
@@ -563,7 +570,7 @@ def _floats(values: ArrayLike) -> Floats:
 def _cluster_sums(
     values: Floats, clusters: Sequence[Hashable] | NDArray[np.generic]
 ) -> tuple[Floats, Floats]:
-    """Sum and number of the values of each cluster."""
+    """Return sum and number of the values of each cluster."""
     labels = list(clusters)
     if len(labels) != values.size:
         raise ValueError(

@@ -1,14 +1,14 @@
 """The run folder: rollouts appended durably, metadata replaced atomically, one writer at a time.
 
-    results.jsonl       one finished rollout a line
-    metadata.json       what was run, and the summary so far
-    results.jsonl.cut   what a crash left of a half-written last line (only when that happened)
-    superseded.jsonl    rollouts that were run again, with the reason (only when that happened)
-    .lock               names the process that writes; gone when none does
+    results.jsonl       one finished rollout per line
+    metadata.json       description and summary of the run so far
+    results.jsonl.cut   a half-written last line after a crash (only if that happened)
+    superseded.jsonl    rollouts that were run again, with the reason (only if that happened)
+    .lock               names the process that writes; absent otherwise
 
 A rollout counts as saved when `append` returns: its line is then on the disk, not only in a cache. Groups that
-finish while a write is under way share the next write and its fsync. Writing runs in a thread of its own, so neither
-the event loop nor the reward functions in the default pool wait for the disk, nor the disk for them.
+finish during a write share the next write and its fsync. A separate thread writes, so neither the event loop nor the
+reward functions in the default pool wait for the disk. Reading needs no lock, also while a run is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from verifiers.types import RolloutOutput
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-"""Version of the run folder's format. 0.1.14 wrote none; its folders are read as version 0."""
+"""Version of the run folder's format. Folders of 0.1.14 have no version and are read as version 0."""
 
 
 class RunStoreError(Error, OSError):
@@ -39,7 +39,7 @@ class RunStoreError(Error, OSError):
 
 
 class DamagedLine(NamedTuple):
-    """A line of `results.jsonl` that is no rollout."""
+    """A line of `results.jsonl` that is not a rollout."""
 
     number: int
     """Position in the file; the first line is 1."""
@@ -47,7 +47,7 @@ class DamagedLine(NamedTuple):
 
 
 class RunDamaged(RunStoreError, ValueError):
-    """A line of `results.jsonl`, not the last one, cannot be read."""
+    """A line of `results.jsonl`, other than the last, cannot be read."""
 
 
 class RunNotFound(RunStoreError, FileNotFoundError):
@@ -57,10 +57,10 @@ class RunNotFound(RunStoreError, FileNotFoundError):
 def iterate_outputs(
     folder: Path, damaged: list[DamagedLine] | None = None
 ) -> Iterator[RolloutOutput]:
-    """The saved rollouts, one at a time, in the order they were saved.
+    """Yield the saved rollouts in the order in which they were saved.
 
-    A half-written last line is left out with a warning. Any other line that cannot be read raises RunDamaged with its
-    number, or is added to `damaged` when a list is given.
+    A half-written last line is skipped with a warning. Any other line that cannot be read raises RunDamaged with its
+    number, or is added to `damaged` if a list is given.
     """
     path = _results_path(folder)
     try:
@@ -76,24 +76,24 @@ def iterate_outputs(
             except ValueError as error:
                 if not line.endswith(b"\n"):
                     logger.warning(
-                        "%s: line %d was cut off while it was written; left out.", path, number
+                        "%s: line %d was cut off while it was written; skipped.", path, number
                     )
                 elif damaged is None:
                     raise RunDamaged(
-                        f"{path}, line {number} cannot be read: {error}. The other lines are unharmed; remove this "
-                        "one, or resume the run, which reports it and runs its rollout again."
+                        f"{path}, line {number} cannot be read: {error}. The other lines are intact; remove this "
+                        "line, or resume the run, which reports the line and runs its rollout again."
                     ) from error
                 else:
                     damaged.append(DamagedLine(number, str(error)))
 
 
 def load_outputs(folder: Path) -> list[RolloutOutput]:
-    """All saved rollouts of a run; see `iterate_outputs`."""
+    """Return all saved rollouts of a run; see `iterate_outputs`."""
     return list(iterate_outputs(folder))
 
 
 def load_metadata(folder: Path) -> dict[str, Any]:
-    """The metadata of a run. Raises RunNotFound when there is none, RunStoreError when it cannot be used."""
+    """Return the metadata of a run. Raises RunNotFound without a run, RunStoreError if the metadata cannot be used."""
     path = Path(folder) / METADATA_FILE
     try:
         metadata = dict(decode_line(path.read_bytes()))
@@ -101,12 +101,12 @@ def load_metadata(folder: Path) -> dict[str, Any]:
         raise RunNotFound(f"{folder} is not a run folder: it has no {METADATA_FILE}.") from error
     except ValueError as error:
         raise RunStoreError(
-            f"{path} cannot be read: {error}. The rollouts beside it are unharmed."
+            f"{path} cannot be read: {error}. The rollouts beside it are intact."
         ) from error
     version = metadata.get("format_version", 0)
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise RunStoreError(
-            f"{folder} has format version {version!r}; this library reads up to {FORMAT_VERSION}. "
+            f"{folder} has format version {version!r}; this library reads versions up to {FORMAT_VERSION}. "
             "Use the version of verifiers that wrote it, or a newer one."
         )
     return metadata
@@ -122,9 +122,9 @@ SUPERSEDED_FILE = "superseded.jsonl"
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Replace `metadata.json` so that a crash leaves either the old or the new one, never a part.
+    """Replace `metadata.json`. A crash leaves either the old or the new file, never a part.
 
-    `path_to_save` is left out, as in 0.1.14: a run folder may be moved. Blocks for about two fsyncs.
+    `path_to_save` is omitted, as in 0.1.14, because a run folder may be moved. Blocks for about two fsyncs.
     """
     fields = {key: value for key, value in metadata.items() if key != "path_to_save"}
     _replace_file(
@@ -144,17 +144,17 @@ def _replace_file(path: Path, content: bytes) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise RunStoreError(
-            f"{path} could not be written: {_cause(error)}. The file is as it was, and so are the saved rollouts."
+            f"{path} could not be written: {_cause(error)}. The file is unchanged, and so are the saved rollouts."
         ) from error
 
 
 def _temporary(path: Path) -> Path:
-    """Where the next content of a file is written before it takes the file's name."""
+    """Return the path for the next content of a file, before it replaces the file."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new or renamed file in `folder` survive a power cut."""
+    """Make a new or renamed file in `folder` survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -167,16 +167,16 @@ def _cause(error: OSError) -> str:
 
 
 class _Batch:
-    """Lines that will share one write and one fsync."""
+    """Lines that share one write and one fsync."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.done: Future[None] = Future()
-        self.done.set_running_or_notify_cancel()  # one impatient waiter must not cancel it for the others
+        self.done.set_running_or_notify_cancel()  # a waiter that is cancelled must not cancel the write of the others
 
 
 class RunStore:
-    """A run folder that this process writes. Made by `create`, `open` or `create_or_open`."""
+    """A run folder that this process writes, from `create`, `open` or `create_or_open`."""
 
     def __init__(
         self, folder: Path, lock: FolderLock, descriptor: int, metadata: dict[str, Any]
@@ -185,9 +185,9 @@ class RunStore:
         self.metadata = metadata
         """The metadata last written or read."""
         self.damaged_lines: list[DamagedLine] = []
-        """What the last reading by `outputs` could not use; the rollouts of these lines count as missing."""
+        """Lines that the last call of `outputs` could not read; their rollouts count as missing."""
         self.saved_count = 0
-        """Rollouts appended by this store."""
+        """Number of rollouts that this store has appended."""
         self._lock = lock
         self._descriptor = descriptor
         self._size_bytes = os.fstat(descriptor).st_size
@@ -199,15 +199,15 @@ class RunStore:
 
     @classmethod
     def create(cls, folder: str | Path, metadata: Mapping[str, Any]) -> Self:
-        """A new run at `folder`, whose parents are made as needed.
+        """Create a run at `folder`, with parent folders as needed.
 
-        Raises RunStoreError when a run is there already or the folder cannot be written, RunLocked when another
-        process makes the same one.
+        Raises RunStoreError if a run already exists there or the folder cannot be written, RunLocked if another
+        process creates the same run.
         """
         folder = Path(folder)
         if (folder / RESULTS_FILE).exists():
             raise RunStoreError(
-                f"There is a run at {folder} already; open it to continue it, or name another folder."
+                f"{folder} already contains a run; open it to continue it, or name another folder."
             )
         with _explained(folder, "be created"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -226,9 +226,9 @@ class RunStore:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """The run at `folder`, ready to continue; a half-written last line is cut off and kept beside it.
+        """Open the run at `folder` to continue it. A half-written last line is cut off and kept in a file beside it.
 
-        Raises RunNotFound when there is none, RunLocked when another process writes it.
+        Raises RunNotFound without a run, RunLocked if another process writes it.
         """
         folder = Path(folder)
         metadata = load_metadata(folder)
@@ -238,7 +238,10 @@ class RunStore:
         try:
             with _explained(folder, "be opened for writing"):
                 descriptor = _open_results(folder)
-                for name in (METADATA_FILE, RESULTS_FILE):  # left by a crash before their renaming
+                for name in (
+                    METADATA_FILE,
+                    RESULTS_FILE,
+                ):  # left by a crash before they were renamed
                     _temporary(folder / name).unlink(missing_ok=True)
                 _repair_last_line(folder, descriptor)
             return cls(folder, lock, descriptor, metadata)
@@ -248,7 +251,7 @@ class RunStore:
 
     @classmethod
     def create_or_open(cls, folder: str | Path, metadata: Mapping[str, Any]) -> Self:
-        """`open` when there is a run at `folder` already, else `create`."""
+        """`open` if `folder` already contains a run, else `create`."""
         if (Path(folder) / METADATA_FILE).exists():
             return cls.open(folder)
         return cls.create(folder, metadata)
@@ -256,10 +259,10 @@ class RunStore:
     # --- appending
 
     async def append(self, outputs: Sequence[RolloutOutput]) -> None:
-        """Save finished rollouts; when this returns they survive a crash of the machine.
+        """Save finished rollouts. When the call returns, they survive a crash of the machine.
 
-        One call's lines are written together. Cancelling the call does not undo the write. Raises RunStoreError when
-        the disk refuses; then nothing of this call is in the file, and what was saved before is unharmed.
+        The lines of one call are written together. Cancelling the call does not undo the write. Raises RunStoreError if
+        the disk refuses; the file then contains nothing of this call, and the rollouts saved before are intact.
         """
         if outputs:
             await asyncio.wrap_future(self._enqueue(outputs))
@@ -286,7 +289,7 @@ class RunStore:
             return batch.done
 
     def _write_batches(self) -> None:
-        """In the writer's thread: write what has gathered until nothing has."""
+        """Write the waiting lines until none is left. Runs in the writer's thread."""
         while True:
             with self._guard:
                 batch = self._pending
@@ -296,7 +299,7 @@ class RunStore:
                 self._pending = _Batch()
             try:
                 self._write(batch.lines)
-            except BaseException as error:  # noqa: BLE001  # every waiter must hear of it, whatever it is
+            except BaseException as error:  # noqa: BLE001  # every waiter receives the error
                 batch.done.set_exception(error)
             else:
                 self.saved_count += len(batch.lines)
@@ -306,7 +309,7 @@ class RunStore:
         content = memoryview(b"".join(lines))
         written = 0
         try:
-            while written < len(content):  # a nearly full disk takes a part first
+            while written < len(content):  # an almost full disk accepts a part first
                 written += os.write(self._descriptor, content[written:])
             os.fsync(self._descriptor)
         except OSError as error:
@@ -317,23 +320,26 @@ class RunStore:
         self._size_bytes += len(content)
 
     def _took_back(self) -> str:
-        """Remove what a failed write left, so that the file ends with a whole line; says how that went."""
+        """Remove the remains of a failed write, so that the file ends with a whole line. Return a sentence about the
+        result.
+        """
         try:
             os.ftruncate(self._descriptor, self._size_bytes)
             os.fsync(self._descriptor)
         except OSError as error:
-            return f"What was saved before is safe; a partial line may follow it ({_cause(error)}), resuming cuts it."
-        return "Everything saved before is safe and the file is whole."
+            cause = _cause(error)
+            return f"Rollouts saved before are intact; a partial line may follow them ({cause}), and resuming cuts it."
+        return "All rollouts saved before are intact, and the file is whole."
 
     # --- the rest
 
     def outputs(self) -> Iterator[RolloutOutput]:
-        """The saved rollouts in the order they were saved; lines that cannot be read go to `damaged_lines`."""
+        """Yield the saved rollouts in the order in which they were saved; unreadable lines go to `damaged_lines`."""
         self.damaged_lines = []
         yield from iterate_outputs(self.folder, self.damaged_lines)
         for number, reason in self.damaged_lines:
             logger.warning(
-                "%s, line %d cannot be read and is left out: %s",
+                "%s, line %d cannot be read and is skipped: %s",
                 self.folder / RESULTS_FILE,
                 number,
                 reason,
@@ -347,8 +353,9 @@ class RunStore:
     def supersede(self, positions: Mapping[int, str]) -> None:
         """Move rollouts that will be run again from `results.jsonl` to `superseded.jsonl`.
 
-        `positions` counts what `outputs` gives, from 0; the text says why. The move is made in an order in which a
-        crash duplicates a line in `superseded.jsonl` at worst. Nothing may be appended meanwhile.
+        `positions` count the rollouts that `outputs` yields, from 0; the text is the reason. The order of the steps
+        ensures that a crash can at worst duplicate a line in `superseded.jsonl`. No rollout may be appended at the
+        same time.
         """
         if not positions:
             return
@@ -390,7 +397,7 @@ class RunStore:
         self._size_bytes = os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        """Wait until everything appended is on the disk, then let others write. Closing twice does nothing."""
+        """Wait until all appended rollouts are on the disk, then release the lock. Closing twice has no effect."""
         with self._guard:
             if self._is_closed:
                 return
@@ -414,7 +421,7 @@ class RunStore:
         await asyncio.to_thread(self.close)
 
 
-# ------------------------------------------------------------------------------------------------ v0's writers
+# --- writers of v0
 
 
 def save_outputs(outputs: Iterable[RolloutOutput], results_path: Path, mode: str = "w") -> None:
@@ -434,18 +441,18 @@ def save_new_outputs(new_outputs: Iterable[RolloutOutput], results_path: Path) -
 
 
 def save_metadata(metadata: Mapping[str, Any], result_path: Path) -> None:
-    """Write the metadata of the run folder `result_path`, which is made if needed."""
+    """Write the metadata of the run folder `result_path`, which is created if needed."""
     folder = Path(result_path)
     with _explained(folder, "be written"):
         folder.mkdir(parents=True, exist_ok=True)
     write_metadata(folder, metadata)
 
 
-# ------------------------------------------------------------------------------------------------ parts
+# --- parts
 
 
 class _explained:
-    """Turn an OSError of the block into a RunStoreError that names the folder; ours pass."""
+    """Turn an OSError of the block into a RunStoreError with the folder; the library's own errors pass."""
 
     def __init__(self, folder: Path, what: str) -> None:
         self.folder = folder
@@ -477,7 +484,7 @@ def _output_or_none(line: bytes) -> RolloutOutput | None:
 
 
 def _repair_last_line(folder: Path, descriptor: int) -> None:
-    """End the file with a whole line: complete one that lacks only its line break, cut off a broken one."""
+    """End the file with a whole line: complete a line that lacks only its line break, cut off a broken line."""
     start, tail = _last_line(descriptor)
     if not tail or tail.endswith(b"\n"):
         return
@@ -499,7 +506,7 @@ def _repair_last_line(folder: Path, descriptor: int) -> None:
 
 
 def _last_line(descriptor: int, block_bytes: int = 1 << 16) -> tuple[int, bytes]:
-    """Where the last line starts, and its bytes, read from the end of the file."""
+    """Return the position and the bytes of the last line, read from the end of the file."""
     end = os.fstat(descriptor).st_size
     start, tail = end, b""
     while start > 0:

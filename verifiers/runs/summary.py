@@ -1,8 +1,8 @@
-"""What a run says: rewards with their error, pass@k, metrics, errors, truncations, tokens, speed, cost.
+"""Summary of a run: rewards with their standard error, pass@k, metrics, errors, truncations, tokens, speed, cost.
 
-A rollout that crashed counts 0.0 and does not pass, whatever its line says: leaving failures out would flatter a model
-that fails on hard examples. The mean over the rollouts in which nothing failed stands beside it; when the two differ
-much, fix the failures before believing either.
+A rollout that crashed counts 0.0 and does not pass, even if its line has a reward: without failures the mean would
+flatter a model that fails on hard examples. The summary also has the mean over the rollouts without a failure; if the
+two differ much, fix the failures before you trust either.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from verifiers.runs.statistics import (
 from verifiers.types import TokenUsage
 
 MAX_EXAMPLES = 3
-"""Example messages kept for each type of error."""
+"""Number of example messages per type of error."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class MetricSummary:
 
 @dataclass(frozen=True)
 class ErrorCount:
-    """How often something failed, with examples of the message."""
+    """Number of failures of one kind, with examples of the message."""
 
     count: int
     messages: tuple[str, ...]
     """Up to three different messages."""
     where: str | None = None
-    """File, line and function of the author's code, of the first that names one."""
+    """File, line and function of the author's code, from the first failure that has them."""
 
 
 @dataclass(frozen=True)
@@ -66,42 +66,42 @@ class Tokens:
     """Tokens over all rollouts that report them."""
 
     rollouts: int
-    """Rollouts that report their tokens."""
+    """Number of rollouts that report their tokens."""
     input_tokens: float
     output_tokens: float
     per_rollout: TokenUsage | None
-    """Means over those rollouts, in the shape of `metadata.json`; None when none reports."""
+    """Means over those rollouts, in the form of `metadata.json`; None if no rollout reports tokens."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of a run, or of the part of it that is finished."""
+    """The numbers of a run, or of its finished part."""
 
     rollouts: int
     examples: int
     rollouts_per_example: int
-    """The largest number of rollouts any example has."""
+    """Maximum number of rollouts of one example."""
     reward: Estimate
-    """Mean reward over all rollouts, failed ones included; error and 95 % interval clustered by example."""
+    """Mean reward over all rollouts, including failed ones; standard error and 95 % interval clustered by example."""
     reward_naive_stderr: float
-    """The standard error if all rollouts were independent, for comparison; too small when examples differ."""
+    """The standard error if all rollouts were independent, for comparison; too small if examples differ."""
     reward_error_free: Estimate
-    """The same over rollouts without an error and without a reward function that raised."""
+    """Mean reward over rollouts without an error and without a reward function that raised."""
     reward_low: float
     """Smallest reward."""
     reward_high: float
     """Largest reward."""
     unscored: int
-    """Rollouts whose reward is missing, NaN or infinite; they count 0.0."""
+    """Number of rollouts whose reward is missing, NaN or infinite; they count 0.0."""
     pass_threshold: float
-    """A rollout passes with a reward of at least this."""
+    """Minimum reward of a rollout that passes."""
     pass_at_k: Mapping[int, Estimate]
     """k → probability that at least one of k rollouts passes, over the examples that have k rollouts; k = 1, 2, 4 …"""
     pass_all_k: Mapping[int, Estimate]
     """k → probability that all of k rollouts pass."""
     metrics: Mapping[str, MetricSummary]
     error_count: int
-    """Rollouts that ended in an error."""
+    """Number of rollouts that ended with an error."""
     error_interval: Interval
     """95 % interval of the share of failed rollouts (Wilson)."""
     errors: Mapping[str, ErrorCount]
@@ -109,38 +109,40 @@ class Summary:
     reward_errors: Mapping[str, ErrorCount]
     """Reward functions that raised, by function; each counted 0.0 for that rollout."""
     reward_error_rollouts: int
-    """Rollouts in which a reward function raised."""
+    """Number of rollouts in which a reward function raised."""
     failed: int
-    """Rollouts in which anything failed: an error, a reward function that raised, a reward that is missing."""
+    """Number of rollouts with a failure: an error, a reward function that raised, a missing reward."""
     failed_interval: Interval
     """95 % interval of their share (Wilson)."""
     void: int
-    """Rollouts that crashed or that infrastructure failed; they count 0.0."""
+    """Number of rollouts that crashed or that infrastructure failed; they count 0.0."""
     truncated: int
     stop_conditions: Mapping[str, int]
     tokens: Tokens
     wall_time_s: float
-    """As the caller measured it, or the time in which at least one rollout ran; a pause before a resume is left out."""
+    """As the caller measured it, or the time in which at least one rollout ran; a pause before a resume does not
+    count.
+    """
     cost: EvalCost | None
     """None without a price."""
 
     @property
     def error_rate(self) -> float:
-        """Share of rollouts that ended in an error."""
+        """Share of rollouts that ended with an error."""
         return self.error_count / self.rollouts if self.rollouts else 0.0
 
     @property
     def rollouts_per_s(self) -> float:
-        """Finished rollouts a second."""
+        """Finished rollouts per second."""
         return self.rollouts / self.wall_time_s if self.wall_time_s > 0 else NAN
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens the model wrote a second, over all rollouts together."""
+        """Generated tokens per second, over all rollouts together."""
         return self.tokens.output_tokens / self.wall_time_s if self.wall_time_s > 0 else NAN
 
     def as_json(self) -> dict[str, Any]:
-        """The summary as JSON values; what is not a number is None."""
+        """Return the summary as JSON values; NaN and infinity become None."""
         derived = ("error_rate", "rollouts_per_s", "output_tokens_per_s")
         return _json({**_fields(self), **{name: getattr(self, name) for name in derived}})
 
@@ -170,16 +172,16 @@ def summarize(
     price: ModelPrice | None = None,
     wall_time_s: float | None = None,
 ) -> Summary:
-    """The summary of these rollouts, which may be a stream."""
+    """Return the summary of these rollouts, which may be a stream."""
     running = RunningSummary(pass_threshold, price=price)
     running.add(outputs)
     return running.summary(wall_time_s=wall_time_s)
 
 
 def rewards_by_example(outputs: Iterable[Mapping[str, Any]]) -> dict[Hashable, list[float]]:
-    """Example → the rewards of its rollouts, counted as in the summary; for `paired_difference` of two runs.
+    """Return example → the rewards of its rollouts, counted as in the summary; for `paired_difference` of two runs.
 
-    Examples of two runs are the same when their ids and their answers are equal. The prompts may differ, so that two
+    Examples of two runs are the same if their ids and their answers are equal. The prompts may differ, so that two
     prompts can be compared.
     """
     found: dict[Hashable, list[float]] = {}
@@ -191,7 +193,7 @@ def rewards_by_example(outputs: Iterable[Mapping[str, Any]]) -> dict[Hashable, l
 
 
 class _Clusters:
-    """Values by example: enough to give mean and clustered error at any time."""
+    """Values by example, sufficient for the mean and the clustered error at any time."""
 
     __slots__ = ("count", "counts", "high", "low", "mean", "squares", "sums")
 
@@ -200,7 +202,7 @@ class _Clusters:
         self.counts: dict[Hashable, int] = {}
         self.count = 0
         self.mean = 0.0
-        self.squares = 0.0  # sum of squared deviations, kept up by Welford's method
+        self.squares = 0.0  # sum of squared deviations, updated by Welford's method
         self.low, self.high = math.inf, -math.inf
 
     def add(self, example: Hashable, value: float) -> None:
@@ -253,7 +255,7 @@ class _Failures:
 
 
 class RunningSummary:
-    """A summary that grows with the run: adding is O(1) a rollout, `summary` O(examples)."""
+    """A summary that is updated during the run: adding a rollout takes O(1), `summary` O(examples)."""
 
     def __init__(self, pass_threshold: float = 0.5, *, price: ModelPrice | None = None) -> None:
         self.pass_threshold = pass_threshold
@@ -266,7 +268,7 @@ class RunningSummary:
         self.failed = 0
         self.void = 0
         self.tools: list[Any] | None = None
-        """The tools that every rollout had; None when rollouts differ."""
+        """The tools that every rollout had; None if rollouts differ."""
         self._tools_differ = False
         self._rewards = _Clusters()
         self._clean_rewards = _Clusters()
@@ -278,7 +280,7 @@ class RunningSummary:
         self._tokens: Counter[str] = Counter()
         self._token_counts: Counter[str] = Counter()
         self._busy: list[tuple[float, float]] = []
-        """Disjoint spans of time with at least one rollout, in order: a pause before a resume lies between two."""
+        """Disjoint spans of time with at least one rollout, in order; a pause before a resume separates two."""
 
     @property
     def mean_reward(self) -> float:
@@ -287,12 +289,12 @@ class RunningSummary:
 
     @property
     def input_tokens(self) -> float:
-        """Tokens sent to the model so far."""
+        """Number of tokens sent to the model so far."""
         return self._tokens["input_tokens"]
 
     @property
     def output_tokens(self) -> float:
-        """Tokens written by the model so far."""
+        """Number of tokens that the model has generated so far."""
         return self._tokens["output_tokens"]
 
     @property
@@ -313,7 +315,7 @@ class RunningSummary:
         return {name: values.mean for name, values in self._metrics.items()}
 
     def add(self, outputs: Iterable[Mapping[str, Any]]) -> None:
-        """Count further finished rollouts."""
+        """Add further finished rollouts."""
         for output in outputs:
             self._add(output)
 
@@ -351,7 +353,7 @@ class RunningSummary:
         self._add_timing(output.get("timing"))
 
     def _add_failures(self, output: Mapping[str, Any], *, unscored: bool) -> bool:
-        """Count what failed in a rollout; whether anything did."""
+        """Count the failures of a rollout. Return whether there was one."""
         error = output.get("error")
         if error is not None:
             self.error_count += 1
@@ -394,7 +396,7 @@ class RunningSummary:
         spans[first:last] = [(start, end)]
 
     def summary(self, *, wall_time_s: float | None = None) -> Summary:
-        """The numbers so far. Without a measured `wall_time_s` it is the time in which some rollout ran."""
+        """Return the numbers so far. Without a measured `wall_time_s`, the time is that in which some rollout ran."""
         rewards = self._rewards
         counts_E = rewards.counts
         passes_at, passes_all = self._passing()
@@ -442,7 +444,7 @@ class RunningSummary:
         return cast(TokenUsage, means)  # the names are those of the outputs' `token_usage`
 
     def _passing(self) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
-        """pass@k and pass^k: the mean over examples of the unbiased estimate of each."""
+        """Return pass@k and pass^k: the mean over examples of the unbiased estimate of each."""
         kinds = Counter((n, self._passes[example]) for example, n in self._rewards.counts.items())
         most = max((n for n, _ in kinds), default=0)
         at: dict[int, Estimate] = {}
@@ -459,7 +461,7 @@ class RunningSummary:
 
 
 def _finite(value: Any) -> float | None:
-    """The value as a float, or None when it is no finite number."""
+    """Return the value as a float, or None if it is not a finite number."""
     if value is None or isinstance(value, str):
         return None
     try:

@@ -23,7 +23,7 @@ from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, Sa
 
 
 class GenerateOutputsBuilder:
-    """Collects the rollouts of a run, and gives outputs and metadata at any time."""
+    """Collector of the rollouts of a run, with outputs and metadata at any time."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class GenerateOutputsBuilder:
         self.start_time = time.time()
 
     def format_base_url(self, url: str) -> str:
-        """The URL as text."""
+        """Return the URL as text."""
         return str(url)
 
     def compute_base_url(self, client: Any) -> str:
-        """Where the client's requests go; see `provenance.endpoint_url`."""
+        """Return the URL that the client's requests go to; see `description.endpoint_url`."""
         return endpoint_url(client)
 
     def tools_key(self, tools: list[Tool] | None) -> str:
-        """Text that is equal for equal tools."""
+        """Return text that is equal for equal tools."""
         return "" if not tools else str(jsonable(tools))
 
     def add_outputs(self, new_outputs: list[RolloutOutput]) -> None:
@@ -73,20 +73,20 @@ class GenerateOutputsBuilder:
         self.summary.add(new_outputs)
 
     def build_metadata(self) -> GenerateMetadata:
-        """The metadata so far."""
+        """Return the metadata so far."""
         elapsed_s = time.time() - self.start_time
         return self.description.metadata(
             self.summary.summary(), time_s=elapsed_s, tools=self.summary.tools
         )
 
     def build_outputs(self, sort_by_example_id: bool = False) -> list[RolloutOutput]:
-        """The rollouts in the order they were added, or by example."""
+        """Return the rollouts in the order in which they were added, or by example."""
         if sort_by_example_id:
             return sorted(self.outputs, key=lambda output: output["example_id"])
         return self.outputs
 
     def build(self, sort_by_example_id: bool = False) -> GenerateOutputs:
-        """Outputs and metadata together."""
+        """Return outputs and metadata together."""
         return GenerateOutputs(
             outputs=self.build_outputs(sort_by_example_id), metadata=self.build_metadata()
         )
@@ -94,22 +94,22 @@ class GenerateOutputsBuilder:
 
 @runtime_checkable
 class Metric(Protocol):
-    """A number, or several, that grow with every finished rollout."""
+    """One or several numbers that are updated with every finished rollout."""
 
     def add_output(self, output: RolloutOutput) -> None:
         """Count one rollout."""
         ...
 
     def add_outputs(self, outputs: list[RolloutOutput]) -> None:
-        """Count several."""
+        """Count several rollouts."""
         ...
 
     def compute(self) -> Any:
-        """The value so far."""
+        """Return the value so far."""
         ...
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the metric."""
         ...
 
 
@@ -127,7 +127,7 @@ class _Adding:
 
 
 class MeanMetric(_Adding, ABC):
-    """The mean of one number of every rollout that has it; 0.0 when none has."""
+    """Mean of a number over the rollouts that have it; 0.0 if none has."""
 
     def __init__(self) -> None:
         self._sum = 0.0
@@ -135,7 +135,7 @@ class MeanMetric(_Adding, ABC):
 
     @abstractmethod
     def extract(self, output: RolloutOutput) -> float | None:
-        """The number of a rollout, or None to leave it out."""
+        """Return the number of a rollout, or None to skip the rollout."""
 
     def add_output(self, output: RolloutOutput) -> None:
         """Count one rollout."""
@@ -145,32 +145,32 @@ class MeanMetric(_Adding, ABC):
             self._count += 1
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the metric."""
         self._sum, self._count = 0.0, 0
 
     def compute(self) -> float:
-        """The mean so far."""
+        """Return the mean so far."""
         return self._sum / self._count if self._count else 0.0
 
     @property
     def count(self) -> int:
-        """Rollouts that had the number."""
+        """Number of rollouts that had the number."""
         return self._count
 
 
 class RewardMetric(MeanMetric):
-    """Mean reward; a missing reward, and that of a rollout that crashed, counts 0.0."""
+    """Mean reward; a missing reward, and the reward of a crashed rollout, count 0.0."""
 
     def extract(self, output: RolloutOutput) -> float:
-        """The reward."""
+        """Return the reward."""
         return 0.0 if is_void(output) else output.get("reward") or 0.0
 
 
 class ErrorRateMetric(MeanMetric):
-    """Share of rollouts that ended in an error."""
+    """Share of rollouts that ended with an error."""
 
     def extract(self, output: RolloutOutput) -> float:
-        """1.0 for a failed rollout."""
+        """Return 1.0 for a failed rollout."""
         return 0.0 if output.get("error") is None else 1.0
 
 
@@ -180,30 +180,30 @@ class TokenUsageKeyMetric(MeanMetric):
     _key: ClassVar[str] = ""
 
     def extract(self, output: RolloutOutput) -> float | None:
-        """The entry, if the rollout reports it."""
+        """Return the entry, if the rollout reports it."""
         return (output.get("token_usage") or {}).get(self._key)
 
 
 class InputTokensMetric(TokenUsageKeyMetric):
-    """Mean tokens sent."""
+    """Mean number of tokens sent."""
 
     _key = "input_tokens"
 
 
 class OutputTokensMetric(TokenUsageKeyMetric):
-    """Mean tokens written by the model."""
+    """Mean number of tokens that the model generated."""
 
     _key = "output_tokens"
 
 
 class FinalInputTokensMetric(TokenUsageKeyMetric):
-    """Mean tokens of the last context that the model did not write."""
+    """Mean number of tokens of the last context that the model did not generate."""
 
     _key = "final_input_tokens"
 
 
 class FinalOutputTokensMetric(TokenUsageKeyMetric):
-    """Mean tokens of the last context that the model wrote."""
+    """Mean number of tokens of the last context that the model generated."""
 
     _key = "final_output_tokens"
 
@@ -223,17 +223,17 @@ class EnvMetrics(_Adding):
                 self._counts[name] += 1
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the metric."""
         self._sums.clear()
         self._counts.clear()
 
     def compute(self) -> dict[str, float]:
-        """Name → mean so far."""
+        """Return name → mean so far."""
         return {name: self._sums[name] / count for name, count in self._counts.items()}
 
 
 class PassAtKMetric(_Adding):
-    """pass@k and pass^k for k = 1, 2, 4 …, over examples that have all their rollouts; nothing for one rollout each."""
+    """pass@k and pass^k for k = 1, 2, 4 …, over examples with all rollouts; empty for one rollout per example."""
 
     def __init__(self, rollouts_per_example: int, threshold: float = 0.5) -> None:
         self.rollouts_per_example = rollouts_per_example
@@ -249,12 +249,12 @@ class PassAtKMetric(_Adding):
         self._passes[example] += passes and not is_void(output)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Reset the metric."""
         self._counts.clear()
         self._passes.clear()
 
     def compute(self) -> tuple[dict[str, float], dict[str, float]]:
-        """(k → pass@k, k → pass^k), k as text."""
+        """Return (k → pass@k, k → pass^k), with k as text."""
         complete = [
             (count, self._passes[example])
             for example, count in self._counts.items()
@@ -270,7 +270,7 @@ class PassAtKMetric(_Adding):
 
 
 class ErrorData(TypedDict):
-    """What 0.3 saved of an error."""
+    """The saved form of an error in 0.3."""
 
     error: str
     message: str
@@ -281,7 +281,9 @@ class ErrorData(TypedDict):
 def get_error_chain(
     error: BaseException | None, parent_type: type[BaseException] | None = None
 ) -> list[BaseException]:
-    """The error and its causes, outermost first; up to the first that is no `parent_type`, if one is given."""
+    """Return the error and its causes, outermost first, up to the first that is not a `parent_type`, if one is
+    given.
+    """
     chain = error_chain(error)
     if parent_type is None:
         return chain
@@ -289,12 +291,12 @@ def get_error_chain(
 
 
 def get_vf_error_chain(error: BaseException) -> list[Error]:
-    """The error and its causes as long as they are this library's."""
+    """Return the error and its causes as long as they are errors of this library."""
     return list(takewhile(lambda link: isinstance(link, Error), error_chain(error)))  # type: ignore[arg-type]  # checked
 
 
 class ErrorChain:
-    """An error with its causes; equal when the types are; `SomeError in chain` asks for a type in it."""
+    """An error with its causes. Equal if the types are equal; `SomeError in chain` looks for a type."""
 
     def __init__(
         self,
@@ -324,7 +326,7 @@ class ErrorChain:
 
 
 def error_data(error: BaseException) -> ErrorData:
-    """What is saved of an error, with its own message apart."""
+    """Return the saved form of an error, with its own message apart."""
     saved = error_info(error)
     return {
         "error": saved["error"],
@@ -342,7 +344,7 @@ def is_error_data(value: object) -> bool:
 
 
 def validate_error_data(value: object) -> ErrorData:
-    """The value, or TypeError when it is no `ErrorData`."""
+    """Return the value. Raises TypeError if it is not an `ErrorData`."""
     if not is_error_data(value):
         raise TypeError(
             f"Saved errors have the text fields {[*ErrorData.__annotations__]}; got {value!r:.200}."
@@ -351,7 +353,7 @@ def validate_error_data(value: object) -> ErrorData:
 
 
 def error_type_name(error: object) -> str | None:
-    """The type's name of an error or of a saved one; None for anything else."""
+    """Return the type name of an error or of a saved error; None for other values."""
     if isinstance(error, BaseException):
         return type(error).__name__
     name = error.get("error") if isinstance(error, Mapping) else None
@@ -359,7 +361,7 @@ def error_type_name(error: object) -> str | None:
 
 
 def vf_error_types() -> tuple[type[Error], ...]:
-    """Every error type of this library that is loaded, subclasses before their bases."""
+    """Return every loaded error type of this library, subclasses before their bases."""
     return tuple(dict.fromkeys(_bottom_up(Error)))
 
 

@@ -69,7 +69,7 @@ def test_a_run_of_a_hub_environment_installs_it_when_told_and_is_pushed(
     assert evaluation["is_public"] is False
     other = start_in(target.python, entry, f"{published}@0.2.0", *model)
     _, err = other.communicate(timeout=90)
-    assert (other.returncode, "0.1.0 is there" in err) == (2, True)
+    assert (other.returncode, "0.1.0 is installed" in err) == (2, True)
 
 
 def test_a_push_that_cannot_work_is_said_before_anything_is_spent(

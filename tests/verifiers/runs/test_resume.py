@@ -96,7 +96,7 @@ def test_rows_may_carry_their_key():
 
 def test_a_changed_row_is_refused_and_named():
     with pytest.raises(
-        DatasetChanged, match=r"1 saved examples have other content .*\(example ids 1\)"
+        DatasetChanged, match=r"1 saved examples now have other content .*\(example ids 1\)"
     ) as caught:
         plan([ROWS[0], row(1, "other")], 1, [rollout(r, 0) for r in ROWS[:2]])
     assert isinstance(caught.value, ConfigError)
@@ -104,7 +104,7 @@ def test_a_changed_row_is_refused_and_named():
 
 def test_a_changed_order_is_recognised():
     rows = [{**ROWS[1], "example_id": 0}, {**ROWS[0], "example_id": 1}]
-    with pytest.raises(DatasetChanged, match="2 of the old rows now stand at another place"):
+    with pytest.raises(DatasetChanged, match="2 of the old rows are now at another position"):
         plan(rows, 1, [rollout(r, 0) for r in ROWS[:2]])
 
 
@@ -116,7 +116,9 @@ def test_a_changed_row_is_run_again_on_request():
     assert [*found.superseded] == [1]
     assert "the row changed" in found.superseded[1]
     assert found.changed[0].current_key == input_key(rows[1])
-    assert str(found) == "1 rollouts saved, 1 to run; 1 saved ones run again; 1 examples changed"
+    assert (
+        str(found) == "1 rollouts saved, 1 to run; 1 saved rollouts run again; 1 examples changed"
+    )
 
 
 def test_a_changed_row_is_kept_on_request():

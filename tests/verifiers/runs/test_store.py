@@ -147,7 +147,7 @@ def test_a_new_run_has_both_files_and_a_format_version(store):
 
 
 def test_creating_over_a_run_is_refused(store):
-    with pytest.raises(RunStoreError, match=r"There is a run at .* already"):
+    with pytest.raises(RunStoreError, match=r"already contains a run"):
         RunStore.create(store.folder, METADATA)
 
 
@@ -321,7 +321,7 @@ def test_a_full_disk_is_named_and_damages_nothing(tmp_path):
     assert process.returncode == 0
     assert "1 finished rollouts could not be saved in" in message
     assert "File too large" in message  # a file-size limit stands in for the full disk
-    assert "Everything saved before is safe" in message
+    assert "All rollouts saved before are intact" in message
     assert [o.example_id for o in load_outputs(tmp_path / "run")] == [0, 2]
 
 
