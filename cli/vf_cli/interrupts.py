@@ -15,7 +15,6 @@ Three parts enforce the second line, because author code may hold the main threa
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -23,7 +22,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 OnSignal = Callable[[int], object]
 """Called by the signal handler with the number of signals so far."""
@@ -277,6 +279,8 @@ def _handled_by(on_signal: OnSignal) -> Iterator[None]:
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
     """Yield an event that the first Ctrl-C or SIGTERM sets. Enter in the event loop."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     with _handled_by(lambda _: loop.call_soon_threadsafe(stop.set)):
@@ -291,6 +295,8 @@ async def interruptible(
 
     Raises KeyboardInterrupt if a signal cancelled the work.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     running = asyncio.ensure_future(work(stop))
