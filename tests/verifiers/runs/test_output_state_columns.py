@@ -46,7 +46,9 @@ def test_what_is_unlike_any_key_is_said_once_at_the_end(said):
     assert said() == []
     columns.report()
     [message] = said()
-    assert message.startswith("No rollout had a state column 'zzz', 'qqq'. Saved as null. Keys")
+    assert message.startswith(
+        "No rollout had a state column 'zzz', 'qqq'. Saved as null. Existing keys"
+    )
     assert "score" in message
     assert "scope" not in message, "live objects cannot be saved"
 

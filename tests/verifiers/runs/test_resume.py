@@ -280,11 +280,11 @@ def test_every_setting_that_differs_is_named(saved_run):
         )
     assert isinstance(caught.value, RunMismatch)
     message = str(caught.value)
-    assert "env_id: saved 'e', wanted 'x'" in message
-    assert "model: saved 'm', wanted 'y'" in message
-    assert "num_examples: saved 2, wanted 1 (it may only grow)" in message
-    assert "rollouts_per_example: saved 2, wanted 1 (it may only grow)" in message
-    assert "sampling_args: saved {'temperature': 1}, wanted {'temperature': 0}" in message
+    assert "env_id: saved 'e', requested 'x'" in message
+    assert "model: saved 'm', requested 'y'" in message
+    assert "num_examples: saved 2, requested 1 (it may only grow)" in message
+    assert "rollouts_per_example: saved 2, requested 1 (it may only grow)" in message
+    assert "sampling_args: saved {'temperature': 1}, requested {'temperature': 0}" in message
     assert "env_args" not in message  # the saved run does not say
 
 

@@ -189,7 +189,9 @@ def test_folders_that_are_no_runs_are_named(tmp_path):
 
 def test_a_run_of_a_newer_format_is_refused(tmp_path):
     save_metadata({**METADATA, "format_version": 99}, tmp_path)
-    with pytest.raises(RunStoreError, match="format version 99; this library reads up to 1"):
+    with pytest.raises(
+        RunStoreError, match="format version 99; this library reads versions up to 1"
+    ):
         RunStore.open(tmp_path)
 
 
