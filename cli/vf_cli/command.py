@@ -114,12 +114,12 @@ def failure(error: BaseException, *, is_verbose: bool) -> int:
 
 
 def _usage_error(error: Any) -> int:
-    said = error.format_message()
-    if said:
-        output.error(said)
+    message = error.format_message()
+    if message:
+        output.error(message)
     context = getattr(error, "ctx", None)
     if (
-        context is not None and said
+        context is not None and message
     ):  # without a message it is the help, which has just been printed
         output.note(f"See `{context.command_path} --help`.")
     return error.exit_code

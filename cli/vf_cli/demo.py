@@ -58,8 +58,8 @@ def venv_without_the_library(folder: Path, also: Iterable[str] = ()) -> Path:
     venv.create(folder, with_pip=False, symlinks=os.name != "nt")
     scripts = "Scripts" if os.name == "nt" else "bin"
     python = folder / scripts / Path(sys.executable).name
-    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    site = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+    command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
     for distribution in _needed_by("verifiers"):
         _link_files(distribution, site)
     for name in also:
@@ -79,11 +79,11 @@ def _needed_by(name: str) -> Iterator[Distribution]:
             requirement = Requirement(line)
             if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
                 continue
-            for wanted in ("", *requirement.extras):
-                key = (canonicalize_name(requirement.name), wanted)
+            for extra_name in ("", *requirement.extras):
+                key = (canonicalize_name(requirement.name), extra_name)
                 if key not in seen:
                     seen.add(key)
-                    waiting.append((requirement.name, wanted))
+                    waiting.append((requirement.name, extra_name))
             if canonicalize_name(requirement.name) not in given:
                 given.add(canonicalize_name(requirement.name))
                 yield importlib.metadata.distribution(requirement.name)
@@ -124,7 +124,7 @@ class DemoFailed(Exception):
     """A step of the demo failed; the text names the step."""
 
 
-class Place(NamedTuple):
+class Workspace(NamedTuple):
     """Working folder and environment variables of the commands."""
 
     folder: Path
@@ -136,23 +136,23 @@ def through_a_hub(name: str, endpoint_url: str, model: str) -> None:
     with tempfile.TemporaryDirectory(prefix="vf-demo-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         output.show("\nNext, a hub: the registry that you or your team host.")
-        with _hub(folder) as place:
+        with _hub(folder) as workspace:
             shutil.copytree(
                 _source_of(name), folder / name, ignore=shutil.ignore_patterns(*LEFT_OUT)
             )
             output.show(f"\nPublish the environment {name!r} on it, from a copy of its folder:")
-            _run(place, "prime", "env", "push", "--path", name)
+            _run(workspace, "prime", "env", "push", "--path", name)
             output.show(
                 "\nInstall it from the hub into a new virtual environment, beside verifiers:"
             )
             python = clean_venv(folder / "venv")
-            _run(place, "prime", "env", "install", f"{USER}/{name}", "--python", str(python))
+            _run(workspace, "prime", "env", "install", f"{USER}/{name}", "--python", str(python))
             output.show("\nEvaluate the installed environment there, and push the run to the hub:")
             options = ("-m", model, "-b", endpoint_url, "-n", "20", "-r", "4", "-A", "--push")
             evaluator = python.with_name("vf-eval")
-            _run(place, evaluator, f"{USER}/{name}", *options, is_fine=(0, 1))
+            _run(workspace, evaluator, f"{USER}/{name}", *options, is_fine=(0, 1))
             output.show("\nThe hub lists the run:")
-            _run(place, "prime", "eval", "list", "--env", f"{USER}/{name}")
+            _run(workspace, "prime", "eval", "list", "--env", f"{USER}/{name}")
         output.show("\nThis hub was for the demo only. It is stopped, and its folder is removed.")
 
 
@@ -167,21 +167,23 @@ def _source_of(name: str) -> Path:
 
 
 def _run(
-    place: Place, program: str | Path, *arguments: str, is_fine: tuple[int, ...] = (0,)
+    workspace: Workspace, program: str | Path, *arguments: str, is_fine: tuple[int, ...] = (0,)
 ) -> None:
     """Show a command as a user types it, and run it."""
-    shown = program.relative_to(place.folder) if isinstance(program, Path) else program
-    typed = [argument.replace(f"{place.folder}/", "") for argument in arguments]
+    shown = program.relative_to(workspace.folder) if isinstance(program, Path) else program
+    typed = [argument.replace(f"{workspace.folder}/", "") for argument in arguments]
     output.show(f"\n$ {shlex.join([str(shown), *typed])}")
     if isinstance(program, str):
         program = Path(sys.executable).with_name(program)
-    done = subprocess.run([program, *arguments], env=place.variables, cwd=place.folder, check=False)
+    done = subprocess.run(
+        [program, *arguments], env=workspace.variables, cwd=workspace.folder, check=False
+    )
     if done.returncode not in is_fine:
         raise DemoFailed(f"{shown} {arguments[0]} ended with exit code {done.returncode}.")
 
 
 @contextmanager
-def _hub(folder: Path) -> Iterator[Place]:
+def _hub(folder: Path) -> Iterator[Workspace]:
     """Yield a running hub with one account."""
     inherited = {
         key: value
@@ -203,8 +205,8 @@ def _hub(folder: Path) -> Iterator[Place]:
         try:
             token = _set_up(url, _setup_token(process, folder / "hub.log", url), folder)
             output.show(f"The hub runs at {url}; {USER!r} is its first user.")
-            told = {"PRIME_API_BASE_URL": url, "PRIME_API_KEY": token, "HF_HUB_OFFLINE": "1"}
-            yield Place(folder, {**inherited, **told})
+            variables = {"PRIME_API_BASE_URL": url, "PRIME_API_KEY": token, "HF_HUB_OFFLINE": "1"}
+            yield Workspace(folder, {**inherited, **variables})
         finally:
             process.close(HUB_STOP_S + 1)
 

@@ -30,8 +30,8 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     from verifiers.hub.installation import HubSource
     from verifiers.packages import install as packages
 
-    wanted = [packages.parse_hub_id(i) for i in dict.fromkeys(env_ids) if packages.is_hub_env(i)]
-    missing = [(one, why) for one in wanted if (why := _missing_because(one)) is not None]
+    requested = [packages.parse_hub_id(i) for i in dict.fromkeys(env_ids) if packages.is_hub_env(i)]
+    missing = [(one, why) for one in requested if (why := _missing_because(one)) is not None]
     if not missing:
         return False
     for one, _ in missing:
@@ -127,24 +127,24 @@ def _as_evaluated(finished: Finished) -> str | None:
     return published_id(finished.config.env_id)
 
 
-def _missing_because(wanted: HubEnvironment) -> str | None:
+def _missing_because(requested: HubEnvironment) -> str | None:
     """Return the reason why an environment must be installed; None if it is installed."""
     from packaging.version import InvalidVersion, Version
 
     from verifiers.packages.install import installed_from
 
-    found = installed_from(wanted.name)
-    if found is None:
+    installed = installed_from(requested.name)
+    if installed is None:
         return "not installed"
-    version, url = found
-    if wanted.version is not None:
+    version, url = installed
+    if requested.version is not None:
         try:
-            if Version(version) != Version(wanted.version):
+            if Version(version) != Version(requested.version):
                 return f"{version} is installed"
         except InvalidVersion:
             return f"{version} is installed"
     owner = _owner_in(url or "")
-    return None if owner in (None, wanted.owner) else f"the environment of {owner} is installed"
+    return None if owner in (None, requested.owner) else f"the environment of {owner} is installed"
 
 
 def _owner_in(url: str) -> str | None:
@@ -154,9 +154,9 @@ def _owner_in(url: str) -> str | None:
     return parts[0] if head.startswith("http") and len(parts) == 4 else None
 
 
-def _shown(wanted: HubEnvironment) -> str:
-    version = f"@{wanted.version}" if wanted.version else ""
-    return f"{wanted.owner}/{wanted.name}{version}"
+def _shown(requested: HubEnvironment) -> str:
+    version = f"@{requested.version}" if requested.version else ""
+    return f"{requested.owner}/{requested.name}{version}"
 
 
 def _status(text: str) -> Any:

@@ -38,14 +38,14 @@ class Planned(NamedTuple):
     swept: Mapping[str, Any]
 
 
-def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions) -> int:
+def run_all(env_id_or_config: str, overrides: dict[str, Any], options: CommandOptions) -> int:
     """Plan and run every evaluation of the command. Return the exit code."""
     from verifiers.clients.connect import api_key_of, resolve_client_configs
     from verifiers.loading import require_present
     from verifiers.runs.prices import PriceTable
 
     protect()
-    planned, heartbeat_url = plan(env_id_or_config, said)
+    planned, heartbeat_url = plan(env_id_or_config, overrides)
     if options.dry_run:
         _show_plan(planned, as_json=options.as_json)
         return 0
@@ -53,7 +53,7 @@ def run_all(env_id_or_config: str, said: dict[str, Any], options: CommandOptions
         eval_hub.check_push([one.config.env_id for one in planned])
     if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=options.yes):
         planned, heartbeat_url = plan(
-            env_id_or_config, said
+            env_id_or_config, overrides
         )  # with the defaults of the environments that are installed now
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
@@ -132,7 +132,7 @@ def _reported(
     return code
 
 
-def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], str | None]:
+def plan(env_id_or_config: str, overrides: dict[str, Any]) -> tuple[list[Planned], str | None]:
     """Return the evaluations that a command requests, and the heartbeat URL of its file.
 
     With a configuration file, the given options replace the file's values in every evaluation.
@@ -144,15 +144,15 @@ def plan(env_id_or_config: str, said: dict[str, Any]) -> tuple[list[Planned], st
     heartbeat_url = None
     evaluations: Sequence[PlannedEvaluation]
     if env_id_or_config.endswith(".toml"):
-        evaluations, heartbeat_url = read_config_file(env_id_or_config, said)
-        if names := sorted(said.keys() - _DISPLAY_SETTINGS):
+        evaluations, heartbeat_url = read_config_file(env_id_or_config, overrides)
+        if names := sorted(overrides.keys() - _DISPLAY_SETTINGS):
             output.note(
                 f"{env_id_or_config}: every evaluation runs with {_and(names)} of the command line instead of the "
                 "values in the file."
             )
         chosen = [(one.settings, one.swept) for one in evaluations]
     else:
-        chosen = [(settings_of({**said, "env_id": env_id_or_config}, "options"), {})]
+        chosen = [(settings_of({**overrides, "env_id": env_id_or_config}, "options"), {})]
     planned = []
     for settings, swept in chosen:
         config = resolve(settings, environment_defaults=evaluation_defaults)

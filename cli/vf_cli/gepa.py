@@ -120,35 +120,35 @@ def gepa(
     vf-gepa my-env -m Qwen/Qwen3-4B -b http://localhost:8000/v1 -B 200
     vf-gepa prompts.toml
     """
-    said = dict(locals())
+    values = dict(locals())
     from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
-    settings = _settings(said)
-    found, folder = _search(settings, no_save=no_save, is_verbose=verbose)
-    report = {**found._asdict(), "saved_to": None if folder is None else str(folder)}
+    settings = _settings(values)
+    result, folder = _search(settings, no_save=no_save, is_verbose=verbose)
+    report = {**result._asdict(), "saved_to": None if folder is None else str(folder)}
     if as_json:
         output.show_json(report)
     else:
-        output.show(f"reward        {found.first_score:.3f} -> {found.best_score:.3f}")
-        output.show(f"prompts       {len(found.candidates)} kept, {found.calls} rollouts")
+        output.show(f"reward        {result.first_score:.3f} -> {result.best_score:.3f}")
+        output.show(f"prompts       {len(result.candidates)} kept, {result.calls} rollouts")
         output.show("saved         " + (str(folder) if folder else "nothing (--no-save)"))
         output.show()
-        output.show(found.best_prompt)
+        output.show(result.best_prompt)
     return 0
 
 
 _NOT_SETTINGS = ("env_id_or_config", "as_json", "tui", "no_save", "sandbox_backend")
 
 
-def _settings(said: dict[str, Any]) -> dict[str, Any]:
+def _settings(values: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the file, updated with those of the command line."""
     from verifiers.prompt_search import load_gepa_toml_config
     from vf_cli.eval_options import json_object
 
     given = {
         name: value
-        for name, value in said.items()
+        for name, value in values.items()
         if value is not None and name not in _NOT_SETTINGS
     }
     for name, option in (("env_args", "-a"), ("extra_env_kwargs", "-x"), ("sampling_args", "-S")):
@@ -156,15 +156,15 @@ def _settings(said: dict[str, Any]) -> dict[str, Any]:
             given[name] = json_object(given[name], option)
     if "state_columns" in given:
         given["state_columns"] = [n.strip() for n in given["state_columns"].split(",") if n.strip()]
-    if not said["env_id_or_config"].endswith(".toml"):
-        env = {"env_id": said["env_id_or_config"]}
+    if not values["env_id_or_config"].endswith(".toml"):
+        env = {"env_id": values["env_id_or_config"]}
         own = {k: given.pop(k) for k in ("env_args", "extra_env_kwargs") if k in given}
         return {**given, "envs": [{**env, **own}]}
     if {"env_args", "extra_env_kwargs"} & set(given):
         raise typer.BadParameter(
             "-a and -x are not valid with a file; write them in the file's [env] table."
         )
-    return {**load_gepa_toml_config(Path(said["env_id_or_config"])), **given}
+    return {**load_gepa_toml_config(Path(values["env_id_or_config"])), **given}
 
 
 _ENDPOINT = ("model", "endpoints_path", "api_key_var", "api_base_url")
@@ -229,15 +229,15 @@ def _search(
             await environment.aclose()
             await close_all_clients()
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     if folder is not None:
-        _save(found, folder)
-    return found, folder
+        _save(result, folder)
+    return result, folder
 
 
-def _save(found: SearchResult, folder: Path) -> None:
+def _save(result: SearchResult, folder: Path) -> None:
     import json
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "system_prompt.txt").write_text(found.best_prompt)
-    (folder / "result.json").write_text(json.dumps(found._asdict(), indent=2, ensure_ascii=False))
+    (folder / "system_prompt.txt").write_text(result.best_prompt)
+    (folder / "result.json").write_text(json.dumps(result._asdict(), indent=2, ensure_ascii=False))

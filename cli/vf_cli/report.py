@@ -205,11 +205,11 @@ def _facts(finished: Finished) -> Table:
         add("rollouts", f"{summary.rollouts:,}")
     else:
         add("rollouts", f"{summary.rollouts:,} of {finished.wanted:,}; interrupted", "bold yellow")
-    asked = finished.config.num_examples
-    if finished.examples < asked:
+    requested = finished.config.num_examples
+    if finished.examples < requested:
         add(
             "examples",
-            f"{finished.examples:,}; {asked:,} were requested, the dataset has no more",
+            f"{finished.examples:,}; {requested:,} were requested, the dataset has no more",
             "yellow",
         )
     cut_share = summary.truncated / summary.rollouts if summary.rollouts else 0.0
@@ -236,14 +236,14 @@ def _facts(finished: Finished) -> Table:
 
 def error_messages(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return type of error → message of the first rollout with such an error."""
-    said: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for rollout in rollouts:
         error = rollout.get("error")
-        if isinstance(error, Mapping) and error.get("error") not in said:
-            said[str(error["error"])] = _unquoted(
+        if isinstance(error, Mapping) and error.get("error") not in messages:
+            messages[str(error["error"])] = _unquoted(
                 str(error.get("error_chain_repr") or error.get("error_chain_str"))
             )
-    return said
+    return messages
 
 
 def _unquoted(text: str) -> str:
@@ -386,13 +386,13 @@ class Difference(NamedTuple):
 
     first: Finished
     second: Finished
-    found: Comparison
+    comparison: Comparison
 
     def as_json(self, positions: Mapping[int, int]) -> dict[str, Any]:
         """Return the difference as JSON values; evaluations are given by their position in the list of all."""
         numbers = {
             name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in self.found._asdict().items()
+            for name, value in self.comparison._asdict().items()
         }
         first, second = positions[id(self.first)], positions[id(self.second)]
         return {"env_id": self.second.name, "first": first, "second": second, **numbers}
@@ -403,22 +403,22 @@ def differences(finished: Sequence[Finished]) -> list[Difference]:
     from verifiers.runs.statistics import paired_difference
 
     firsts: dict[str, Finished] = {}
-    found: list[Difference] = []
+    pairs: list[Difference] = []
     for one in finished:
         first = firsts.setdefault(one.name, one)
         if first is not one:
             difference = Difference(first, one, paired_difference(first.rewards, one.rewards))
-            if difference.found.examples > 1:
-                found.append(difference)
-    return found
+            if difference.comparison.examples > 1:
+                pairs.append(difference)
+    return pairs
 
 
-def difference_table(found: Sequence[Difference]) -> Table:
+def difference_table(pairs: Sequence[Difference]) -> Table:
     """Return a table with one row per difference: estimate, interval, p, and number of examples."""
     from rich import box
     from rich.table import Table
 
-    models = {one.config.model for pair in found for one in (pair.first, pair.second)}
+    models = {one.config.model for pair in pairs for one in (pair.first, pair.second)}
 
     def named(one: Finished) -> str:
         parts = [one.config.model] if len(models) > 1 else []
@@ -430,8 +430,8 @@ def difference_table(found: Sequence[Difference]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("difference", "95 %", "p", "examples"):
         table.add_column(name, justify="right", no_wrap=True)
-    for pair in found:
-        numbers = pair.found
+    for pair in pairs:
+        numbers = pair.comparison
         interval = "–" if math.isnan(numbers.low) else f"[{numbers.low:+.3f}, {numbers.high:+.3f}]"
         p_value = "<0.001" if numbers.p_value < 0.001 else f"{numbers.p_value:.3f}"
         examples = f"{numbers.examples:,}"
@@ -461,8 +461,8 @@ def config_json(config: EvalConfig) -> dict[str, Any]:
     """Return a resolved evaluation as JSON values, with names of key variables, without keys and secret headers."""
     from verifiers.runs.description import without_secrets
 
-    found = config.model_dump(mode="json")
-    client = found["client_config"]
+    values = config.model_dump(mode="json")
+    client = values["client_config"]
     for endpoint in (client, *client["endpoint_configs"]):
         endpoint["extra_headers"] = without_secrets(endpoint["extra_headers"])
-    return found
+    return values

@@ -67,13 +67,13 @@ def validate(
     limits = Limits(num_rows, num_played, load_limit, play_limit)
     protect()
     with output.stderr().status(f"checking {env} …"):
-        found = asyncio.run(validate(env, arguments, limits=limits))
+        result = asyncio.run(validate(env, arguments, limits=limits))
     if as_json:
-        checks = [check._asdict() for check in found.checks]
-        output.show_json({"env_id": found.env_id, "is_sound": found.is_sound, "checks": checks})
+        checks = [check._asdict() for check in result.checks]
+        output.show_json({"env_id": result.env_id, "is_sound": result.is_sound, "checks": checks})
     else:
-        _show(env, found.env_id, found.checks)
-    return 0 if found.is_sound else EXIT_FAILED
+        _show(env, result.env_id, result.checks)
+    return 0 if result.is_sound else EXIT_FAILED
 
 
 def _show(env: str, env_id: str, checks: list) -> None:

@@ -82,7 +82,7 @@ def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
         return None
     env_id = environment.env_id
     if config.resume:
-        found = find_latest_incomplete(
+        folder = find_latest_incomplete(
             env_id,
             config.model,
             example_count(config, environment),
@@ -96,8 +96,8 @@ def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
                 ),
             },
         )
-        if found is not None:
-            return found
+        if folder is not None:
+            return folder
         logger.warning(
             "There is no incomplete run of %s with %s and these settings to resume; a new run begins.",
             env_id,
@@ -187,8 +187,8 @@ def _most_at_once(config: EvalConfig, environment: Environment) -> int:
     limit.
     """
     rollouts = example_count(config, environment) * config.rollouts_per_example
-    asked = config.max_concurrent if config.max_concurrent > 0 else rollouts
-    return max(DEFAULT_IN_FLIGHT_PER_WORKER, min(asked, rollouts))
+    limit = config.max_concurrent if config.max_concurrent > 0 else rollouts
+    return max(DEFAULT_IN_FLIGHT_PER_WORKER, min(limit, rollouts))
 
 
 def note_on_workers(workers: int, *, wall_s: float, own_cpu_s: float) -> str | None:

@@ -58,8 +58,8 @@ def get_env_version(env_id: str, source: Path | None = None) -> str | None:
     """
     if source is not None:
         return project_version(source)
-    found = installed_package(env_id)
-    return None if found is None else found.version
+    package = installed_package(env_id)
+    return None if package is None else package.version
 
 
 def project_version(source: Path) -> str | None:
@@ -76,9 +76,9 @@ def get_env_commit(env_id: str, source: Path | None = None) -> str | None:
     """Return the commit that an environment was installed from, or that its folder is checked out at; else None."""
     if source is not None:
         return get_commit_for_path(source)
-    found = installed_package(env_id)
-    if found is not None:
-        vcs = direct_url(found).get("vcs_info")
+    package = installed_package(env_id)
+    if package is not None:
+        vcs = direct_url(package).get("vcs_info")
         if isinstance(vcs, dict) and vcs.get("commit_id"):
             return vcs["commit_id"]
     path = get_package_source_path(env_id)
@@ -109,16 +109,16 @@ def installed_package(env_id: str) -> importlib.metadata.Distribution | None:
 def direct_url(package: importlib.metadata.Distribution) -> dict[str, object]:
     """Return the origin of a package (PEP 610); empty for a package from an index."""
     try:
-        found = json.loads(package.read_text("direct_url.json") or "{}")
+        record = json.loads(package.read_text("direct_url.json") or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def editable_folder(package: importlib.metadata.Distribution) -> Path | None:
     """Return the project folder of a package that is installed as editable; else None."""
-    found = direct_url(package)
-    info, url = found.get("dir_info"), found.get("url")
+    record = direct_url(package)
+    info, url = record.get("dir_info"), record.get("url")
     if not (isinstance(info, dict) and info.get("editable") and isinstance(url, str)):
         return None
     folder = Path(url2pathname(urlparse(url).path))
@@ -226,7 +226,7 @@ def environment(env_id: str, source: Path | None = None) -> dict[str, Any]:
     The hash of an environment that is a single file covers that file, not the files that it reads or imports.
     """
     package = installed_package(env_id) if source is None else None
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "id": env_id,
         "package": None if package is None else package.metadata["Name"],
         "version": get_env_version(env_id, source),
@@ -236,11 +236,11 @@ def environment(env_id: str, source: Path | None = None) -> dict[str, Any]:
     }
     folder = source or (None if package is None else editable_folder(package))
     if folder is None and package is not None:
-        found["wheel_sha256"] = record_sha256(package)
+        values["wheel_sha256"] = record_sha256(package)
     else:
         path = folder or get_package_source_path(env_id)
-        found["source_sha256"] = None if path is None else tree_sha256(path)
-    return found
+        values["source_sha256"] = None if path is None else tree_sha256(path)
+    return values
 
 
 def record_sha256(package: importlib.metadata.Distribution) -> str | None:
@@ -286,7 +286,7 @@ def tree_sha256(path: Path) -> str | None:
 
 
 def _source_files(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
             for name in folders
@@ -295,7 +295,7 @@ def _source_files(folder: Path) -> Iterator[Path]:
             and not name.endswith(".egg-info")
         )
         for name in sorted(files):
-            file = Path(place, name)
+            file = Path(parent, name)
             if not name.startswith(".") and not name.endswith(".pyc") and file.is_file():
                 yield file
 

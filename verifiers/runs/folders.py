@@ -106,7 +106,7 @@ def find_latest_incomplete(
     A run can be continued by the same environment and model with at least the same number of examples and of rollouts,
     and with equal `settings` (`env_args`, `sampling_args`), as far as the run has saved them.
     """
-    wanted = num_examples * rollouts_per_example
+    total = num_examples * rollouts_per_example
     for folder in saved_runs(runs_folder(env_id, model, env_dir_path, output_dir)):
         metadata = _metadata_or_none(folder)
         if (
@@ -119,7 +119,7 @@ def find_latest_incomplete(
                 name not in metadata or metadata[name] == jsonable(value)
                 for name, value in (settings or {}).items()
             )
-            and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < wanted
+            and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < total
         ):
             return folder
     return None

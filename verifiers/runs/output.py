@@ -202,9 +202,9 @@ def _key(key: Any) -> str:
 
 def _warn(output: Mapping[str, Any], unknown: list[Any]) -> None:
     """Log the keys whose values were saved as their `repr`."""
-    wanted = {id(value) for value in unknown}
+    identities = {id(value) for value in unknown}
     places = sorted(
-        {place for key in output for place in _places(output[key], wanted, str(key), 0)}
+        {place for key in output for place in _places(output[key], identities, str(key), 0)}
     )
     kinds = sorted({type(value).__name__ for value in unknown})
     logger.warning(
@@ -216,18 +216,18 @@ def _warn(output: Mapping[str, Any], unknown: list[Any]) -> None:
     )
 
 
-def _places(value: Any, wanted: set[int], place: str, depth: int) -> list[str]:
-    if id(value) in wanted:
-        return [place]
+def _places(value: Any, identities: set[int], path: str, depth: int) -> list[str]:
+    if id(value) in identities:
+        return [path]
     if depth > 8:  # enough to be helpful, and a limit for values that contain themselves
         return []
     if isinstance(value, Mapping):
-        items = [(f"{place}.{key}", item) for key, item in value.items()]
+        items = [(f"{path}.{key}", item) for key, item in value.items()]
     elif isinstance(value, list | tuple):
-        items = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+        items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
     else:
         return []
-    return [found for where, item in items for found in _places(item, wanted, where, depth + 1)]
+    return [inner for where, item in items for inner in _places(item, identities, where, depth + 1)]
 
 
 _of = (
@@ -506,8 +506,8 @@ class StateColumns:
         return {*self._known, *_OWN} - LIVE_KEYS
 
     def _near(self, name: str) -> str | None:
-        found = get_close_matches(name, self._candidates(), n=1, cutoff=NEAR)
-        return found[0] if found else None
+        matches = get_close_matches(name, self._candidates(), n=1, cutoff=NEAR)
+        return matches[0] if matches else None
 
     def _described(self, names: Sequence[str]) -> str:
         """`state column 'scroe' (did you mean 'score'?), 'x'.`"""

@@ -114,7 +114,7 @@ def plan(
                 f"Two rows have the example_id {row['example_id']!r}; give every row a unique id."
             )
         keys[row["example_id"]] = row.get("input_key") or input_key(row)
-    found, superseded, surplus, changed = _sorted_by_row(
+    by_example, superseded, surplus, changed = _sorted_by_row(
         keys, saved, is_retryable, keep_changed=on_changed == "keep"
     )
     if changed and on_changed in ("stop", "refuse"):
@@ -122,7 +122,7 @@ def plan(
     missing: list[MissingRollout] = []
     kept: list[int] = []
     for row in rows:
-        slots, extra = _slots(found.get(row["example_id"], ()), rollouts_per_example)
+        slots, extra = _slots(by_example.get(row["example_id"], ()), rollouts_per_example)
         surplus += extra
         rerun = {s.position: s.failure for s in slots if s is not None and s.failure is not None}
         lacking = [i for i, s in enumerate(slots) if s is None or s.failure is not None]
@@ -155,7 +155,7 @@ def _sorted_by_row(
     """Return saved rollouts by example id; those of changed rows with the reason; those of other rows; the changed
     rows.
     """
-    found: dict[Any, list[_Saved]] = {}
+    by_example: dict[Any, list[_Saved]] = {}
     superseded: dict[int, str] = {}
     surplus: list[int] = []
     changed: dict[Any, ChangedRow] = {}
@@ -176,10 +176,10 @@ def _sorted_by_row(
             failure = None
             if is_retryable is not None and is_retryable(output):
                 failure = f"it failed with {_error_name(output)} and is tried again"
-            found.setdefault(example_id, []).append(
+            by_example.setdefault(example_id, []).append(
                 _Saved(position, output.get("rollout_index"), failure)
             )
-    return found, superseded, surplus, tuple(changed.values())
+    return by_example, superseded, surplus, tuple(changed.values())
 
 
 def _slots(saved: Iterable[_Saved], count: int) -> tuple[list[_Saved | None], list[int]]:
@@ -264,17 +264,17 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Set
     `model`, `env_args`, `sampling_args`, must be equal as JSON. Settings that the saved run does not have are not
     compared.
     """
-    found: list[SettingDifference] = []
+    different: list[SettingDifference] = []
     for setting, value in wanted.items():
         if setting not in saved:
             continue
         old = saved[setting]
         if setting in ("num_examples", "rollouts_per_example"):
             if isinstance(old, int) and 0 <= value < old:
-                found.append(SettingDifference(setting, old, value, " (it may only grow)"))
+                different.append(SettingDifference(setting, old, value, " (it may only grow)"))
         elif jsonable(value) != old:
-            found.append(SettingDifference(setting, old, value))
-    return found
+            different.append(SettingDifference(setting, old, value))
+    return different
 
 
 def validate_resume_metadata(
@@ -296,9 +296,9 @@ def validate_resume_metadata(
         "rollouts_per_example": rollouts_per_example,
         **settings,
     }
-    found = differences(load_metadata(results_path), wanted)
-    if found:
+    different = differences(load_metadata(results_path), wanted)
+    if different:
         raise RunMismatch(
             f"The run at {results_path} cannot be continued with these settings: "
-            f"{'; '.join(map(str, found))}. Use the saved settings or start a new run."
+            f"{'; '.join(map(str, different))}. Use the saved settings or start a new run."
         )

@@ -298,8 +298,8 @@ def bounded_interval(
     prior = CLUSTERED_PRIOR
     if (is_binary and per_example == 1) or trials < examples:
         trials, prior = examples, BINOMIAL_PRIOR
-    found = beta_interval(mean * trials, trials, prior, confidence)
-    return Interval(min(found.low, mean), max(found.high, mean))
+    interval = beta_interval(mean * trials, trials, prior, confidence)
+    return Interval(min(interval.low, mean), max(interval.high, mean))
 
 
 def _effective_trials(sums_C: Floats, counts_C: Floats, spread: Spread, confidence: float) -> float:

@@ -184,12 +184,12 @@ def rewards_by_example(outputs: Iterable[Mapping[str, Any]]) -> dict[Hashable, l
     Examples of two runs are the same if their ids and their answers are equal. The prompts may differ, so that two
     prompts can be compared.
     """
-    found: dict[Hashable, list[float]] = {}
+    rewards: dict[Hashable, list[float]] = {}
     for output in outputs:
         key = (output.get("example_id"), repr(output.get("answer")))
         reward = None if is_void(output) else _finite(output.get("reward"))
-        found.setdefault(key, []).append(reward or 0.0)
-    return found
+        rewards.setdefault(key, []).append(reward or 0.0)
+    return rewards
 
 
 class _Clusters:
