@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
+from verifiers.run_options import FILE_OPTIONS
 from vf_cli import eval_options
 
 app = typer.Typer(add_completion=False)
+
+LATEST_RUN = "latest"
+"""The value of `--resume` without a path."""
 
 
 class EvalCommand(TyperCommand):
@@ -18,7 +23,7 @@ class EvalCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Complete the arguments, then parse them as usual."""
-        return super().parse_args(ctx, eval_options.with_resume_value(args))
+        return super().parse_args(ctx, with_resume_value(args))
 
 
 @app.command(cls=EvalCommand)
@@ -53,6 +58,40 @@ def evaluate(
     of_command = {one.name: values[one.name] for one in fields(eval_options.CommandOptions)}
     return run_all(
         env_id_or_config,
-        eval_options.settings_of_command(values),
+        settings_of_command(values),
         eval_options.CommandOptions(**of_command),
     )
+
+
+def settings_of_command(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, by their keys in a configuration file."""
+    settings: dict[str, Any] = {}
+    for key, one in FILE_OPTIONS.items():
+        for name in (one.name, *one.older):
+            value = values.get(name)
+            # By identity: 0 equals False, and is a value.
+            if value is None or value is False or key in settings or key == "resume":
+                continue
+            if dict in (one.type, get_origin(one.type), *map(get_origin, get_args(one.type))):
+                value = eval_options.json_object(value, one.flags[-1])
+            elif key == "state_columns":
+                value = [column.strip() for column in value.split(",") if column.strip()]
+            settings[key] = value
+    if values["push"]:
+        settings["save_results"] = True
+    if values["resume"] == LATEST_RUN:
+        settings["resume"] = True
+    elif values["resume"] is not None:
+        settings["resume_path"] = values["resume"]
+    return settings
+
+
+def with_resume_value(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `latest` after each `--resume` or `-R` that has no path."""
+    completed: list[str] = []
+    for index, argument in enumerate(arguments):
+        completed.append(argument)
+        following = arguments[index + 1] if index + 1 < len(arguments) else "-"
+        if argument in ("--resume", "-R") and following.startswith("-"):
+            completed.append(LATEST_RUN)
+    return completed

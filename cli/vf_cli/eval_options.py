@@ -23,8 +23,6 @@ from vf_cli import output
 
 BACKEND_NAMES = "local, unsafe-local, gvisor, docker, podman, prime"
 """Names of the back ends of sandboxes. Written out, because the table imports the library; a test compares them."""
-LATEST_RUN = "latest"
-"""The value of `--resume` without a path."""
 
 
 # fmt: off
@@ -178,29 +176,6 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def settings_of_command(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, by their keys in a configuration file."""
-    settings: dict[str, Any] = {}
-    for key, one in FILE_OPTIONS.items():
-        for name in (one.name, *one.older):
-            value = values.get(name)
-            # By identity: 0 equals False, and is a value.
-            if value is None or value is False or key in settings or key == "resume":
-                continue
-            if dict in (one.type, get_origin(one.type), *map(get_origin, get_args(one.type))):
-                value = json_object(value, one.flags[-1])
-            elif key == "state_columns":
-                value = [column.strip() for column in value.split(",") if column.strip()]
-            settings[key] = value
-    if values["push"]:
-        settings["save_results"] = True
-    if values["resume"] == LATEST_RUN:
-        settings["resume"] = True
-    elif values["resume"] is not None:
-        settings["resume_path"] = values["resume"]
-    return settings
-
-
 def json_object(text: str, flag: str) -> dict[str, Any]:
     """Return the JSON object of an option. Raises a usage error that shows the position of a mistake."""
     import json
@@ -217,14 +192,3 @@ def json_object(text: str, flag: str) -> dict[str, Any]:
             f"{flag} must be a JSON object, e.g. '{{\"key\": 1}}'; got {text!r}."
         )
     return value
-
-
-def with_resume_value(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `latest` after each `--resume` or `-R` that has no path."""
-    completed: list[str] = []
-    for index, argument in enumerate(arguments):
-        completed.append(argument)
-        following = arguments[index + 1] if index + 1 < len(arguments) else "-"
-        if argument in ("--resume", "-R") and following.startswith("-"):
-            completed.append(LATEST_RUN)
-    return completed

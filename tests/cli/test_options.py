@@ -14,7 +14,8 @@ from rich.table import Table
 
 from verifiers.clients.connect import PROVIDERS
 from verifiers.run_options import FILE_OPTIONS, Provider
-from vf_cli import command, eval_options, output
+from vf_cli import command, output
+from vf_cli.eval import with_resume_value
 
 COMMANDS = ("eval", "init", "install", "build", "validate", "endpoint")
 
@@ -85,7 +86,7 @@ def test_the_help_names_every_provider_and_kind_of_api():
     ],
 )
 def test_resume_may_stand_without_a_path(given, completed):
-    assert eval_options.with_resume_value(given) == completed
+    assert with_resume_value(given) == completed
 
 
 def test_help_costs_half_a_cpu_second_at_most_and_imports_nothing_heavy():

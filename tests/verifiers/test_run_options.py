@@ -28,7 +28,7 @@ from verifiers.serve.client import EnvClient
 from verifiers.serve.worker import EnvWorker
 from verifiers.testing import ScriptedClient
 from vf_cli import eval_options
-from vf_cli.eval import app
+from vf_cli.eval import app, settings_of_command
 
 PRICES = "[m]\ninput_usd_per_mtok = 1.0\noutput_usd_per_mtok = 2.0\n"
 SPECIAL = {
@@ -82,7 +82,7 @@ def by_command_line() -> EvalConfig:
             if one is not True:
                 arguments.append(str(one).replace("'", '"') if isinstance(one, dict) else str(one))
     context = typer.main.get_command(app).make_context("vf-eval", arguments)
-    settings = eval_options.settings_of_command(context.params)
+    settings = settings_of_command(context.params)
     files_only = {key: value for key, value in SAMPLES.items() if not FILE_OPTIONS[key].flags}
     return resolve(settings_of({**settings, **files_only}, "options"))
 
