@@ -63,6 +63,7 @@ REWRITTEN = (
     "docs/adapters.md",
     "docs/algorithms.md",
     "docs/clients.md",
+    "docs/architecture.md",
     "docs/decisions/*.md",
     "docs/endpoint.md",
     "docs/evaluate.md",
