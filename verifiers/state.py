@@ -304,6 +304,8 @@ class State(dict[str, Any]):
     advantage: _Key[float | None] = _Key()
     reward_errors: _Key[list[dict[str, Any]] | None] = _Key()
     """Errors of reward functions in the scoring of this rollout; `None` if there are none."""
+    score_details: _Key[dict[str, dict[str, Any]] | None] = _Key()
+    """Reward function → `value`, `answer`, `explanation` and `metadata` of the `Score` that the function returned."""
     error: _Key[BaseException | dict[str, str] | None] = _Key()
     is_completed: _Key[bool] = _Key()
     is_truncated: _Key[bool] = _Key()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, Self, TypedDict
 
 from verifiers.lazy_names import lazy_names
 from verifiers.records import AssistantMessage as AssistantMessage
@@ -129,13 +129,50 @@ Endpoints = dict[str, list[Endpoint]]
 # ------------------------------------------------------------------------------------- scores and outputs
 
 
-class Score(NamedTuple):
-    """Result of scoring one rollout."""
+class Score(float):
+    """A reward with its reasons, returned by a reward function in place of a plain number.
 
-    reward: float
-    metrics: dict[str, float]
-    errors: list[dict[str, Any]]
-    """One entry for each reward function that raised or reached its timeout; the function counted 0.0."""
+    `answer` is the answer that the function read, `explanation` a text for people, `metadata` further data. Answer and
+    metadata are JSON. The three are saved with the rollout; a `Score` counts like the float that it is.
+    """
+
+    __slots__ = ("answer", "explanation", "metadata")
+
+    answer: Any
+    explanation: str | None
+    metadata: Mapping[str, Any] | None
+
+    def __new__(
+        cls,
+        value: float,
+        *,
+        answer: Any = None,
+        explanation: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """`value` is the reward. It must be a finite number."""
+        try:
+            score = super().__new__(cls, value)
+        except (TypeError, ValueError):
+            raise TypeError(f"Score takes a number; got {value!r:.200}.") from None
+        score.answer, score.explanation, score.metadata = answer, explanation, metadata
+        return score
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _score, (float(self), self.answer, self.explanation, self.metadata)
+
+    def reasons(self) -> dict[str, Any]:
+        """Return those of `answer`, `explanation` and `metadata` that are set."""
+        fields = {
+            "answer": self.answer,
+            "explanation": self.explanation,
+            "metadata": self.metadata,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def _score(value: float, answer: Any, explanation: Any, metadata: Any) -> Score:
+    return Score(value, answer=answer, explanation=explanation, metadata=metadata)
 
 
 class RolloutOutput(dict[str, Any]):

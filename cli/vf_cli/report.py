@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -337,6 +338,13 @@ def _example(rollout: Mapping[str, Any]) -> RenderableType:
         shown.append(f"{label}\n", style="dim")
         shown.append_text(_shortened(format_messages(messages or "")))
         shown.append("\n")
+    for name, detail in (rollout.get("score_details") or {}).items():
+        for field in ("answer", "explanation", "metadata"):
+            if (value := detail.get(field)) is not None:
+                shown.append(f"{name}, {field}\n", style="dim")
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                shown.append_text(_shortened(Text(text)))
+                shown.append("\n")
     shown.rstrip()
     reward = rollout.get("reward")
     title = (

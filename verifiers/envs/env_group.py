@@ -14,9 +14,10 @@ from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError, DatasetError, RewardArgumentError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import scores_of
+from verifiers.rubrics.scoring import RolloutReward
 from verifiers.state import State
 from verifiers.tasks import Row, TaskSource, is_arrow
-from verifiers.types import RewardFunc, SamplingArgs, Score
+from verifiers.types import RewardFunc, SamplingArgs
 
 RowT = TypeVar("RowT", bound=dict[str, Any])
 
@@ -57,9 +58,9 @@ class EnvGroupRubric(Rubric):
         """Whether an environment of the group gives its own advantages."""
         return any(env.rubric.has_advantages for env in self.env_map.values())
 
-    async def score(self, states: Sequence[State]) -> list[Score]:
+    async def score(self, states: Sequence[State]) -> list[RolloutReward]:
         """Scores by the rubrics of the states' own environments, in the order of the states."""
-        scores: list[Score | None] = [None] * len(states)
+        scores: list[RolloutReward | None] = [None] * len(states)
         for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
             env = self.env_map[name]

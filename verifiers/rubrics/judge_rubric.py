@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from verifiers.clients import resolve_client
 from verifiers.errors import AuthenticationError
 from verifiers.messages import content_text
 from verifiers.parsers.parser import Parser
+from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.rubric import Rubric
 from verifiers.state import State
-from verifiers.types import UserMessage
+from verifiers.types import RewardFunc, Score, UserMessage
 
 DEFAULT_JUDGE_PROMPT = """\
 Compare a response with the ground truth answer to a question, and decide whether the response is correct.
@@ -32,6 +38,48 @@ Response:
 ```
 
 Reply with "yes" or "no", and nothing else."""
+
+
+_verdicts: ContextVar[list[str] | None] = ContextVar("verdicts", default=None)
+"""Replies of the judge to the reward function that runs now."""
+
+
+def _note(verdict: str) -> None:
+    verdicts = _verdicts.get()
+    if verdicts is not None and verdict not in verdicts:
+        verdicts.append(verdict)
+
+
+def explained(func: Callable[..., Any]) -> Callable[..., Any]:
+    """An async reward function whose number becomes a `Score` with the judge's replies as its explanation.
+
+    A `Score` of the function keeps its own explanation. Functions that are not async cannot ask the judge.
+    """
+    if not inspect.iscoroutinefunction(inspect.unwrap(func)):
+        return func
+
+    @functools.wraps(getattr(func, "__func__", func))
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        verdicts: list[str] = []
+        token = _verdicts.set(verdicts)
+        try:
+            value = await func(*args, **kwargs)
+        finally:
+            _verdicts.reset(token)
+        if not verdicts or not isinstance(value, Real):
+            return value
+        if not isinstance(value, Score):
+            return Score(float(value), explanation="\n\n".join(verdicts))
+        if value.explanation is not None:
+            return value
+        return Score(
+            value,
+            answer=value.answer,
+            explanation="\n\n".join(verdicts),
+            metadata=value.metadata,
+        )
+
+    return call
 
 
 class JudgeRubric(Rubric):
@@ -72,6 +120,10 @@ class JudgeRubric(Rubric):
 
     _judge_objects.provides = frozenset({"judge_client"})  # type: ignore[attr-defined]  # read by `early_stop`
 
+    def _bind(self, func: RewardFunc, weight: float, taken: Sequence[str] = ()) -> RewardCall:
+        call = super()._bind(func, weight, taken)
+        return call if call.per_group else replace(call, func=explained(call.func))
+
     @property
     def judge_client(self) -> Any:
         """The OpenAI client of the judge, made on first use with the usual OpenAI variables when none was given."""
@@ -101,6 +153,7 @@ class JudgeRubric(Rubric):
         asked = f"{self.judge_model}: {filled}"
         known = state.get("judge_response") if state is not None else None
         if isinstance(known, dict) and (cached := known.get(asked)) is not None:
+            _note(cached)
             return cached
         client = resolve_client(self.judge_client)
         arguments = {
@@ -111,6 +164,7 @@ class JudgeRubric(Rubric):
         verdict = content_text(response.message.content)
         if state is not None:
             state["judge_response"] = {**(known if isinstance(known, dict) else {}), asked: verdict}
+        _note(verdict)
         return verdict
 
     def _response_of(self, completion: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -11,6 +13,7 @@ from typing import Any
 
 from verifiers.decorators import marks
 from verifiers.errors import RewardArgumentError, RewardError
+from verifiers.types import Score
 
 GROUP_NAMES = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 """A function with one of these parameters receives all rollouts of an example at once."""
@@ -57,7 +60,11 @@ class RewardCall:
         return found
 
     def number(self, value: Any) -> float:
-        """The value as a finite float. Raises RewardError for anything else."""
+        """The value as a finite float, or the `Score` itself if its reasons can be saved. Raises RewardError for
+        anything else.
+        """
+        if isinstance(value, Score) and math.isfinite(value):
+            return self._checked(value)
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -70,6 +77,29 @@ class RewardCall:
                 f"Reward function {self.name!r} returned {number}; it must be finite."
             )
         return number
+
+    def _checked(self, score: Score) -> Score:
+        """The score, its answer and metadata converted to JSON. Raises RewardError naming the field and the value."""
+        if score.explanation is not None and not isinstance(score.explanation, str):
+            raise self._wrong(score, "explanation", "it must be text")
+        if score.metadata is not None and not isinstance(score.metadata, Mapping):
+            raise self._wrong(score, "metadata", "it must be a dict")
+        fields: dict[str, Any] = {"answer": score.answer, "metadata": score.metadata}
+        for name, value in fields.items():
+            if value is None:
+                continue
+            try:
+                plain = dict(value) if isinstance(value, Mapping) else value
+                fields[name] = json.loads(json.dumps(plain, allow_nan=False))
+            except (TypeError, ValueError, RecursionError) as error:
+                raise self._wrong(score, name, f"it must be JSON ({error})") from None
+        return Score(score, explanation=score.explanation, **fields)
+
+    def _wrong(self, score: Score, field: str, rule: str) -> RewardError:
+        return RewardError(
+            f"Reward function {self.name!r} returned a Score of {float(score):g} with the {field} "
+            f"{getattr(score, field)!r:.200}; {rule}."
+        )
 
     def numbers(self, values: Any, count: int) -> list[float]:
         """One finite float for each rollout of a group. Raises RewardError for anything else."""
@@ -99,7 +129,9 @@ def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardAr
 
 
 def is_group_function(func: Callable[..., Any]) -> bool:
-    """Whether a function scores a whole group: by mark, by the names of its parameters, or by `-> list[float]`."""
+    """Whether a function scores a whole group: by mark, by the names of its parameters, or by `-> list[float]` or
+    `-> list[vf.Score]`.
+    """
     if marks(func, "reward") or marks(func, "metric"):
         kind = "reward" if marks(func, "reward") else "metric"
         if getattr(func, f"{kind}_stage", "rollout") == "group":
@@ -108,7 +140,12 @@ def is_group_function(func: Callable[..., Any]) -> bool:
     if GROUP_NAMES & set(signature.parameters):
         return True
     returns = signature.return_annotation
-    return returns == list[float] or returns in ("list[float]", "List[float]")
+    if isinstance(returns, str):  # `from __future__ import annotations`
+        return _LIST_OF_NUMBERS.fullmatch(returns.replace(" ", "")) is not None
+    return returns in (list[float], list[Score], list[float | Score], list[Score | float])
+
+
+_LIST_OF_NUMBERS = re.compile(r"[Ll]ist\[(float|(\w+\.)*Score)(\|(float|(\w+\.)*Score))*\]")
 
 
 def bind(func: Callable[..., Any], weight: float, taken: Iterable[str] = ()) -> RewardCall:

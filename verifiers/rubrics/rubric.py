@@ -14,6 +14,7 @@ from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_gr
 from verifiers.rubrics.scoring import (
     DEFAULT_TIME_LIMIT_S,
     Part,
+    RolloutReward,
     call_for_group,
     call_individual,
     group_advantages,
@@ -26,7 +27,7 @@ from verifiers.rubrics.scoring import (
     write_void,
 )
 from verifiers.state import State
-from verifiers.types import RewardFunc, Score
+from verifiers.types import RewardFunc
 
 
 class Rubric:
@@ -186,7 +187,7 @@ class Rubric:
         if self._bound is None or self._bound[0] != funcs or self._bound[1] != weights:
             calls: list[RewardCall] = []
             for func, weight in zip(funcs, weights, strict=True):
-                call = bind(func, weight, [known.name for known in calls])
+                call = self._bind(func, weight, [known.name for known in calls])
                 if call.name != function_name(func):
                     self.logger.warning(
                         "Two reward functions are called %r; the later one is reported as %r.",
@@ -196,6 +197,9 @@ class Rubric:
                 calls.append(call)
             self._bound = (list(funcs), list(weights), calls)
         return self._bound[2]
+
+    def _bind(self, func: RewardFunc, weight: float, taken: Sequence[str] = ()) -> RewardCall:
+        return bind(func, weight, taken)
 
     # ------------------------------------------------------------------------------------------- scoring
 
@@ -213,7 +217,7 @@ class Rubric:
             objects.update(provider(states))
         return objects
 
-    async def score(self, states: Sequence[State]) -> list[Score]:
+    async def score(self, states: Sequence[State]) -> list[RolloutReward]:
         """Scores of the rollouts of one example, in their order; the states are not written to."""
         if (parts := self.parts()) is not None:
             return await score_parts(states, parts)
@@ -294,19 +298,19 @@ class Rubric:
         given = func(states)
         if inspect.isawaitable(given):
             given = await given
-        return bind(func, 1.0).numbers(given, len(states))
+        return [float(value) for value in bind(func, 1.0).numbers(given, len(states))]
 
     async def dummy_score_rollout(self, state: State) -> None:
         """Give reward 0.0 without running any function (`score_rollouts=False`)."""
-        write_scores([state], [Score(0.0, {}, [])])
+        write_scores([state], [RolloutReward(0.0, {}, [])])
 
     async def dummy_score_group(self, states: list[State]) -> None:
         """Give reward 0.0 to a whole group without running any function."""
-        write_scores(states, [Score(0.0, {}, []) for _ in states])
+        write_scores(states, [RolloutReward(0.0, {}, []) for _ in states])
 
     async def _call_individual_reward_func(self, func: RewardFunc, state: State, **_: Any) -> float:
         return await call_individual(
-            bind(func, 1.0), state, self.score_objects(state), self.scoring_timeout_s
+            self._bind(func, 1.0), state, self.score_objects(state), self.scoring_timeout_s
         )
 
     async def _call_group_reward_func(

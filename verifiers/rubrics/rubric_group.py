@@ -9,9 +9,9 @@ from typing import Any
 
 from verifiers.errors import ConfigError
 from verifiers.rubrics.rubric import Rubric
-from verifiers.rubrics.scoring import Part, merge, score_parts
+from verifiers.rubrics.scoring import Part, RolloutReward, merge, score_parts
 from verifiers.state import State
-from verifiers.types import RewardFunc, Score
+from verifiers.types import RewardFunc
 
 
 class RubricGroup(Rubric):
@@ -77,7 +77,7 @@ class RubricGroup(Rubric):
         for rubric in self.rubrics:
             rubric.add_group_score_object_provider(provider)
 
-    async def score(self, states: Sequence[State]) -> list[Score]:
+    async def score(self, states: Sequence[State]) -> list[RolloutReward]:
         """The merged scores of all rubrics, in the order of the states."""
         if (parts := self.parts()) is not None:
             return await score_parts(states, parts)
@@ -125,7 +125,7 @@ def scores_plainly(rubric: Rubric) -> bool:
     )
 
 
-async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[Score]:
+async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[RolloutReward]:
     """Scores by any rubric, one that writes into states (an override of v0's methods) included.
 
     Such a rubric works on copies whose trajectory steps are copies too, and its reward and metrics are read back.
@@ -141,10 +141,15 @@ async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[Score]:
     else:
         for state in scratch:
             await _write(rubric.score_rollout, state)
-    framework = {"reward", "metrics", "advantage", "reward_errors", "trajectory"}
+    framework = {"reward", "metrics", "advantage", "reward_errors", "score_details", "trajectory"}
     for state, copied in zip(states, scratch, strict=True):
         state.update({key: value for key, value in copied.items() if key not in framework})
-    return [Score(s.reward or 0.0, dict(s.metrics or {}), s.reward_errors or []) for s in scratch]
+    return [
+        RolloutReward(
+            float(s.reward or 0.0), dict(s.metrics or {}), s.reward_errors or [], s.score_details
+        )
+        for s in scratch
+    ]
 
 
 async def _write(method: Callable[..., Any], scratch: State | list[State]) -> None:
@@ -157,5 +162,5 @@ async def _write(method: Callable[..., Any], scratch: State | list[State]) -> No
 def _scratch(state: State) -> State:
     copied = state.copy()
     copied.trajectory = [step.copy() for step in state.trajectory or []]  # type: ignore[misc]  # TypedDict.copy
-    copied.reward = copied.metrics = None
+    copied.reward = copied.metrics = copied.score_details = None
     return copied

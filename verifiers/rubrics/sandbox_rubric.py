@@ -16,10 +16,10 @@ from verifiers.decorators import teardown
 from verifiers.errors import SandboxError
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.rubric import Rubric
+from verifiers.rubrics.scoring import RolloutReward
 from verifiers.sandboxes import Sandbox, SandboxBackend, SandboxDead, SandboxSpec
 from verifiers.sandboxes.open import BackendName, LoopBackends
 from verifiers.state import State
-from verifiers.types import Score
 
 ARGUMENT = "sandbox"
 
@@ -83,7 +83,7 @@ class SandboxRubric(Rubric):
         self.backends = LoopBackends(backend)
         self._sandboxes: dict[int, ScoringSandbox] = {}
 
-    async def score(self, states: Sequence[State]) -> list[Score]:
+    async def score(self, states: Sequence[State]) -> list[RolloutReward]:
         """See Rubric. The sandboxes of a group come up at the same time."""
         if not any(map(asks_for_sandbox, self.reward_calls())):
             return await super().score(states)

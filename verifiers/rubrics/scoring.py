@@ -1,4 +1,4 @@
-"""Scoring gives values: a `Score` for each rollout, merged without side effects, written to the states once."""
+"""Scoring returns values: one `RolloutReward` per rollout, merged without side effects, written to the states once."""
 
 from __future__ import annotations
 
@@ -40,6 +40,17 @@ def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
         "info": state.get("info", {}),
         **objects,
     }
+
+
+class RolloutReward(NamedTuple):
+    """The result of scoring one rollout."""
+
+    reward: float
+    metrics: dict[str, float]
+    errors: list[dict[str, Any]]
+    """One entry for each reward function that raised or reached its time limit; the function counted 0.0."""
+    details: dict[str, dict[str, Any]] | None = None
+    """Reward function → `value` and reasons, for functions that returned a `Score` with reasons."""
 
 
 _MISSING: Any = object()
@@ -87,7 +98,7 @@ def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> di
 async def call_individual(
     call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
 ) -> float:
-    """The value of one reward function for one rollout. Raises RewardError or ScoringTimeout."""
+    """The value of one reward function for one rollout, perhaps a `Score`. Raises RewardError or ScoringTimeout."""
     try:
         value = watchdog.call(call.func, _arguments(call, state, objects), call.name, time_limit_s)
         if inspect.isawaitable(value):
@@ -102,7 +113,7 @@ async def call_individual(
 async def call_for_group(
     call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
 ) -> list[float]:
-    """The values of a group reward function, one a rollout. Raises RewardError or ScoringTimeout."""
+    """The values of a group reward function, one per rollout. Raises RewardError or ScoringTimeout."""
     each = [offered_by(state, {}) for state in states]
     rows = [state["input"] for state in states]
     fields = {f for state in states for f in state.input_fields if all(f in row for row in rows)}
@@ -155,7 +166,7 @@ class Part(NamedTuple):
     time_limit_s: float
 
 
-async def score_parts(states: Sequence[State], parts: Sequence[Part]) -> list[Score]:
+async def score_parts(states: Sequence[State], parts: Sequence[Part]) -> list[RolloutReward]:
     """Scores of rollouts by functions that look at one rollout each, whatever rubrics they belong to."""
     if len(states) == 1:
         return [await _score_one(states[0], parts)]
@@ -168,15 +179,16 @@ async def score_states(
     objects_of: Callable[[State], Mapping[str, Any]],
     group_objects: Mapping[str, Any],
     time_limit_s: float,
-) -> list[Score]:
+) -> list[RolloutReward]:
     """Scores of the rollouts of one example, in their order.
 
     Functions run in the order they were added; the rollouts of a group run concurrently. A function that raises
-    counts 0.0 and leaves an entry in `Score.errors`, unless the rollout itself had already failed. Without a group
-    function among them `score_parts` gives the same at less cost.
+    counts 0.0 and leaves an entry in `RolloutReward.errors`, unless the rollout itself had already failed. If no
+    function scores groups, `score_parts` returns the same at less cost.
     """
     metrics: list[dict[str, float]] = [{} for _ in states]
     errors: list[list[dict[str, Any]]] = [[] for _ in states]
+    details: list[dict[str, dict[str, Any]]] = [{} for _ in states]
     for call in calls:
         if call.per_group:
             columns = await _group_values(call, states, group_objects, time_limit_s)
@@ -184,18 +196,22 @@ async def score_states(
             one = [_value(call, state, objects_of(state), time_limit_s) for state in states]
             columns = await asyncio.gather(*one)
         for index, (value, error) in enumerate(columns):
-            metrics[index][call.name] = value
+            metrics[index][call.name] = float(value)
+            add_detail(details[index], call.name, value)
             if error is not None and states[index].error is None:
                 errors[index].append(error)
     return [
-        Score(sum(call.weight * values[call.name] for call in calls), values, found)
-        for values, found in zip(metrics, errors, strict=True)
+        RolloutReward(
+            sum(call.weight * values[call.name] for call in calls), values, found, reasons
+        )
+        for values, found, reasons in zip(metrics, errors, details, strict=True)
     ]
 
 
-async def _score_one(state: State, parts: Sequence[Part]) -> Score:
+async def _score_one(state: State, parts: Sequence[Part]) -> RolloutReward:
     metrics: dict[str, float] = {}
     errors: list[dict[str, Any]] = []
+    details: dict[str, dict[str, Any]] | None = None
     reward = 0.0
     for call, objects, time_limit_s in parts:
         try:
@@ -207,6 +223,9 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
                 if inspect.isawaitable(value):
                     value = await _awaited(value, call.name, time_limit_s)
                 value = call.number(value)
+                if type(value) is Score:
+                    details = add_detail({} if details is None else details, call.name, value)
+                    value = float(value)
         except AuthenticationError:
             raise  # a judge's wrong key: it would fail for every rollout
         # SystemExit too: code of a model, executed by a reward function, may call `exit()`.
@@ -220,7 +239,23 @@ async def _score_one(state: State, parts: Sequence[Part]) -> Score:
         name = call.name
         metrics[name] = metrics[name] + value if name in metrics else value
         reward += call.weight * value
-    return Score(reward, metrics, errors)
+    return RolloutReward(reward, metrics, errors, details)
+
+
+def add_detail(
+    details: dict[str, dict[str, Any]], name: str, value: float
+) -> dict[str, dict[str, Any]]:
+    """Note the reasons of a `Score` under a function's name, or under `name_2` … if it is taken."""
+    if isinstance(value, Score) and (reasons := value.reasons()):
+        _add_entry(details, name, {"value": float(value), **reasons})
+    return details
+
+
+def _add_entry(details: dict[str, dict[str, Any]], name: str, entry: dict[str, Any]) -> None:
+    free, number = name, 2
+    while free in details:
+        free, number = f"{name}_{number}", number + 1
+    details[free] = entry
 
 
 def _caused(error: Exception, cause: BaseException) -> Exception:
@@ -265,16 +300,20 @@ def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> di
     return scoring_error_info(error, call.func, call.name)
 
 
-def merge(scores: Sequence[Score]) -> Score:
+def merge(scores: Sequence[RolloutReward]) -> RolloutReward:
     """One score out of those of several rubrics: rewards add up, and so do metrics of the same name."""
     metrics: dict[str, float] = {}
+    details: dict[str, dict[str, Any]] = {}
     for score in scores:
         for name, value in score.metrics.items():
             metrics[name] = metrics.get(name, 0.0) + value
-    return Score(
+        for name, entry in (score.details or {}).items():
+            _add_entry(details, name, entry)
+    return RolloutReward(
         sum(score.reward for score in scores),
         metrics,
         [e for score in scores for e in score.errors],
+        details,
     )
 
 
@@ -290,7 +329,7 @@ def group_advantages(rewards_G: Sequence[float]) -> list[float]:
     return [reward - mean for reward in rewards_G]
 
 
-def write_scores(states: Sequence[State], scores: Sequence[Score]) -> None:
+def write_scores(states: Sequence[State], scores: Sequence[RolloutReward]) -> None:
     """Put the scores into the states. Steps that have no own reward take the rollout's.
 
     Where infrastructure failed a reward function, the sum of the others is not a reward: the reward is void.
@@ -299,6 +338,8 @@ def write_scores(states: Sequence[State], scores: Sequence[Score]) -> None:
         state.reward = score.reward
         state.metrics = score.metrics
         state.reward_errors = score.errors or None
+        if score.details or state.score_details:
+            state.score_details = score.details or None
         if score.errors and is_void(state):
             write_void(state, score.metrics)
             continue
@@ -331,7 +372,8 @@ async def measured(
             metrics[call.name] = 0.0
         elif not call.per_group:
             try:
-                metrics[call.name] = await call_individual(call, state, objects, time_limit_s)
+                value = await call_individual(call, state, objects, time_limit_s)
+                metrics[call.name] = float(value)
             except (RewardError, ScoringTimeout) as error:
                 logger.debug("%s", error)
     return metrics

@@ -265,7 +265,7 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
         output["error_chain"] = saved.get("error_chain_repr")
         output["long_error_chain"] = saved.get("error_chain_str")
     output["errors"] = list(state.reward_errors or ())
-    for key in ("rollout_index", "input_key", "judge_response"):
+    for key in ("rollout_index", "input_key", "judge_response", "score_details"):
         if (value := _of(state, key)) is not None:
             output[key] = value
     if metrics:

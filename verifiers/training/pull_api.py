@@ -255,6 +255,7 @@ class PullServer:
                 name: output.get(name)
                 for name in ("example_id", "reward", "metrics", "completion", "error")
             }
+            | ({"score_details": details} if (details := output.get("score_details")) else {})
             for output in result.outputs
         ]
         return _answer(

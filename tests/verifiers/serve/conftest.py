@@ -46,7 +46,7 @@ def is_right(completion, answer):
 
 
 def mean_of_group(states):
-    return [float(len(states)) for _ in states]
+    return [vf.Score(len(states), explanation=f"{len(states)} rollouts") for _ in states]
 
 
 class Env(vf.SingleTurnEnv):

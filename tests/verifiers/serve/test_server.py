@@ -51,6 +51,9 @@ async def test_rollouts_groups_and_evaluations_give_what_they_give_in_this_proce
     assert [output["reward"] for output in there] == [output["reward"] for output in here] == [3, 3]
     assert {output["pid"] for output in here} == {os.getpid()}
     assert os.getpid() not in {output["pid"] for output in there}
+    assert there[0]["score_details"] == {
+        "mean_of_group": {"value": 2.0, "explanation": "2 rollouts"}
+    }
     differs = {"timing", "pid"}
     for mine, its in zip(here, there, strict=True):
         assert mine.keys() == its.keys()
