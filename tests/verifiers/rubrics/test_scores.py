@@ -109,7 +109,7 @@ async def test_an_environment_group_keeps_the_reasons() -> None:
     inner = vf.SingleTurnEnv(dataset=ROWS, rubric=vf.Rubric(funcs=[graded]))
     other = vf.SingleTurnEnv(dataset=ROWS, rubric=vf.Rubric(funcs=[plain]))
     env = vf.EnvGroup([inner, other], env_names=["inner", "other"])
-    outputs = await run(env, ScriptedClient(["4", "4"]), num_examples=2)
+    outputs = (await env.evaluate(ScriptedClient(["4", "4"]), "m"))["outputs"]
     assert [output.get("score_details") for output in outputs] == [{"graded": ENTRY}, None]
 
 
