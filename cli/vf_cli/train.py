@@ -77,8 +77,8 @@ def train(
 
     configure_logging(is_verbose=verbose)
     protect()
-    given = {"steps": steps, "seed": seed}
-    changes = {name: value for name, value in given.items() if value is not None}
+    options = {"steps": steps, "seed": seed}
+    changes = {name: value for name, value in options.items() if value is not None}
     settings, folder, loaded = _prepared(config, demo, resume, output_folder, changes)
     from verifiers.errors import ConfigError, Error
 
@@ -133,31 +133,31 @@ def _prepared(
     return settings, RunFolder.new(settings), loaded
 
 
-def _fields(named: str) -> tuple[dict[str, Any], str]:
+def _fields(name: str) -> tuple[dict[str, Any], str]:
     """Return the fields of the configuration of this name, or the default ones for the environment of this name; and
     its name."""
     from verifiers.errors import ConfigError, EnvironmentNotFound
     from verifiers.loading import path_of, require_present, source_at
     from verifiers.training.reference.config import OWN, example_names, example_path, read_fields
 
-    file, example = Path(named), example_path(Path(named).name.replace("-", "_"))
-    own = {"environment": {"id": named}}
+    file, example = Path(name), example_path(Path(name).name.replace("-", "_"))
+    environment = {"environment": {"id": name}}
     if file.suffix == ".toml":
         return read_fields(file), file.stem
-    if (path := path_of(named)) is not None:
-        return read_fields(example_path(OWN)) | own, source_at(path).env_id
+    if (path := path_of(name)) is not None:
+        return read_fields(example_path(OWN)) | environment, source_at(path).env_id
     if file.is_file():
         return read_fields(file), file.stem
     if example.exists():
         return read_fields(example), example.stem
     try:
-        require_present(named)
+        require_present(name)
     except EnvironmentNotFound as error:
         raise ConfigError(
-            f"There is no configuration file {named}, and no environment of this name is installed. Configurations "
+            f"There is no configuration file {name}, and no environment of this name is installed. Configurations "
             f"in the package: {', '.join(example_names())}."
         ) from error
-    return read_fields(example_path(OWN)) | own, named.rpartition("/")[2].partition("@")[0]
+    return read_fields(example_path(OWN)) | environment, name.rpartition("/")[2].partition("@")[0]
 
 
 def _loaded(settings: TrainConfig) -> Loaded:

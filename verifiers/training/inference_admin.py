@@ -255,7 +255,7 @@ class InferenceAdmin:
             raise AdminUnavailable(f"{what} did not answer within {timeout_s:g} s.") from error
         except aiohttp.ClientError as error:
             raise AdminUnavailable(f"{what} failed: {error or type(error).__name__}.") from error
-        message = f"{what} answered {response.status}: {_said(content)}"
+        message = f"{what} answered {response.status}: {_error_text(content)}"
         if response.status in (408, 425, 429) or (
             response.status >= 500 and response.status != 501
         ):
@@ -274,7 +274,7 @@ async def _json(response: aiohttp.ClientResponse) -> Any:
         return None  # vLLM answers some routes with an empty body or a plain word
 
 
-def _said(content: bytes) -> str:
+def _error_text(content: bytes) -> str:
     from verifiers.clients.failures import refusal_of, shown
 
     return shown(refusal_of(0, content).text) or "(nothing)"

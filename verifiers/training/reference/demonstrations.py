@@ -159,7 +159,7 @@ class _Demonstrator(ScriptedClient):
         prompt_ids = render_chat(
             native_messages(prompt), [native_tool(tool) for tool in tools or []]
         )
-        written = message_text(native_message({"role": "assistant", **_said(response)}))
+        written = message_text(native_message({"role": "assistant", **_message_fields(response)}))
         completion_ids = [*tokenizer.encode(written), tokenizer.END]
         response["message"]["tokens"] = ResponseTokens(
             prompt_ids=prompt_ids,
@@ -171,7 +171,7 @@ class _Demonstrator(ScriptedClient):
         return response
 
 
-def _said(response: Response) -> dict[str, Any]:
+def _message_fields(response: Response) -> dict[str, Any]:
     message = response["message"]
     return {"content": message.get("content"), "tool_calls": message.get("tool_calls") or None}
 
