@@ -124,7 +124,7 @@ class ScriptedClient(Client[None, Messages, Response, Tool]):
         """Number of replies that were not used."""
         return max(0, len(self._replies) - len(self.requests))
 
-    async def requested(self, count: int = 1) -> None:
+    async def asked(self, count: int = 1) -> None:
         """Wait until `count` requests have arrived, to cancel or stop at that moment."""
         if len(self.requests) < count:
             arrived = asyncio.Event()
