@@ -28,9 +28,10 @@ from verifiers.rubrics.scoring import (
 )
 from verifiers.state import State
 from verifiers.types import RewardFunc
+from verifiers.v0.rubric_accessors import OlderAccessors
 
 
-class Rubric:
+class Rubric(OlderAccessors):
     """Scores rollouts.
 
     A reward function is sync or async and asks for what it needs by parameter name: `prompt`, `completion`, `answer`,
@@ -134,42 +135,6 @@ class Rubric:
 
     def _get_reward_func_names(self) -> list[str]:
         return [function_name(func) for func in self._get_reward_funcs()]
-
-    def get_reward_func_names(self) -> list[str]:
-        """Names of the reward functions."""
-        return self._get_reward_func_names()
-
-    def get_reward_funcs(self) -> list[RewardFunc]:
-        """The reward functions."""
-        return self._get_reward_funcs()
-
-    def get_reward_weights(self) -> list[float]:
-        """Weights of the reward functions."""
-        return self._get_reward_weights()
-
-    def _is_group_func(self, func: RewardFunc) -> bool:
-        return is_group_function(func)
-
-    def _of_kind(self, per_group: bool) -> list[RewardCall]:
-        return [call for call in self.reward_calls() if call.per_group is per_group]
-
-    def _get_individual_reward_funcs(self) -> list[RewardFunc]:
-        return [call.func for call in self._of_kind(False)]
-
-    def _get_individual_reward_func_names(self) -> list[str]:
-        return [call.name for call in self._of_kind(False)]
-
-    def _get_individual_reward_weights(self) -> list[float]:
-        return [call.weight for call in self._of_kind(False)]
-
-    def _get_group_reward_funcs(self) -> list[RewardFunc]:
-        return [call.func for call in self._of_kind(True)]
-
-    def _get_group_reward_func_names(self) -> list[str]:
-        return [call.name for call in self._of_kind(True)]
-
-    def _get_group_reward_weights(self) -> list[float]:
-        return [call.weight for call in self._of_kind(True)]
 
     @property
     def has_group_rewards(self) -> bool:
@@ -307,6 +272,11 @@ class Rubric:
     async def dummy_score_group(self, states: list[State]) -> None:
         """Give reward 0.0 to a whole group without running any function."""
         write_scores(states, [RolloutReward(0.0, {}, []) for _ in states])
+
+    # ------------------------------------------------------------------- called by rubrics of older releases
+
+    def _is_group_func(self, func: RewardFunc) -> bool:
+        return is_group_function(func)
 
     async def _call_individual_reward_func(self, func: RewardFunc, state: State, **_: Any) -> float:
         return await call_individual(
