@@ -54,9 +54,8 @@ def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         if code == EXIT_INTERRUPTED and app.registered_groups:
-            output.note(
-                "Interrupted."
-            )  # with groups Typer returns the code of Ctrl-C instead of raising
+            # With groups, Typer returns the code of Ctrl-C instead of raising.
+            output.note("Interrupted.")
         return code if isinstance(code, int) else 0
     except BrokenPipeError:
         # The reader of the output (`| head`) has gone: no message can reach it.

@@ -94,9 +94,8 @@ def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
             done = asyncio.run(_push(hub_settings(), folder, options))
     except Error as error:
         again = f" Again: prime eval push {folder} --env {options.environment}"
-        again = (
-            "" if isinstance(error, InterruptedPush) else again
-        )  # the message of InterruptedPush has a better command
+        # The message of InterruptedPush has a better command.
+        again = "" if isinstance(error, InterruptedPush) else again
         output.error(f"The run is saved in {folder}, but was not pushed: {error}{again}")
         return None
     for line in done.damaged:

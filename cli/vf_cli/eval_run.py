@@ -52,16 +52,14 @@ def run_all(env_id_or_config: str, overrides: dict[str, Any], options: CommandOp
     if options.push:
         eval_hub.check_push([one.config.env_id for one in planned])
     if eval_hub.install_missing([one.config.env_id for one in planned], is_sure=options.yes):
-        planned, heartbeat_url = plan(
-            env_id_or_config, overrides
-        )  # with the defaults of the environments that are installed now
+        # Again, with the defaults of the environments that are installed now.
+        planned, heartbeat_url = plan(env_id_or_config, overrides)
     for one in planned:
         for endpoint in resolve_client_configs(one.config.client_config):
             api_key_of(endpoint)  # a missing key is reported before an environment is loaded
         if one.config.prices:
-            PriceTable.load(
-                one.config.prices
-            )  # a mistake in the table is reported before a run starts
+            # A mistake in the table is reported before a run starts.
+            PriceTable.load(one.config.prices)
         elif one.config.max_cost_usd is not None:
             raise typer.BadParameter(
                 "--max-cost needs --prices FILE, a table with the price of the model."

@@ -299,9 +299,8 @@ def _metrics(summary: Summary) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("metric")
     for name in ("mean", "± se", "sd", "min", "max"):
-        table.add_column(
-            name, justify="right", no_wrap=True
-        )  # names are shortened, numbers are not
+        # Names are shortened, numbers are not.
+        table.add_column(name, justify="right", no_wrap=True)
     for name, metric in list(summary.metrics.items())[:MAX_METRICS]:
         numbers = (
             metric.estimate.mean,

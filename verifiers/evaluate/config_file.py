@@ -77,9 +77,8 @@ def read_config_file(path: str | Path, overrides: Mapping[str, Any] | None = Non
                     raise ConfigError(
                         f"{where} sweeps {clash[0]}, so it cannot also be set on the command line."
                     )
-                settings_of(
-                    values, where
-                )  # mistakes of the table are reported before the values at the top are added
+                # Mistakes of the table are reported before the values at the top are added.
+                settings_of(values, where)
                 merged = _over(_over(top, values), overrides or {})
                 settings = settings_of(_with_paths(merged, path.parent, overrides or {}), where)
                 if not settings.get("env_id"):

@@ -280,9 +280,8 @@ def bounded_interval(
     """
     total = float(counts_C.sum())
     mean = min(1.0, max(0.0, float(sums_C.sum() / total)))
-    per_example = (
-        float(counts_C @ counts_C) / total
-    )  # rollouts per example, from the size of the largest clusters
+    # Rollouts per example, from the size of the largest clusters.
+    per_example = float(counts_C @ counts_C) / total
     examples = total / per_example
     squares = (
         spread.variance * (total - 1) + total * mean * mean
@@ -403,9 +402,8 @@ def bootstrap_interval(
         return Interval(NAN, NAN)
     generator = np.random.default_rng(seed)
     means: list[Floats] = []
-    rows = max(
-        1, min(resamples, 4_000_000 // sums_C.size)
-    )  # at most 32 MB of random numbers at once
+    # At most 32 MB of random numbers at once.
+    rows = max(1, min(resamples, 4_000_000 // sums_C.size))
     for start in range(0, resamples, rows):
         size = (min(rows, resamples - start), sums_C.size)
         drawn = generator.integers(0, sums_C.size, size=size)
