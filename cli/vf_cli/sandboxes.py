@@ -1,4 +1,4 @@
-"""`vf-sandboxes`: serve this machine's sandboxes to others; list and stop those of a server."""
+"""`vf-sandboxes`: serve the sandboxes of this machine to other machines; list and stop the sandboxes of a server."""
 
 from __future__ import annotations
 
@@ -30,15 +30,21 @@ _Url = Annotated[
 ]
 _Token = Annotated[
     str | None,
-    typer.Option("--token", envvar="VF_SANDBOXES_TOKEN", help="Token; prefer the variable."),
+    typer.Option(
+        "--token",
+        envvar="VF_SANDBOXES_TOKEN",
+        help="Token of the server. Prefer the environment variable.",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log everything, show tracebacks.")]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show log messages and tracebacks.")
+]
 
 
 @app.callback()
 def sandboxes() -> None:
-    """Sandboxes of this machine for other machines, and those of a server."""
+    """Serve the sandboxes of this machine to other machines; list and stop the sandboxes of a server."""
 
 
 @app.command()
@@ -47,44 +53,53 @@ def serve(
     port: Annotated[
         int,
         typer.Option(
-            "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one and prints it."
+            "--port", "-p", min=0, max=65535, help="Port; 0 selects a free port and prints it."
         ),
     ] = 8700,
     tokens: Annotated[
         Path | None,
         typer.Option(
             "--tokens",
-            help="TOML file: \\[name] with token or sha256, and quotas. "
-            "Default: one token, from VF_SANDBOXES_TOKEN or made up and printed.",
+            help="TOML file with one table \\[name] per account: token or sha256, and quotas. "
+            "Default: one token, from VF_SANDBOXES_TOKEN, or a random token that is printed.",
         ),
     ] = None,
     public_url: Annotated[
         str | None,
         typer.Option(
-            "--public-url", help="Where clients reach the server, if a proxy is in front."
+            "--public-url", help="Address for clients, if a proxy is in front of the server."
         ),
     ] = None,
     image: Annotated[
         list[str] | None,
         typer.Option(
             "--image",
-            help="Image name to accept, wildcards allowed; repeat. Default: host, python:*.",
+            help="Image name to accept, with wildcards; repeat the option for more. Default: host, python:*.",
         ),
     ] = None,
     packages: Annotated[
         str | None,
-        typer.Option("--packages", help='Importable inside: "host", or a virtual environment.'),
+        typer.Option(
+            "--packages",
+            help='Packages that sandboxes can import: "host", or the path of a virtual environment.',
+        ),
     ] = None,
     network: Annotated[
-        str, typer.Option("--network", help='"none", or "full" to let clients ask for a network.')
+        str,
+        typer.Option("--network", help='"none", or "full" to allow networks that clients request.'),
     ] = "none",
     max_sandboxes: Annotated[
-        int, typer.Option("--max-sandboxes", min=1, help="Living sandboxes of all tokens.")
+        int,
+        typer.Option(
+            "--max-sandboxes",
+            min=1,
+            help="Maximum number of live sandboxes of all tokens together.",
+        ),
     ] = 1024,
     json_output: _Json = False,
     verbose: _Verbose = False,
 ) -> int:
-    """Serve sandboxes in the protocol of Prime Sandboxes until Ctrl-C, which ends them all."""
+    """Serve sandboxes in the protocol of Prime Sandboxes until Ctrl-C, which ends every sandbox."""
     from pydantic import ValidationError
 
     from verifiers.errors import ConfigError
@@ -93,11 +108,11 @@ def serve(
     from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
-    made_up = None
+    new_token = None
     if tokens is not None:
         accounts = read_tokens_file(tokens)
     else:
-        made_up, account = _single_token()
+        new_token, account = _single_token()
         accounts = (account,)
     try:
         config = ServerConfig(
@@ -111,14 +126,14 @@ def serve(
             max_sandboxes=max_sandboxes,
         )
     except ValidationError as error:
-        # Its own text would show the configuration, digests of the tokens included.
+        # Pydantic's own text would show the configuration, including the digests of tokens.
         raise ConfigError("; ".join(str(each["msg"]) for each in error.errors())) from None
     if not _is_this_machine(host) and not (public_url or "").startswith("https://"):
         output.warn(
-            f"{host} is reachable from other machines without TLS: tokens and code travel in the clear. "
-            "Put a proxy that ends TLS in front and name it with --public-url."
+            f"{host} is reachable from other machines without TLS, so tokens and code are transferred in clear text. "
+            "Put a proxy that ends TLS in front of the server, and set its address with --public-url."
         )
-    asyncio.run(_serve(config, made_up, json_output=json_output))
+    asyncio.run(_serve(config, new_token, json_output=json_output))
     return 0
 
 
@@ -145,34 +160,36 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(config: ServerConfig, made_up: str | None, *, json_output: bool) -> None:
+async def _serve(config: ServerConfig, new_token: str | None, *, json_output: bool) -> None:
     from verifiers.sandbox_server import SandboxServer
     from verifiers.sandboxes.local import LocalBackend
 
     backend = LocalBackend()
     info = await backend.probe(
         config.template
-    )  # says now, not at the first request, what is missing
+    )  # reports a missing requirement now, not at the first request
     with stop_on_signal() as stop:
         async with SandboxServer(config, backend) as server:
-            _announce(server, made_up, f"{info.isolation} (local)", json_output=json_output)
+            _announce(server, new_token, f"{info.isolation} (local)", json_output=json_output)
             await stop.wait()
 
 
 def _announce(
-    server: SandboxServer, made_up: str | None, isolation: str, *, json_output: bool
+    server: SandboxServer, new_token: str | None, isolation: str, *, json_output: bool
 ) -> None:
     config = server.config
     names = [token.name for token in config.tokens]
     if json_output:
         facts: dict[str, Any] = {"base_url": server.base_url, "tokens": names, "pid": os.getpid()}
-        output.show_json({**facts, "token": made_up} if made_up else facts)
+        output.show_json({**facts, "token": new_token} if new_token else facts)
         return
     output.show(f"serving    {server.base_url}   isolation {isolation}   network {config.network}")
     output.show(f"tokens     {', '.join(names)}   at most {config.max_sandboxes} sandboxes")
-    if made_up:
-        output.show(f"token      {made_up}   (for this run; keep one with --tokens FILE)")
-    shown = made_up or "…"
+    if new_token:
+        output.show(
+            f"token      {new_token}   (for this run; set a permanent one with --tokens FILE)"
+        )
+    shown = new_token or "…"
     output.show(f"next       PRIME_API_BASE_URL={server.base_url} PRIME_API_KEY={shown} python …")
 
 
@@ -180,22 +197,22 @@ def _announce(
 def list_(
     url: _Url = DEFAULT_URL,
     token: _Token = None,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Ended ones too.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Include ended sandboxes.")] = False,
     json_output: _Json = False,
     verbose: _Verbose = False,
 ) -> int:
     """List the sandboxes of a token."""
     with _client(url, token) as client:
-        found = _pages(client, only_active=not every)
+        listed = _pages(client, only_active=not every)
     if json_output:
-        output.show_json(found)
+        output.show_json(listed)
         return 0
     from rich.table import Table
 
     table = Table(box=None)
     for heading in ("id", "name", "status", "memory", "started", "labels", "why it ended"):
         table.add_column(heading, no_wrap=heading in ("id", "status"))
-    for each in found:
+    for each in listed:
         table.add_row(
             each["id"],
             output.safe(each["name"]),
@@ -206,28 +223,32 @@ def list_(
             output.safe(each["errorMessage"] or ""),
         )
     output.show(table)
-    output.note(f"{len(found)} sandboxes")
+    output.note(f"{len(listed)} sandboxes")
     return 0
 
 
 @app.command()
 def stop(
-    ids: Annotated[list[str] | None, typer.Argument(help="Sandboxes to end.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of the sandboxes to end.")] = None,
     url: _Url = DEFAULT_URL,
     token: _Token = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", help="End those with all these labels; repeat.")
+        list[str] | None,
+        typer.Option(
+            "--label",
+            help="End the sandboxes that have this label; repeat the option to require several labels.",
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="End every sandbox of the token.")] = False,
     json_output: _Json = False,
     verbose: _Verbose = False,
 ) -> int:
-    """End sandboxes: by id, by label, or all of a token."""
+    """End sandboxes: by id, by label, or all sandboxes of a token."""
     from verifiers.errors import ConfigError
     from vf_cli.command import EXIT_FAILED
 
     if [bool(ids), bool(label), every].count(True) != 1:
-        raise ConfigError("Say which sandboxes to end: ids, or --label, or --all.")
+        raise ConfigError("Choose the sandboxes to end: pass ids, or --label, or --all.")
     succeeded: list[str] = []
     failed: list[dict[str, Any]] = []
     with _client(url, token) as client:
@@ -259,7 +280,7 @@ def _client(url: str, token: str | None) -> httpx.Client:
     from verifiers.errors import ConfigError
 
     if not token:
-        raise ConfigError("Give the server's token: set VF_SANDBOXES_TOKEN, or --token.")
+        raise ConfigError("The server needs a token: set VF_SANDBOXES_TOKEN, or pass --token.")
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url must begin with http:// or https://, got {url!r}.")
     return httpx.Client(
@@ -282,7 +303,9 @@ def _ask(client: httpx.Client, method: str, path: str, **options: Any) -> dict[s
             f"The sandbox server at {client.base_url} does not answer: {error}. Is `vf-sandboxes serve` running there?"
         ) from error
     if response.status_code == 401:
-        raise ConfigError(f"{client.base_url} does not know this token.")
+        raise ConfigError(
+            f"{client.base_url} does not accept this token. Check VF_SANDBOXES_TOKEN or --token."
+        )
     if response.is_error:
         raise SandboxError(
             f"{client.base_url} answered {response.status_code}: {response.text[:500]}"
@@ -292,12 +315,12 @@ def _ask(client: httpx.Client, method: str, path: str, **options: Any) -> dict[s
 
 
 def _pages(client: httpx.Client, *, only_active: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     query: dict[str, Any] = {"per_page": BATCH, **({"is_active": "true"} if only_active else {})}
     page = 1
     while True:
         answer = _ask(client, "GET", "/sandbox", params={**query, "page": page})
-        found += answer["sandboxes"]
+        listed += answer["sandboxes"]
         if not answer["hasNext"]:
-            return found
+            return listed
         page += 1

@@ -62,7 +62,7 @@ def test_sandboxes_of_a_server_are_listed_and_stopped(served: dict[str, Any]):
     assert command("stop", "--all").returncode == 0
     assert command("stop").returncode == 2
     wrong = command("list", "--token", "some-other-token-16")
-    assert (wrong.returncode, "does not know this token" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "does not accept this token" in wrong.stderr) == (2, True)
 
 
 def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -79,7 +79,7 @@ def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (["serve", "--network", "some"], "none or full"),
         (["serve", "--tokens", "/no/such/file"], "/no/such/file"),
         (["serve", "--tokens", str(twice)], "two tokens have the same token: a, b"),
-        (["serve", "--public-url", "not a url"], "'not a url' is no address of a server"),
+        (["serve", "--public-url", "not a url"], "'not a url' is not the address of a server"),
     ]:
         done = command(*arguments)
         assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""Sandboxes of this machine for other machines: an HTTP server that speaks the Prime Sandboxes protocol.
+"""Sandboxes of this machine for other machines: an HTTP server with the Prime Sandboxes protocol.
 
 Read in this order: `config` (limits, tokens, quotas) · `requests` (requests of clients, checked) · `inventory` (the
 sandboxes, their owners and their ends) · `command_sessions` (commands that outlive a request) · `control` (routes that

@@ -1,4 +1,4 @@
-"""The server as a whole: addresses, who may do what, errors as answers, start and end."""
+"""The sandbox server: its routes, authentication, errors as responses, start and end."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SandboxServer:
-    """Serves sandboxes of a back end until the end of its `async with` block; then every sandbox is ended.
+    """Serve the sandboxes of a back end until the end of the `async with` block, which ends every sandbox.
 
-    The back end is opened and closed with the server. Default: `LocalBackend()`.
+    The server opens and closes the back end. Default: `LocalBackend()`.
     """
 
     def __init__(self, config: ServerConfig, backend: SandboxBackend | None = None) -> None:
         self.config = config
         self.metrics = ServerMetrics()
         if backend is None:
-            # Imported where it is used: a server may be given another back end.
+            # Imported here, since a server may receive another back end.
             from verifiers.sandboxes.local import LocalBackend
 
             backend = LocalBackend()
@@ -48,13 +48,13 @@ class SandboxServer:
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._awaiting: set[asyncio.BaseProtocol] = set()
-        """Connections whose first request has not come yet."""
+        """Connections that have not sent their first request."""
         self.port = config.port
-        """The real port, once it serves."""
+        """The port; after the start the real one, if the configuration has 0."""
 
     @property
     def base_url(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         if self.config.public_url is not None:
             return self.config.public_url.rstrip("/")
         host = self.config.host
@@ -79,7 +79,7 @@ class SandboxServer:
             self._runner = web.AppRunner(
                 app,
                 access_log=None,
-                handler_cancellation=True,  # a client that goes away ends what it has started
+                handler_cancellation=True,  # a client that disconnects cancels its request
                 keepalive_timeout=self.config.client_timeout_s,
                 shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             )
@@ -111,7 +111,7 @@ class SandboxServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        await self._inventory.aclose()  # which also ends what requests still wait for
+        await self._inventory.aclose()  # also completes the requests that wait for a sandbox
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -167,20 +167,21 @@ class SandboxServer:
         except (SandboxGone, SandboxDead) as error:
             return _gone(error, is_rpc=is_rpc)
         except (ConnectionResetError, asyncio.CancelledError):
-            raise  # the client has gone
+            raise  # the client has disconnected
         except SandboxError as error:
             logger.warning("%s %s: %s", request.method, request.path, error)
             return answer({"detail": str(error)}, 503)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            return answer({"detail": "The server made a mistake; its log says more."}, 500)
+            return answer({"detail": "Internal server error. See the log of the server."}, 500)
 
     def _account_of(self, request: web.Request) -> Account:
-        """Raises RequestRefused for a request without a token of this server."""
+        """Return the account of a request. Raises RequestRefused if the request has no valid token."""
         token = token_owner(self.config.tokens, bearer_token(request))
         if token is None:
             raise RequestRefused(
-                401, "The request needs `Authorization: Bearer TOKEN` of this server."
+                401,
+                "The request needs the header `Authorization: Bearer TOKEN` with a token of this server.",
             )
         return self._inventory.accounts[token.name]
 
@@ -206,11 +207,11 @@ class SandboxServer:
         if refusal.status == 429:
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         if refusal.status == 413:
-            response.force_close()  # the rest of the body is not waited for
+            response.force_close()  # the server does not wait for the rest of the body
         return response
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
-        """GET /metrics, for any token."""
+        """GET /metrics: open to every token."""
         self._account_of(request)
         self._inventory.measure()
         return web.Response(
@@ -219,16 +220,18 @@ class SandboxServer:
         )
 
     async def _health(self, request: web.Request) -> web.Response:
-        """GET /healthz, for everybody."""
+        """GET /healthz: open to all, without a token."""
         return answer({"status": "ok"})
 
 
 class _Refusal(asyncio.Protocol):
-    """A connection that is closed at once."""
+    """Closes a connection at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        cast(asyncio.Transport, transport).abort()  # a TCP server makes no other kind
+        cast(
+            asyncio.Transport, transport
+        ).abort()  # a TCP server creates no other kind of transport
 
 
 def _gone(error: SandboxGone | SandboxDead, *, is_rpc: bool) -> web.Response:

@@ -1,7 +1,7 @@
 """Commands that outlive a request: the sessions of the gateway's Connect service.
 
-A command with a `session_uuid` outlives its client's connection: its output waits, and `Connect` attaches to it
-again. A command without one is killed when its client goes away.
+A command with a `session_uuid` outlives its client's connection: its output waits until `Connect` attaches to the
+command again. A command without a `session_uuid` is killed when its client disconnects.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from verifiers.sandboxes.errors import SandboxError
 from verifiers.sandboxes.sandbox import ExecResult, Process, StreamName
 
 MAX_SESSIONS = 256
-"""Of one sandbox; the oldest that have ended make room."""
+"""Maximum number of sessions per sandbox. New sessions replace the oldest ended ones."""
 MAX_KEPT_UUIDS = 1024
 
 
 class CommandSession:
-    """One command and whoever listens to it."""
+    """One command and its listener."""
 
     def __init__(self, command: CommandSpec, number: int, uuid: str | None) -> None:
         self.command = command
         self.number = number
-        """What clients are told as its pid; unique in its sandbox, and no process id inside."""
+        """The pid that clients receive: unique in the sandbox, and not a process id inside."""
         self.uuid = uuid
         self.process: Process | None = None
         self.running: asyncio.Task[None] | None = None
         self.result: ExecResult | None = None
         self.failure: BaseException | None = None
         self.displaced = asyncio.Event()
-        """Set when another listener has taken over."""
+        """Set when another listener takes over."""
         self.signals: set[str] = set()
-        """Identifiers of signals sent, so that a repeated request sends none twice."""
+        """Identifiers of the signals sent. A repeated request does not send its signal again."""
         self._next_piece: asyncio.Task[tuple[StreamName, bytes] | None] | None = None
         self._inputs = asyncio.Lock()
         self._done: OrderedDict[str, asyncio.Task[None]] = OrderedDict()
 
     def attach(self) -> asyncio.Event:
-        """Become the listener; the event is set when somebody else does."""
+        """Become the listener. Return an event that is set when another listener takes over."""
         self.displaced.set()
         self.displaced = asyncio.Event()
         return self.displaced
@@ -49,7 +49,7 @@ class CommandSession:
     async def next_piece(
         self, displaced: asyncio.Event, wait_s: float
     ) -> tuple[StreamName, bytes] | TimeoutError | None:
-        """The next output; None after the last; a TimeoutError object if there was none. Nothing is lost if cancelled.
+        """The next output, None after the last, or a TimeoutError object after `wait_s`. Nothing is lost if cancelled.
 
         Raises ConnectError when another listener has taken over.
         """
@@ -63,7 +63,7 @@ class CommandSession:
         finally:
             waiting.cancel()
         if displaced.is_set():
-            raise ConnectError("failed_precondition", "Another client listens to this command now.")
+            raise ConnectError("failed_precondition", "Another client now listens to this command.")
         if self._next_piece not in done:
             return TimeoutError()
         piece, self._next_piece = self._next_piece.result(), None
@@ -74,10 +74,10 @@ class CommandSession:
         try:
             return await anext(self.process.output())
         except (StopAsyncIteration, SandboxError):
-            return None  # the end of the command says why
+            return None  # the result of the command gives the reason
 
     async def once(self, uuid: str | None, act: Callable[[], object]) -> None:
-        """Do something, in the order asked; a repetition with the same uuid waits for the first."""
+        """Perform an action after the earlier ones. A repetition with the same uuid waits for the first action."""
         task = self._done.get(uuid) if uuid else None
         if task is None:
             task = asyncio.get_running_loop().create_task(self._in_order(act))
@@ -94,7 +94,7 @@ class CommandSession:
             await doing
 
     def forget(self) -> None:
-        """Stop reading."""
+        """Stop reading output."""
         if self._next_piece is not None:
             self._next_piece.cancel()
 
@@ -107,11 +107,11 @@ class CommandSessions:
         self._all: OrderedDict[int, CommandSession] = OrderedDict()
 
     def living(self) -> list[CommandSession]:
-        """Those whose command runs."""
+        """Return the sessions whose command still runs."""
         return [session for session in self._all.values() if session.result is None]
 
     def find(self, selector: Selector) -> CommandSession | None:
-        """By number or uuid."""
+        """Return the session with this number or uuid, or None."""
         if selector.pid is not None:
             return self._all.get(selector.pid)
         for session in self._all.values():
@@ -120,20 +120,23 @@ class CommandSessions:
         return None
 
     def add(self, command: CommandSpec, uuid: str | None) -> CommandSession:
-        """A new one. Raises ConnectError if there are too many."""
+        """Create a session. Raises ConnectError if the sandbox has too many."""
         for number, session in list(self._all.items()):
             if len(self._all) < MAX_SESSIONS:
                 break
             if session.running is not None and session.running.done():
                 self.drop(number)
         if len(self._all) >= MAX_SESSIONS:
-            raise ConnectError("resource_exhausted", f"{MAX_SESSIONS} commands run already.")
+            raise ConnectError(
+                "resource_exhausted",
+                f"{MAX_SESSIONS} commands are running, the maximum for a sandbox.",
+            )
         session = CommandSession(command, next(self._numbers), uuid)
         self._all[session.number] = session
         return session
 
     def drop(self, number: int) -> None:
-        """Forget one."""
+        """Remove a session."""
         session = self._all.pop(number, None)
         if session is not None:
             session.forget()

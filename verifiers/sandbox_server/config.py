@@ -1,4 +1,4 @@
-"""How the sandbox server works: addresses, limits, tokens and what each may use."""
+"""Configuration of the sandbox server: addresses, limits, tokens and their quotas."""
 
 from __future__ import annotations
 
@@ -22,96 +22,100 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Quota(BaseModel):
-    """What one token may use at the same time, and the largest sandbox it may make."""
+    """The maximum that one token may use at the same time, and the maximum size of one of its sandboxes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_sandboxes: int = Field(default=256, ge=1)
-    """Sandboxes that live at once."""
+    """Number of sandboxes alive at once."""
     max_memory_mb: int = Field(default=65_536, ge=32)
-    """Memory limits of its living sandboxes, added up, in MiB."""
+    """Sum of the memory limits of all live sandboxes, in MiB."""
     max_sandbox_memory_mb: int = Field(default=16_384, ge=32)
     """Memory limit of one sandbox, in MiB."""
     max_sandbox_disk_mb: int = Field(default=65_536, ge=1)
     """Disk limit of one sandbox, in MiB."""
     max_lifetime_s: float = Field(default=DAY_S, gt=0)
-    """Longest life of a sandbox: whatever a client that died has left is gone after it."""
+    """Maximum lifetime of a sandbox. It also ends the sandboxes of clients that crashed."""
     max_commands: int = Field(default=512, ge=1)
-    """Commands and file transfers that run or wait at once."""
+    """Commands and file transfers, running or waiting, at once."""
 
 
 class TokenConfig(BaseModel):
-    """One account: a name, the digest of its secret token, its quota."""
+    """One account: a name, the digest of its secret token, and its quota."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Shown in lists, metrics and logs: lower-case letters, digits and `-`."""
+    """Appears in lists, metrics and logs: lower-case letters, digits and `-`."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False)
-    """SHA-256 of the token in hexadecimal; the token itself is not kept."""
+    """SHA-256 of the token in hexadecimal. The token itself is not stored."""
     quota: Quota = Quota()
 
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name: use lower-case letters, digits and '-'.")
+            raise ValueError(
+                f"{name!r} is not a valid name: use lower-case letters, digits and '-'."
+            )
         return name
 
     @classmethod
     def of(cls, name: str, token: str, quota: Quota | None = None) -> TokenConfig:
-        """From the token itself. Raises ConfigError for one that is too short to be safe."""
+        """Create the configuration from the token itself. Raises ConfigError if the token is too short to be safe."""
         if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
             raise ConfigError(
                 f"The token of {name!r} must have at least {MIN_TOKEN_CHARS} printable ASCII characters, got "
-                f"{len(token)}. Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                f"{len(token)}. Create one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         return cls(name=name, sha256=digest_of(token), quota=quota or Quota())
 
 
 class ServerConfig(BaseModel):
-    """Everything `vf-sandboxes serve` can be told."""
+    """The options of `vf-sandboxes serve`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: tuple[TokenConfig, ...] = Field(min_length=1)
     host: str = "127.0.0.1"
-    """Address to listen on. HTTP without TLS: beyond this machine, put a proxy that ends TLS in front."""
+    """Address to listen on. HTTP without TLS: for other machines, put a proxy that ends TLS in front."""
     port: int = Field(default=8700, ge=0, le=65_535)
-    """0 takes a free one."""
+    """0 selects a free port."""
     public_url: str | None = None
-    """Where clients reach the server (`https://sandboxes.example.org`); None: the host that each request names."""
+    """Address for clients (`https://sandboxes.example.org`). None: the host that each request names."""
     template: SandboxSpec = SandboxSpec()
-    """What every sandbox starts from: packages, preloaded modules, interpreter, process and file limits."""
+    """Defaults of every sandbox: packages, preloaded modules, interpreter, limits for processes and files."""
     images: tuple[str, ...] = ("host", "python:*")
-    """Image names that clients may ask for, with wildcards. Every one of them gets this machine's system, read-only:
-    nothing is pulled. Others are refused rather than replaced by something else."""
+    """Image names that clients may request, with wildcards. Each stands for this machine's system, read-only. The
+    server pulls nothing, and refuses other names, because it cannot provide them."""
     network: Literal["none", "full"] = "none"
-    """"none": no sandbox has a network, whatever is asked. "full": as asked, through the filtering proxy."""
+    """"none": no sandbox has a network, whether or not clients request one. "full": sandboxes have the network that the
+    client requests, through the filtering proxy.
+    """
     max_sandboxes: int = Field(default=1024, ge=1)
-    """Living sandboxes of all tokens together."""
+    """Live sandboxes of all tokens together."""
     max_json_bytes: int = Field(default=1 << 20, ge=1 << 10)
-    """Body of any request but an upload, commands included."""
+    """Body of a request, commands included, except uploads."""
     max_stdin_bytes: int = Field(default=4 << 20, ge=1 << 10)
     """One piece of input for a running command."""
     max_upload_bytes: int = Field(default=1 << 30, ge=1)
-    """One uploaded file. It is passed on as it comes and not held in memory."""
+    """One uploaded file. The server streams it and does not hold it in memory."""
     max_output_bytes: int = Field(default=8 << 20, ge=1 << 10)
-    """stdout and stderr of a command whose output is answered in one piece: each loses its middle beyond this."""
+    """stdout and stderr of a command whose output is one response: each loses its middle beyond this size."""
     max_read_bytes: int = Field(default=10 << 20, ge=1 << 10)
-    """Text of one read-file answer."""
+    """Text of one read-file response."""
     max_connections: int = Field(default=4096, ge=1)
-    """Open connections; further ones are closed at once."""
+    """Open connections. The server closes further ones at once."""
     client_timeout_s: float = Field(default=60.0, gt=0)
-    """A client that sends no byte of its request, or takes no byte of its answer, for so long is cut off."""
+    """The server disconnects a client that neither sends nor receives a byte for this long."""
     create_wait_s: float = Field(default=5.0, ge=0)
-    """Creation answers when the sandbox is up, or after so long with "PENDING"."""
+    """A creation request is answered when the sandbox is up, or after this time with "PENDING"."""
     status_wait_s: float = Field(default=5.0, ge=0)
-    """A status query about a sandbox that is coming up answers when it is up, or after so long."""
+    """A status request for a sandbox that is starting is answered when the sandbox is up, or after this time."""
     keepalive_s: float = Field(default=15.0, gt=0)
-    """A running command that prints nothing sends a sign of life so often."""
+    """Interval of keepalive messages while a running command prints nothing."""
     kept_records: int = Field(default=10_000, ge=0)
-    """Ended sandboxes that can still be asked about."""
+    """Number of ended sandboxes whose records are kept."""
 
     @model_validator(mode="after")
     def _tokens_differ(self) -> ServerConfig:
@@ -131,28 +135,28 @@ class ServerConfig(BaseModel):
             parts = urlsplit(public_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
                 raise ValueError(
-                    f"{public_url!r} is no address of a server; write it as https://sandboxes.example.org"
+                    f"{public_url!r} is not the address of a server; write it as https://sandboxes.example.org"
                 )
         return public_url
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token."""
+    """Return the digest of a token, which the server stores instead of the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def token_owner(tokens: Sequence[TokenConfig], presented: str) -> TokenConfig | None:
-    """Whose token it is. Takes the same time whichever matches, and however much of it matches."""
+    """Return the configuration of a token, or None. The comparison takes the same time for every token."""
     digest = digest_of(presented)
-    found = None
+    match = None
     for token in tokens:
         if hmac.compare_digest(token.sha256, digest):
-            found = token
-    return found
+            match = token
+    return match
 
 
 def read_tokens_file(path: Path) -> tuple[TokenConfig, ...]:
-    """Tokens from a TOML file: a table for each name, with `token` or `sha256`, and the fields of `Quota`.
+    """Read tokens from a TOML file: one table per name, with `token` or `sha256` and the fields of `Quota`.
 
     Raises ConfigError that names the file and the entry.
     """
@@ -163,7 +167,7 @@ def read_tokens_file(path: Path) -> tuple[TokenConfig, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"The tokens file {path} is not TOML: {error}.") from error
     if not tables:
-        raise ConfigError(f'The tokens file {path} is empty; write [name] and token = "…".')
+        raise ConfigError(f'The tokens file {path} is empty. Add a table [name] with token = "…".')
     return tuple(_token_from_table(path, name, table) for name, table in tables.items())
 
 

@@ -1,8 +1,8 @@
 """The Connect protocol for one service, `command_session.CommandSession`: envelopes, messages, errors. No I/O.
 
 Protocol: https://connectrpc.com/docs/protocol. Messages are protocol buffers, of which the gateway needs varints and
-length-delimited fields: https://protobuf.dev/programming-guides/encoding. The fields of a message are drawn beside its
-function.
+length-delimited fields: https://protobuf.dev/programming-guides/encoding. The docstring of a function lists the fields
+of its message.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 
 Fields = dict[int, list[int | bytes]]
-"""Field number → its values in the order they came; fixed-width ones as bytes."""
+"""Field number → its values in order of arrival; fixed-width values as bytes."""
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no protocol buffers message."""
+    """Bytes that are not a protocol buffers message."""
 
 
 def encode_varint(value: int) -> bytes:
-    """A number from 0 to 2**64 - 1."""
+    """Return the varint of a number from 0 to 2**64 - 1."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -63,17 +63,17 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_sint(value: int) -> int:
-    """Zig-zag of `sint32`: 0, -1, 1, -2 … become 0, 1, 2, 3 …"""
+    """Return the zig-zag encoding of a `sint32`: 0, -1, 1, -2 … become 0, 1, 2, 3 …"""
     return (value << 1) ^ (value >> 63)
 
 
 def decode_sint(value: int) -> int:
-    """The reverse of `encode_sint`."""
+    """Return the number of a zig-zag encoding, the inverse of `encode_sint`."""
     return (value >> 1) ^ -(value & 1)
 
 
 def field(number: int, value: int | bytes | str) -> bytes:
-    """One field: a varint for a number, else length-delimited."""
+    """Return one field: a varint for a number, otherwise length-delimited."""
     if isinstance(value, int):
         return encode_varint(number << 3 | VARINT) + encode_varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -81,7 +81,7 @@ def field(number: int, value: int | bytes | str) -> bytes:
 
 
 def decode(data: bytes) -> Fields:
-    """The fields of a message. Raises MalformedMessage, and nothing else, for anything that is none."""
+    """Return the fields of a message. Raises MalformedMessage, and no other exception, for malformed bytes."""
     fields: Fields = {}
     position = 0
     while position < len(data):
@@ -101,7 +101,7 @@ def decode(data: bytes) -> Fields:
             raise MalformedMessage(f"wire type {kind}")
         if length > len(data) - position:
             raise MalformedMessage(
-                f"a field of {length} bytes where {len(data) - position} are left"
+                f"a field of {length} bytes, but only {len(data) - position} are left"
             )
         fields.setdefault(number, []).append(data[position : position + length])
         position += length
@@ -112,7 +112,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = 0
     for index in range(_MAX_VARINT_BYTES):
         if position >= len(data):
-            raise MalformedMessage("a number that is cut off")
+            raise MalformedMessage("a truncated number")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << (7 * index)
@@ -122,18 +122,18 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def text_of(fields: Fields, number: int) -> str | None:
-    """A string field, None if it is absent. Raises MalformedMessage if it is no UTF-8 text."""
+    """Return a string field, or None if it is absent. Raises MalformedMessage if it is not UTF-8."""
     data = bytes_of(fields, number)
     if data is None:
         return None
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedMessage(f"field {number} is no text") from error
+        raise MalformedMessage(f"field {number} is not text") from error
 
 
 def bytes_of(fields: Fields, number: int) -> bytes | None:
-    """A bytes or message field (the last one counts), None if it is absent."""
+    """Return a bytes or message field (the last one counts), or None if it is absent."""
     values = fields.get(number)
     if not values:
         return None
@@ -143,7 +143,7 @@ def bytes_of(fields: Fields, number: int) -> bytes | None:
 
 
 def number_of(fields: Fields, number: int) -> int | None:
-    """A varint field, None if it is absent."""
+    """Return a varint field, or None if it is absent."""
     values = fields.get(number)
     if not values:
         return None
@@ -153,7 +153,7 @@ def number_of(fields: Fields, number: int) -> int | None:
 
 
 class ConnectError(Exception):
-    """A call that failed: the protocol's code and a message for the client."""
+    """A failed call: the protocol's code, and a message for the client."""
 
     def __init__(self, code: Code, message: str):
         super().__init__(message)
@@ -161,38 +161,40 @@ class ConnectError(Exception):
         self.message = message
 
     def as_json(self) -> bytes:
-        """The body of a failed unary call."""
+        """Return the body of a failed unary call."""
         return json.dumps({"code": self.code, "message": self.message}).encode()
 
 
 def envelope(payload: bytes, flags: int = 0) -> bytes:
-    """One message of a stream."""
+    """Return the envelope of one message of a stream."""
     return _HEADER.pack(flags, len(payload)) + payload
 
 
 def end_of_stream(error: ConnectError | None = None) -> bytes:
-    """The last envelope of an answer."""
+    """Return the last envelope of a response."""
     content = {} if error is None else {"error": {"code": error.code, "message": error.message}}
     return envelope(json.dumps(content).encode(), END_OF_STREAM)
 
 
 def parse_header(data: bytes) -> tuple[int, int]:
-    """Flags and length of the payload that follows a header of `HEADER_BYTES`."""
+    """Return the flags, and the length of the payload after a header of `HEADER_BYTES`."""
     flags, length = _HEADER.unpack(data)
     return flags, length
 
 
 def decompressed(data: bytes, max_bytes: int) -> bytes:
-    """What was packed with gzip. Raises ConnectError if it is no gzip or larger than allowed."""
+    """Return the content of gzip data. Raises ConnectError if it is not gzip, or is larger than allowed."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         plain = unpacker.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise ConnectError("invalid_argument", f"The message is not gzip: {error}.") from None
     if len(plain) > max_bytes:
-        raise ConnectError("resource_exhausted", f"A message may have {max_bytes} bytes.")
+        raise ConnectError(
+            "resource_exhausted", f"The maximum size of a message is {max_bytes} bytes."
+        )
     if not unpacker.eof:
-        raise ConnectError("invalid_argument", "The gzip message is cut off.")
+        raise ConnectError("invalid_argument", "The gzip message is truncated.")
     return plain
 
 
@@ -217,7 +219,7 @@ class StartRequest(NamedTuple):
 
 
 class Selector(NamedTuple):
-    """`oneof {1 pid uint32, 3 session_uuid}`: exactly one of them is given."""
+    """`oneof {1 pid uint32, 3 session_uuid}`: exactly one of them is present."""
 
     pid: int | None
     session_uuid: str | None
@@ -248,7 +250,7 @@ def parse_start(data: bytes) -> StartRequest:
     """Raises MalformedMessage, and ConnectError for a terminal."""
     fields = decode(data)
     if 2 in fields:
-        raise ConnectError("unimplemented", "This server has no terminals (pty).")
+        raise ConnectError("unimplemented", "This server does not support terminals (pty).")
     command = bytes_of(fields, 1)
     if command is None:
         raise MalformedMessage("command is missing")
@@ -261,7 +263,7 @@ def parse_selector(data: bytes | None) -> Selector:
     fields = _message(data, "session")
     selector = Selector(number_of(fields, 1), text_of(fields, 3))
     if selector.pid is None and not selector.session_uuid:
-        raise MalformedMessage("session names neither pid nor session_uuid")
+        raise MalformedMessage("session has neither pid nor session_uuid")
     return selector
 
 
@@ -276,7 +278,7 @@ def parse_input(data: bytes) -> tuple[Selector, bytes, str | None]:
     content = _message(bytes_of(fields, 2), "input")
     stdin = bytes_of(content, 1)
     if stdin is None:
-        raise MalformedMessage("input has no stdin")
+        raise MalformedMessage("input does not contain stdin")
     selector = parse_selector(bytes_of(fields, 1))
     return selector, stdin, text_of(fields, 3)
 
@@ -286,7 +288,7 @@ def parse_signal(data: bytes) -> tuple[Selector, int, str | None]:
     fields = decode(data)
     number = number_of(fields, 2)
     if number is None or not 0 < number < 65:
-        raise MalformedMessage(f"there is no signal {number}")
+        raise MalformedMessage(f"{number} is not a signal")
     selector = parse_selector(bytes_of(fields, 1))
     return selector, number, text_of(fields, 3)
 
@@ -299,23 +301,23 @@ def _event(number: int, content: bytes) -> bytes:
 
 
 def started(pid: int) -> bytes:
-    """The command runs."""
+    """Return the event of a command that has started."""
     return _event(1, field(1, pid))
 
 
 def output(stream: Literal["stdout", "stderr"], data: bytes) -> bytes:
-    """Something it printed."""
+    """Return the event of output."""
     return _event(2, field(1 if stream == "stdout" else 2, data))
 
 
 def ended(exit_code: int, status: str, error: str | None = None) -> bytes:
-    """`end {1 exit_code sint32, 2 exited, 3 status, 4 error}`: the command has ended."""
+    """Return the event of a command that has ended: `end {1 exit_code sint32, 2 exited, 3 status, 4 error}`."""
     content = field(1, encode_sint(exit_code)) + field(2, 1) + field(3, status)
     return _event(3, content if error is None else content + field(4, error))
 
 
 def keepalive() -> bytes:
-    """The command still runs and prints nothing."""
+    """Return the event that shows that a silent command still runs."""
     return _event(4, b"")
 
 

@@ -1,4 +1,4 @@
-"""The control plane: routes below `/api/v1` that make, list, describe and end sandboxes."""
+"""The control plane: routes below `/api/v1` that create, list, describe and end sandboxes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ControlPlane:
-    """Handlers; each acts for the account whose token the request carries, and reads no body before it is known."""
+    """Handlers. Each acts for the account of the request's token, and reads no body before it has checked the token."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ControlPlane:
         self._config = transfer.config
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served, below the prefix of the control plane."""
+        """Return the routes of the control plane."""
         each = "/api/v1/sandbox/{id}"
         return [
             web.post("/api/v1/sandbox", self.create),
@@ -55,10 +55,10 @@ class ControlPlane:
     # --- one sandbox
 
     async def create(self, request: web.Request) -> web.Response:
-        """POST /sandbox: answers when it is up, usually within milliseconds."""
+        """POST /sandbox: responds when the sandbox is up, usually within milliseconds."""
         account = self._account_of(request)
-        wanted = requests.parse(await self._transfer.json_body(request))
-        hosted = await self._inventory.create(account, wanted)
+        parsed = requests.parse(await self._transfer.json_body(request))
+        hosted = await self._inventory.create(account, parsed)
         await self._inventory.settle(hosted, self._config.create_wait_s)
         return answer({**describe(hosted), "gatewayAuth": self._gateway_auth(request, hosted)})
 
@@ -66,20 +66,20 @@ class ControlPlane:
         return self._inventory.get(self._account_of(request), request.match_info["id"])
 
     async def get(self, request: web.Request) -> web.Response:
-        """GET /sandbox/{id}: while it comes up, answers when that is decided."""
+        """GET /sandbox/{id}: while the sandbox is starting, waits until it is up or has failed."""
         hosted = self._named(request)
         await self._inventory.settle(hosted, self._config.status_wait_s)
         await self._inventory.refresh(hosted)
         return answer(describe(hosted))
 
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE /sandbox/{id}: answers when it is gone. Harmless a second time."""
+        """DELETE /sandbox/{id}: responds when the sandbox is gone. Idempotent."""
         hosted = self._named(request)
         await asyncio.shield(self._inventory.end(hosted))
         return answer({"id": hosted.id, "status": hosted.status})
 
     async def auth(self, request: web.Request) -> web.Response:
-        """POST /sandbox/{id}/auth: where the gateway is and the token for it."""
+        """POST /sandbox/{id}/auth: the address of the gateway and the token for it."""
         return answer(self._gateway_auth(request, self._named(request)))
 
     def _gateway_auth(self, request: web.Request, hosted: HostedSandbox) -> dict[str, object]:
@@ -94,7 +94,7 @@ class ControlPlane:
         }
 
     async def error_context(self, request: web.Request) -> web.Response:
-        """GET /sandbox/{id}/error-context: why it is no longer running, if so."""
+        """GET /sandbox/{id}/error-context: the reason why a sandbox no longer runs."""
         hosted = self._named(request)
         await self._inventory.refresh(hosted)
         error = {"errorType": hosted.error_type, "errorMessage": hosted.error_message}
@@ -105,7 +105,7 @@ class ControlPlane:
         return answer({"logs": self._named(request).logs.decode("utf-8", "replace")})
 
     async def egress_policy(self, request: web.Request) -> web.Response:
-        """GET /sandbox/{id}/egress-policy: which domains it may reach; fixed at creation."""
+        """GET /sandbox/{id}/egress-policy: the domains that the sandbox may reach, fixed at creation."""
         allowed = allowlist(self._named(request))
         policy = {"allowlist": allowed, "denylist": None}
         return answer({"policy": policy, "generation": 1, "applied_generation": 1, "applied": True})
@@ -117,35 +117,35 @@ class ControlPlane:
         query = request.query
         page = _number(query.get("page", "1"), "page", 1_000_000)
         per_page = _number(query.get("per_page", "50"), "per_page", MAX_PER_PAGE)
-        found = self._inventory.of(self._account_of(request))
-        for hosted in found:
+        matches = self._inventory.of(self._account_of(request))
+        for hosted in matches:
             await self._inventory.refresh(hosted)
-        found = [hosted for hosted in found if _matches(hosted, query)]
+        matches = [hosted for hosted in matches if _matches(hosted, query)]
         first = (page - 1) * per_page
-        shown = [describe(hosted) for hosted in found[first : first + per_page]]
+        shown = [describe(hosted) for hosted in matches[first : first + per_page]]
         return answer(
             {
                 "sandboxes": shown,
-                "total": len(found),
+                "total": len(matches),
                 "page": page,
                 "perPage": per_page,
-                "hasNext": first + per_page < len(found),
+                "hasNext": first + per_page < len(matches),
             }
         )
 
     async def delete_many(self, request: web.Request) -> web.Response:
-        """DELETE /sandbox with a body: by ids or by labels."""
+        """DELETE /sandbox with a body: ends sandboxes by id or by label."""
         account = self._account_of(request)
         body = await self._object(request)
         ids, labels = _texts(body, "sandbox_ids"), _texts(body, "labels")
         if bool(ids) == bool(labels):
-            raise RequestRefused(422, "Give either sandbox_ids or labels.")
+            raise RequestRefused(422, "Pass either sandbox_ids or labels.")
         if labels:
-            wanted = set(labels)
+            required = set(labels)
             ids = [
                 hosted.id
                 for hosted in self._inventory.of(account)
-                if hosted.is_alive and wanted <= set(hosted.request.labels)
+                if hosted.is_alive and required <= set(hosted.request.labels)
             ]
         succeeded: list[str] = []
         failed: list[dict[str, str]] = []
@@ -161,14 +161,14 @@ class ControlPlane:
         return answer({"succeeded": succeeded, "failed": failed, "message": message})
 
     async def statuses(self, request: web.Request) -> web.Response:
-        """POST /sandbox/status:batchGet. If all are coming up, answers when the first is decided."""
+        """POST /sandbox/status:batchGet. If all sandboxes are starting, waits until the first is up or has failed."""
         account = self._account_of(request)
         ids = _texts(await self._object(request), "sandbox_ids")
-        found, missing = self._lookup(account, ids)
-        pending = [hosted for hosted in found if hosted.status == "PENDING"]
-        if pending and len(pending) == len(found):
+        known, missing = self._lookup(account, ids)
+        pending = [hosted for hosted in known if hosted.status == "PENDING"]
+        if pending and len(pending) == len(known):
             await _first([hosted.settled.wait for hosted in pending], self._config.status_wait_s)
-        for hosted in found:
+        for hosted in known:
             await self._inventory.refresh(hosted)
         statuses = [
             {
@@ -178,26 +178,26 @@ class ControlPlane:
                 "error_message": hosted.error_message,
                 "pending_image_build_id": None,
             }
-            for hosted in found
+            for hosted in known
         ]
         return answer({"statuses": statuses, "errors": missing})
 
     def _lookup(
         self, account: Account, ids: list[str]
     ) -> tuple[list[HostedSandbox], list[dict[str, str]]]:
-        found: list[HostedSandbox] = []
+        known: list[HostedSandbox] = []
         missing: list[dict[str, str]] = []
         for sandbox_id in ids:
             try:
-                found.append(self._inventory.get(account, sandbox_id))
+                known.append(self._inventory.get(account, sandbox_id))
             except RequestRefused as refusal:
                 missing.append(
                     {"sandbox_id": sandbox_id, "code": "NOT_FOUND", "message": refusal.detail}
                 )
-        return found, missing
+        return known, missing
 
     async def job_statuses(self, request: web.Request) -> web.Response:
-        """POST /sandbox/background-jobs/status:batchGet: whether the jobs' exit files are written."""
+        """POST /sandbox/background-jobs/status:batchGet: whether the exit files of jobs exist."""
         account = self._account_of(request)
         jobs = (await self._object(request)).get("jobs")
         if not isinstance(jobs, list) or len(jobs) > MAX_BATCH:
@@ -214,7 +214,7 @@ class ControlPlane:
             named = {"sandbox_id": sandbox_id, "job_id": job_id}
             try:
                 if not _JOB_ID.fullmatch(job_id):
-                    raise RequestRefused(422, f"{job_id[:80]!r} is no job id.")
+                    raise RequestRefused(422, f"{job_id[:80]!r} is not a valid job id.")
                 hosted = self._inventory.get(account, sandbox_id)
                 code = await self._exit_code(hosted, job_id)
                 statuses.append({**named, "completed": code is not None, "exit_code": code})
@@ -228,7 +228,7 @@ class ControlPlane:
                 text = await sandbox.read(f"/tmp/job_{job_id}.exit", max_bytes=64)
                 return int(text)
             except (SandboxFileError, ValueError):
-                return None  # not written yet, or only half
+                return None  # the file does not exist yet, or is incomplete
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
         body = await self._transfer.json_body(request)
@@ -238,20 +238,20 @@ class ControlPlane:
 
 
 def answer(content: object, status: int = 200) -> web.Response:
-    """A response with JSON."""
+    """Return a JSON response."""
     return web.Response(
         body=json.dumps(content).encode(), status=status, content_type="application/json"
     )
 
 
 def describe(hosted: HostedSandbox) -> dict[str, object]:
-    """A sandbox as clients expect it: names in camel case, whole numbers where they fit."""
+    """Describe a sandbox for clients: names in camel case, integers where possible."""
     request, spec = hosted.request, hosted.spec
     return {
         "id": hosted.id,
         "name": request.name,
         "dockerImage": request.docker_image or "host",
-        "startCommand": None,  # a text in one generation of clients, an object in the next; all accept null
+        "startCommand": None,  # a string in one generation of clients, an object in the next; all accept null
         "cpuCores": _whole(request.cpu_cores),
         "memoryGB": _whole(spec.memory_mb / 1024),
         "diskSizeGB": _whole(spec.disk_mb / 1024),
@@ -280,7 +280,7 @@ def describe(hosted: HostedSandbox) -> dict[str, object]:
 
 
 def allowlist(hosted: HostedSandbox) -> list[str] | None:
-    """Domains it may reach; None: every public one."""
+    """Return the domains that a sandbox may reach, or None for every public domain."""
     network = hosted.spec.network
     if isinstance(network, str):
         return None if network == "full" else []
@@ -288,7 +288,7 @@ def allowlist(hosted: HostedSandbox) -> list[str] | None:
 
 
 def _whole(value: float, *, up: bool = False) -> int | float:
-    # Older clients take nothing but integers; a fraction only ever comes back to a client that has sent one.
+    # Older clients accept integers only. Only a client that sent a fraction receives one.
     if up:
         return max(1, int(-(-value // 1)))
     return int(value) if value == int(value) else value
@@ -298,9 +298,11 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
-def _number(text: str, name: str, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= most:
-        raise RequestRefused(422, f"{name} must be a number from 1 to {most}, got {text[:40]!r}.")
+def _number(text: str, name: str, maximum: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 0 < int(text) <= maximum:
+        raise RequestRefused(
+            422, f"{name} must be a number from 1 to {maximum}, got {text[:40]!r}."
+        )
     return int(text)
 
 
@@ -316,9 +318,11 @@ def _matches(hosted: HostedSandbox, query: Any) -> bool:
 def _texts(body: dict[str, Any], name: str) -> list[str]:
     values = body.get(name) or []
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-        raise RequestRefused(422, f"{name} must be a list of texts.")
+        raise RequestRefused(422, f"{name} must be a list of strings.")
     if len(values) > MAX_BATCH:
-        raise RequestRefused(422, f"{name} may have {MAX_BATCH} entries, got {len(values)}.")
+        raise RequestRefused(
+            422, f"{name} may have at most {MAX_BATCH} entries, got {len(values)}."
+        )
     return values
 
 

@@ -1,4 +1,4 @@
-"""The gateway: routes that run commands in one sandbox and move its files. Each sandbox has a separate token."""
+"""The gateway: routes that run commands in one sandbox and transfer its files. Each sandbox has a separate token."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from verifiers.sandboxes.sandbox import ExecResult, Process
 
 NOT_FOUND, NOT_A_FILE, NOT_READABLE = 44, 45, 46
 KILLED = 137
-"""What clients are told of a command that the sandbox itself stopped."""
+"""Exit code that clients receive for a command that the sandbox stopped."""
 COPY_TIMEOUT_S = 3600.0
 _Message = TypeVar("_Message")
 
-# A planted fifo would hang `cat`: only regular files are copied. The file appears whole or not at all.
+# `cat` would hang on a FIFO that a program has created, so only regular files are copied. A file appears complete
+# or not at all.
 _PUT = (
     'if [ -e "$1" ] && [ ! -f "$1" ]; then echo "not a regular file" >&2; exit 45; fi; '
     'mkdir -p -- "$(dirname -- "$1")" && cat > "$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
@@ -42,7 +43,7 @@ _PART = _CHECK + 'tail -c +"$2" -- "$1" | head -c "$3"'
 
 
 class SandboxGone(Exception):
-    """The sandbox of this address does not run: it was never there, or has ended."""
+    """The sandbox of this address does not run: it never existed, or it has ended."""
 
     def __init__(self, kind: Literal["sandbox_not_found", "sandbox_terminated"], detail: str):
         super().__init__(detail)
@@ -51,29 +52,29 @@ class SandboxGone(Exception):
 
 
 def find_for_gateway(inventory: Inventory, request: web.Request) -> HostedSandbox:
-    """The running sandbox of the address, if the request carries its token. Raises RequestRefused, SandboxGone."""
+    """Return the running sandbox of the address. Raises RequestRefused if the token is wrong, and SandboxGone."""
     hosted = inventory.find(request.match_info["job_id"])
     token = bearer_token(request)
     if hosted is None or hosted.account.name != request.match_info["user_ns"]:
         raise SandboxGone("sandbox_not_found", "There is no such sandbox.")
     if not hmac.compare_digest(token.encode(), hosted.gateway_token.encode()):
-        raise RequestRefused(401, "The gateway token is not the one of this sandbox.")
+        raise RequestRefused(401, "The gateway token does not belong to this sandbox.")
     if hosted.status == "PENDING":
         raise RequestRefused(409, "The sandbox is not up yet.")
     if hosted.status != "RUNNING":
-        reason = hosted.error_message or "It was ended."
+        reason = hosted.error_message or "It was terminated."
         raise SandboxGone("sandbox_terminated", f"The sandbox is {hosted.status}: {reason}")
     return hosted
 
 
 def bearer_token(request: web.Request) -> str:
-    """The token of a request, empty if there is none."""
+    """Return the token of a request, or an empty string."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class Gateway:
-    """Handlers for commands that are answered in one piece, and for files."""
+    """Handlers for commands whose output is one response, and for files."""
 
     def __init__(self, inventory: Inventory, transfer: Transfer) -> None:
         self._inventory = inventory
@@ -81,7 +82,7 @@ class Gateway:
         self._config = transfer.config
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served, below the gateway's prefix."""
+        """Return the routes, below the gateway's prefix."""
         each = "/gateway/{user_ns}/{job_id}"
         return [
             web.post(each + "/exec", self.exec),
@@ -91,18 +92,18 @@ class Gateway:
         ]
 
     async def exec(self, request: web.Request) -> web.Response:
-        """POST exec: a shell line to its end. If the client goes away, the command is killed."""
+        """POST exec: runs a shell command to its end. The command is killed if the client disconnects."""
         hosted = find_for_gateway(self._inventory, request)
         body = await self._transfer.json_body(request)
         if not isinstance(body, dict):
             raise RequestRefused(422, "The body must be a JSON object.")
         command, env = body.get("command"), body.get("env") or {}
         if not isinstance(command, str):
-            raise RequestRefused(422, "command must be a text.")
+            raise RequestRefused(422, "command must be a string.")
         if not isinstance(env, dict) or not all(
             isinstance(each, str) for pair in env.items() for each in pair
         ):
-            raise RequestRefused(422, "env must be an object of texts.")
+            raise RequestRefused(422, "env must be an object whose values are strings.")
         timeout_s = _timeout(body.get("timeout"))
         cwd, user = _optional_text(body, "working_dir"), _optional_text(body, "user")
         async with self._inventory.in_use(hosted) as sandbox:
@@ -137,38 +138,38 @@ class Gateway:
     # --- files
 
     async def upload(self, request: web.Request) -> web.Response:
-        """POST upload?path=…: one file as multipart, passed on as it comes."""
+        """POST upload?path=…: writes one file, streamed from a multipart body."""
         hosted = find_for_gateway(self._inventory, request)
         path = _path(request)
         if not request.content_type.startswith("multipart/"):
             raise RequestRefused(415, "The body must be multipart/form-data with one part `file`.")
-        most = self._config.max_upload_bytes
-        if (request.content_length or 0) > most + (64 << 10):
-            raise RequestRefused(413, f"A file may have {most} bytes.")
+        max_bytes = self._config.max_upload_bytes
+        if (request.content_length or 0) > max_bytes + (64 << 10):
+            raise RequestRefused(413, f"The maximum size of a file is {max_bytes} bytes.")
         async with (
             self._inventory.in_use(hosted) as sandbox,
             await sandbox.spawn(
                 ["sh", "-c", _PUT, "sh", path], stdin=True, timeout_s=COPY_TIMEOUT_S
             ) as process,
         ):
-            size = await self._feed(request, process, most)
-            complaint, code = await _end_of(process)
+            size = await self._feed(request, process, max_bytes)
+            error_text, code = await _end_of(process)
         if code != 0:
-            raise RequestRefused(400, f"{path!r} cannot be written: {complaint or code}")
+            raise RequestRefused(400, f"{path!r} cannot be written: {error_text or code}")
         self._count("in", size)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return answer({"success": True, "path": path, "size": size, "timestamp": stamp})
 
-    async def _feed(self, request: web.Request, process: Process, most: int) -> int:
+    async def _feed(self, request: web.Request, process: Process, max_bytes: int) -> int:
         size = 0
         try:
             async for piece in self._file_part(request):
                 size += len(piece)
-                if size > most:
-                    raise RequestRefused(413, f"A file may have {most} bytes.")
+                if size > max_bytes:
+                    raise RequestRefused(413, f"The maximum size of a file is {max_bytes} bytes.")
                 await process.write(piece)
         except BrokenPipeError:
-            pass  # its end says why
+            pass  # the exit code gives the reason
         await process.close_stdin()
         return size
 
@@ -179,7 +180,7 @@ class Gateway:
                 async with self._transfer.patience("sends too slowly"):
                     part = await reader.next()
                 if part is None:
-                    raise RequestRefused(422, "The body has no part `file`.")
+                    raise RequestRefused(422, "The body does not contain a part `file`.")
                 if isinstance(part, BodyPartReader) and part.name == "file":
                     break
             while True:
@@ -192,7 +193,7 @@ class Gateway:
             raise RequestRefused(400, f"The multipart body is malformed: {error}") from error
 
     async def download(self, request: web.Request) -> web.StreamResponse:
-        """GET download?path=…: the bytes of a regular file, as they are read."""
+        """GET download?path=…: streams the bytes of a regular file."""
         hosted = find_for_gateway(self._inventory, request)
         path = _path(request)
         async with (
@@ -211,7 +212,7 @@ class Gateway:
             result = await process.wait()
         if result.exit_code != 0:
             if response.prepared and request.transport is not None:
-                request.transport.abort()  # cut off, so that nobody takes half a file for the whole
+                request.transport.abort()  # without an end, a client does not accept the partial file as complete
                 return response
             raise _file_trouble(path, result.exit_code)
         if not response.prepared:
@@ -220,28 +221,29 @@ class Gateway:
         return response
 
     async def read_file(self, request: web.Request) -> web.Response:
-        """GET read-file?path=…[&offset][&length]: text; a negative offset counts from the end."""
+        """GET read-file?path=…[&offset][&length]: text. A negative offset counts from the end."""
         hosted = find_for_gateway(self._inventory, request)
         path = _path(request)
         offset, length = _whole(request, "offset"), _whole(request, "length")
         if length is not None and length < 0:
             raise RequestRefused(422, f"length must not be negative, got {length}.")
-        most = self._config.max_read_bytes
+        max_bytes = self._config.max_read_bytes
         async with self._inventory.in_use(hosted) as sandbox:
             sized = await sandbox.exec(["sh", "-c", _SIZE, "sh", path])
             if sized.exit_code != 0:
                 raise _file_trouble(path, sized.exit_code)
             total = int(sized.stdout or 0)
             first = max(0, total + offset) if offset is not None and offset < 0 else offset or 0
-            wanted = max(0, total - first) if length is None else length
-            if wanted > most and length is None and offset is None:
+            count = max(0, total - first) if length is None else length
+            if count > max_bytes and length is None and offset is None:
                 raise RequestRefused(
-                    413, f"{path!r} has {total} bytes, at most {most} at once; give offset, length."
+                    413,
+                    f"{path!r} has {total} bytes; the maximum per request is {max_bytes}. Pass offset and length.",
                 )
-            wanted = min(wanted, most)
+            count = min(count, max_bytes)
             part = await sandbox.exec(
-                ["sh", "-c", _PART, "sh", path, str(first + 1), str(wanted)],
-                max_output_bytes=most,
+                ["sh", "-c", _PART, "sh", path, str(first + 1), str(count)],
+                max_output_bytes=max_bytes,
             )
         if part.exit_code != 0:
             raise _file_trouble(path, part.exit_code)
@@ -266,7 +268,7 @@ class CommandService:
         self._config = transfer.config
 
     def routes(self) -> list[web.RouteDef]:
-        """What is served, below the gateway's prefix."""
+        """Return the routes, below the gateway's prefix."""
         service = "/gateway/{user_ns}/{job_id}/" + connect.SERVICE
         return [
             web.post(service + "/Start", self.start),
@@ -285,17 +287,17 @@ class CommandService:
     # --- streams
 
     async def start(self, request: web.Request) -> web.StreamResponse:
-        """Start: run a command and stream what it prints; or attach, if its session_uuid is known."""
+        """Start: runs a command and streams its output, or attaches to the command with this session_uuid."""
         hosted, sessions = self._sessions(request)
-        wanted = _parsed(connect.parse_start, await self._stream_message(request))
+        start = _parsed(connect.parse_start, await self._stream_message(request))
         timeout_s = _deadline_s(request)
         session = None
-        if wanted.session_uuid is not None:
-            session = sessions.find(Selector(None, wanted.session_uuid))
+        if start.session_uuid is not None:
+            session = sessions.find(Selector(None, start.session_uuid))
         if session is None:
-            session = sessions.add(wanted.command, wanted.session_uuid)
+            session = sessions.add(start.command, start.session_uuid)
             try:
-                await self._launch(hosted, session, has_stdin=wanted.has_stdin)
+                await self._launch(hosted, session, has_stdin=start.has_stdin)
             except BaseException:
                 sessions.drop(session.number)
                 raise
@@ -309,7 +311,7 @@ class CommandService:
             sessions.drop(session.number)
 
     async def connect(self, request: web.Request) -> web.StreamResponse:
-        """Connect: listen to a command that runs."""
+        """Connect: streams the output of a running command."""
         _, sessions = self._sessions(request)
         selector = _parsed(connect.parse_connect, await self._stream_message(request))
         return await self._stream(request, _found(sessions, selector), _deadline_s(request))
@@ -340,7 +342,7 @@ class CommandService:
                     user=command.user,
                     stdin=has_stdin,
                 )
-                session.process.output()  # from now on its output waits for a listener
+                session.process.output()  # from here on, output waits for a listener
                 if launched.cancelled():
                     await session.process.kill()
                 else:
@@ -400,7 +402,7 @@ class CommandService:
     # --- single calls
 
     async def send_input(self, request: web.Request) -> web.Response:
-        """SendInput: bytes for stdin; answers when the command's pipe has taken them."""
+        """SendInput: writes bytes to stdin, and responds when the command's pipe has accepted them."""
         _, sessions = self._sessions(request)
         selector, data, uuid = _parsed(
             connect.parse_input, await self._unary_message(request, self._config.max_stdin_bytes)
@@ -412,7 +414,7 @@ class CommandService:
         try:
             await session.once(uuid, lambda: process.write(data))
         except BrokenPipeError as error:
-            # A command may take its input and end at once: as with any pipe, that is no failure of the writer.
+            # A command may read its input and exit at once. As with any pipe, this is not an error of the writer.
             if not was_running:
                 raise ConnectError("failed_precondition", str(error)) from error
         except SandboxError as error:
@@ -421,14 +423,14 @@ class CommandService:
         return _unary(b"")
 
     async def send_signal(self, request: web.Request) -> web.Response:
-        """SendSignal: to the command and its process group; SIGKILL to all it has started."""
+        """SendSignal: signals the process group of a command. SIGKILL also ends detached processes of the command."""
         _, sessions = self._sessions(request)
         message = await self._unary_message(request, self._config.max_json_bytes)
         selector, number, uuid = _parsed(connect.parse_signal, message)
         session = _found(sessions, selector)
         process = session.process
         assert process is not None
-        # Not in the order of the inputs: a signal must reach a command that no longer reads.
+        # Signals do not wait for inputs: they must reach a command that no longer reads.
         if uuid is None or uuid not in session.signals:
             if uuid is not None and len(session.signals) < MAX_KEPT_UUIDS:
                 session.signals.add(uuid)
@@ -436,7 +438,7 @@ class CommandService:
         return _unary(b"")
 
     async def list(self, request: web.Request) -> web.Response:
-        """List: the commands that run."""
+        """List: the running commands."""
         _, sessions = self._sessions(request)
         running = [(each.command, each.number, each.uuid or "") for each in sessions.living()]
         return _unary(connect.session_list(running))
@@ -446,28 +448,28 @@ class CommandService:
     async def _stream_message(self, request: web.Request) -> bytes:
         if request.content_type != connect.STREAM_TYPE:
             raise RequestRefused(415, f"Content-Type must be {connect.STREAM_TYPE}.")
-        most = self._config.max_json_bytes
-        body = await self._transfer.body(request, most + connect.HEADER_BYTES)
+        max_bytes = self._config.max_json_bytes
+        body = await self._transfer.body(request, max_bytes + connect.HEADER_BYTES)
         if len(body) < connect.HEADER_BYTES:
-            raise ConnectError("invalid_argument", "The message is cut off.")
+            raise ConnectError("invalid_argument", "The message is truncated.")
         flags, length = connect.parse_header(body[: connect.HEADER_BYTES])
         message = body[connect.HEADER_BYTES : connect.HEADER_BYTES + length]
         if len(message) < length:
-            raise ConnectError("invalid_argument", "The message is cut off.")
-        return connect.decompressed(message, most) if flags & connect.COMPRESSED else message
+            raise ConnectError("invalid_argument", "The message is truncated.")
+        return connect.decompressed(message, max_bytes) if flags & connect.COMPRESSED else message
 
-    async def _unary_message(self, request: web.Request, most: int) -> bytes:
+    async def _unary_message(self, request: web.Request, max_bytes: int) -> bytes:
         if request.content_type != connect.UNARY_TYPE:
             raise RequestRefused(415, f"Content-Type must be {connect.UNARY_TYPE}.")
-        body = await self._transfer.body(request, most)
-        # aiohttp has undone a Content-Encoding already, limits included.
+        body = await self._transfer.body(request, max_bytes)
+        # aiohttp has already decoded a Content-Encoding and applied the limit.
         return body
 
 
 async def _end_of(process: Process) -> tuple[str, int | None]:
-    complaint = b"".join([data async for _, data in process.output()])[-2000:]
+    error_text = b"".join([data async for _, data in process.output()])[-2000:]
     result = await process.wait()
-    return complaint.decode("utf-8", "replace").strip(), result.exit_code
+    return error_text.decode("utf-8", "replace").strip(), result.exit_code
 
 
 def _remark(result: ExecResult) -> str:
@@ -478,18 +480,18 @@ def _remark(result: ExecResult) -> str:
 
 def _file_trouble(path: str, code: int | None) -> RequestRefused:
     if code == NOT_FOUND:
-        return RequestRefused(404, f"There is no file {path!r}.")
+        return RequestRefused(404, f"The file {path!r} does not exist.")
     if code == NOT_A_FILE:
         return RequestRefused(400, f"{path!r} is not a regular file.")
     if code == NOT_READABLE:
-        return RequestRefused(403, f"{path!r} may not be read.")
+        return RequestRefused(403, f"Permission denied for {path!r}.")
     return RequestRefused(400, f"{path!r} could not be read (code {code}).")
 
 
 def _path(request: web.Request) -> str:
     path = request.query.get("path", "")
     if not path or "\0" in path or len(path) > 4096:
-        raise RequestRefused(422, f"path {shlex.quote(path[:80])} is no path.")
+        raise RequestRefused(422, f"path {shlex.quote(path[:80])} is not a valid path.")
     return path if path.startswith("/") else f"./{path}"
 
 
@@ -499,20 +501,20 @@ def _whole(request: web.Request, name: str) -> int | None:
         return None
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise RequestRefused(422, f"{name} must be a whole number, got {text[:40]!r}.")
+        raise RequestRefused(422, f"{name} must be an integer, got {text[:40]!r}.")
     return int(text)
 
 
 def _optional_text(body: dict[str, Any], name: str) -> str | None:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise RequestRefused(422, f"{name} must be a text.")
+        raise RequestRefused(422, f"{name} must be a string.")
     return value or None
 
 
 def _timeout(value: object) -> float | None:
     if value is None:
-        return None  # its lifetime limits it
+        return None  # the lifetime of the sandbox limits the command
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise RequestRefused(422, f"timeout must be a number of seconds above 0, got {value!r}.")
     return float(value)
@@ -528,7 +530,10 @@ def _parsed(parse: Callable[[bytes], _Message], data: bytes) -> _Message:
 def _found(sessions: CommandSessions, selector: Selector) -> CommandSession:
     session = sessions.find(selector)
     if session is None or session.process is None:
-        raise ConnectError("not_found", "There is no such command; it may have ended long ago.")
+        raise ConnectError(
+            "not_found",
+            "There is no such command. Records of ended commands are removed after a while.",
+        )
     return session
 
 
@@ -537,7 +542,7 @@ def _deadline_s(request: web.Request) -> float | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 10) or int(text) == 0:
-        raise ConnectError("invalid_argument", f"Connect-Timeout-Ms {text[:40]!r} is no number.")
+        raise ConnectError("invalid_argument", f"Connect-Timeout-Ms {text[:40]!r} is not a number.")
     return int(text) / 1000
 
 
@@ -549,7 +554,7 @@ def _as_connect_error(error: BaseException | None) -> ConnectError:
         return ConnectError(code, error.detail)
     if isinstance(error, ValueError):
         return ConnectError("invalid_argument", str(error))
-    return ConnectError("not_found", f"The sandbox is gone: {error or 'it was ended'}")
+    return ConnectError("not_found", f"The sandbox is gone: {error or 'it was terminated'}")
 
 
 def _unary(message: bytes) -> web.Response:

@@ -1,4 +1,4 @@
-"""The sandboxes of the server: whose they are, what they count against, when they end and why they ended."""
+"""The sandboxes of the server: their owners, quotas, lifetimes and ends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 Status = Literal["PENDING", "RUNNING", "ERROR", "TERMINATED", "TIMEOUT"]
 KEPT_LOG_BYTES = 256 << 10
 RECORD_LOG_BYTES = 4 << 10
-"""Of an ended sandbox."""
+"""Log kept of an ended sandbox."""
 RETRY_AFTER_S = 10
 
 
 class Account:
-    """One token, and what it uses now."""
+    """One token and its current usage."""
 
     def __init__(self, token: TokenConfig) -> None:
         self.name = token.name
@@ -40,10 +40,11 @@ class Account:
 
     @contextmanager
     def one_command(self) -> Generator[None, None, None]:
-        """Count a command or transfer while it runs. Raises RequestRefused if there are too many."""
+        """Count a command or transfer while it runs. Raises RequestRefused if the token runs too many."""
         if self.commands >= self.quota.max_commands:
             raise RequestRefused(
-                429, f"{self.commands} commands of this token run at once, which is its limit."
+                429,
+                f"{self.commands} commands of this token are running, the maximum. Wait until one ends.",
             )
         self.commands += 1
         try:
@@ -53,7 +54,7 @@ class Account:
 
 
 class HostedSandbox:
-    """One sandbox that a client asked for, from its request until nobody asks about it any more."""
+    """One sandbox of a client, from the request until its record is dropped."""
 
     def __init__(
         self, account: Account, request: CreateRequest, sandbox: Sandbox, lifetime_s: float
@@ -62,9 +63,9 @@ class HostedSandbox:
         self.account = account
         self.request = request
         self.fingerprint = request.fingerprint
-        """Of the whole request, for its idempotency key."""
+        """Hash of the whole request, for its idempotency key."""
         self.sandbox: Sandbox | None = sandbox
-        """None once it has ended: a record keeps nothing of any length."""
+        """None after the end, because a record is small."""
         self.spec = sandbox.spec
         self.gateway_token = secrets.token_urlsafe(32)
         self.created_at = datetime.now(UTC)
@@ -75,7 +76,7 @@ class HostedSandbox:
         self.error_type: str | None = None
         self.error_message: str | None = None
         self.settled = asyncio.Event()
-        """It has left PENDING."""
+        """Set when the status is no longer PENDING."""
         self.logs = bytearray()
         self.sessions: CommandSessions | None = None
         self.last_used_s = time.monotonic()
@@ -85,7 +86,7 @@ class HostedSandbox:
         self.ending: asyncio.Task[None] | None = None
 
     def become_record(self) -> None:
-        """Keep only what is told about an ended sandbox; thousands of these are kept."""
+        """Keep only the description of an ended sandbox, since thousands of records are kept."""
         self.sandbox = self.sessions = None
         self.request = self.request.without_content()
         self.spec = self.spec.model_copy(update={"env": {}, "files": {}, "network": "none"})
@@ -94,12 +95,12 @@ class HostedSandbox:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs or comes up."""
+        """Whether the sandbox runs or is starting."""
         return self.status in ("PENDING", "RUNNING")
 
 
 class Inventory:
-    """Makes sandboxes within quotas, finds them for their owners, ends them in time."""
+    """Creates sandboxes within quotas, finds them for their owners, and ends them in time."""
 
     def __init__(
         self, config: ServerConfig, backend: SandboxBackend, metrics: ServerMetrics
@@ -116,29 +117,29 @@ class Inventory:
     # --- finding
 
     def of(self, account: Account) -> list[HostedSandbox]:
-        """Every sandbox of an account that is known, newest first."""
+        """Return all sandboxes of an account, ended ones included, newest first."""
         return [each for each in reversed(self._all.values()) if each.account is account]
 
     def get(self, account: Account, sandbox_id: str) -> HostedSandbox:
-        """Raises RequestRefused; somebody else's sandbox is not found."""
+        """Return a sandbox of the account. Raises RequestRefused, also for a sandbox of another account."""
         hosted = self._all.get(sandbox_id)
         if hosted is None or hosted.account is not account:
-            raise RequestRefused(404, f"There is no sandbox {sandbox_id[:64]!r} of this token.")
+            raise RequestRefused(404, f"This token has no sandbox {sandbox_id[:64]!r}.")
         return hosted
 
     def find(self, sandbox_id: str) -> HostedSandbox | None:
-        """Whoever owns it: for callers that check the sandbox's own token."""
+        """Return a sandbox of any account, for callers that check the sandbox's token."""
         return self._all.get(sandbox_id)
 
-    # --- making
+    # --- creating
 
     async def create(self, account: Account, request: CreateRequest) -> HostedSandbox:
-        """A sandbox that is coming up; the same one for the same idempotency key. Raises RequestRefused."""
+        """Return a starting sandbox, or the earlier one with the same idempotency key. Raises RequestRefused."""
         key = (account.name, request.idempotency_key or "")
         if key[1] and (earlier := self._by_key.get(key)) is not None:
             if earlier.fingerprint != request.fingerprint:
                 raise RequestRefused(
-                    409, "This idempotency_key was used for a different request before."
+                    409, "This idempotency_key belongs to an earlier, different request."
                 )
             return earlier
         if self._is_closed:
@@ -148,13 +149,13 @@ class Inventory:
         account.sandboxes += 1
         account.memory_mb += spec.memory_mb
         try:
-            # Returns at once, by contract: nothing can come between the check and the entry.
+            # The contract says that `create` returns at once, so no other request runs between the check and the entry.
             sandbox = await self._backend.create(spec)
         except BaseException as error:
             account.sandboxes -= 1
             account.memory_mb -= spec.memory_mb
             if isinstance(error, SandboxError):
-                raise RequestRefused(503, f"No sandbox could be made: {error}") from error
+                raise RequestRefused(503, f"The sandbox could not be created: {error}") from error
             raise
         lifetime_s = request.timeout_minutes * 60
         hosted = HostedSandbox(account, request, sandbox, lifetime_s)
@@ -172,23 +173,24 @@ class Inventory:
         if account.sandboxes >= quota.max_sandboxes:
             raise RequestRefused(
                 429,
-                f"This token has {account.sandboxes} sandboxes, which is its limit. End one first.",
+                f"This token has {account.sandboxes} sandboxes, the maximum. End one first.",
             )
         if account.memory_mb + memory_mb > quota.max_memory_mb:
             raise RequestRefused(
                 429,
-                f"{memory_mb} MiB more would be above the {quota.max_memory_mb} MiB of this token, of which "
-                f"{account.memory_mb} are in use. End a sandbox first, or ask for a smaller one.",
+                f"{memory_mb} MiB more would exceed the {quota.max_memory_mb} MiB of this token, of which "
+                f"{account.memory_mb} are in use. End a sandbox first, or request a smaller one.",
             )
         if sum(each.sandboxes for each in self.accounts.values()) >= self._config.max_sandboxes:
             raise RequestRefused(
-                429, f"The server has {self._config.max_sandboxes} sandboxes, which is its limit."
+                429,
+                f"The server has {self._config.max_sandboxes} sandboxes, the maximum. Try again later.",
             )
 
     def start_task(
         self, hosted: HostedSandbox, work: Coroutine[Any, Any, None], what: str
     ) -> asyncio.Task[None]:
-        """Run something for as long as the sandbox lives at most."""
+        """Run a task that ends with the sandbox at the latest."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
             work, name=f"{what} {hosted.id}"
         )
@@ -233,7 +235,7 @@ class Inventory:
         if idle_s >= limit_s:
             self.end(hosted, "TIMEOUT", "TIMEOUT", "It was idle for idle_timeout_minutes.")
             return
-        # One timer for the earliest moment at which it can have been idle long enough.
+        # One timer, for the earliest time at which the sandbox can have been idle long enough.
         loop = asyncio.get_running_loop()
         timer = loop.call_later(limit_s - idle_s, self._watch_idleness, hosted, limit_s)
         hosted.timers[1:] = [timer]
@@ -242,7 +244,7 @@ class Inventory:
 
     @asynccontextmanager
     async def in_use(self, hosted: HostedSandbox) -> AsyncGenerator[Sandbox, None]:
-        """The sandbox for one command or transfer; counted, and marked as dead if it turns out to be."""
+        """Return the sandbox for one counted command or transfer. Records the death of a sandbox found dead."""
         with hosted.account.one_command():
             hosted.commands += 1
             try:
@@ -257,13 +259,13 @@ class Inventory:
                 hosted.last_used_s = time.monotonic()
 
     def count_command(self, hosted: HostedSandbox, result: ExecResult) -> None:
-        """For the metrics."""
+        """Count a command in the metrics."""
         how = "timed_out" if result.timed_out else "oom" if result.oom else "ended"
         self._metrics.add("commands_total", token=hosted.account.name, how=how)
         self._metrics.command_seconds.observe(result.run_s)
 
     async def refresh(self, hosted: HostedSandbox) -> None:
-        """Look whether it still lives. Costs nothing inside."""
+        """Check whether the sandbox is still alive. Runs nothing inside."""
         if hosted.status == "RUNNING" and hosted.sandbox is not None:
             try:
                 await hosted.sandbox.ready()
@@ -271,7 +273,7 @@ class Inventory:
                 self.note_death(hosted, error)
 
     async def settle(self, hosted: HostedSandbox, wait_s: float) -> None:
-        """Wait until it is up or has failed, but not for ever."""
+        """Wait until the sandbox is up or has failed, or until the time is over."""
         try:
             async with asyncio.timeout(wait_s):
                 await hosted.settled.wait()
@@ -289,7 +291,7 @@ class Inventory:
         self.end(hosted, "ERROR", error_type, message)
 
     def note_death(self, hosted: HostedSandbox, error: SandboxDead) -> None:
-        """It was found dead: take down why."""
+        """Record why a sandbox was found dead."""
         if error.reason == "ttl":
             self._die_of_age(hosted)
         elif error.reason == "oom":
@@ -304,7 +306,7 @@ class Inventory:
         error_type: str | None = None,
         message: str | None = None,
     ) -> asyncio.Task[None]:
-        """End it; only the first reason counts. The task is done when it is gone and no longer counts."""
+        """End a sandbox; only the first reason counts. The task is done when the sandbox no longer uses its quota."""
         if hosted.ending is None:
             hosted.status, hosted.error_type, hosted.error_message = status, error_type, message
             hosted.ended_at = datetime.now(UTC)
@@ -343,7 +345,7 @@ class Inventory:
         await asyncio.gather(*endings, return_exceptions=True)
 
     def measure(self) -> None:
-        """Bring the gauges up to date."""
+        """Update the gauges."""
         for account in self.accounts.values():
             self._metrics.put("sandboxes", account.sandboxes, token=account.name)
             self._metrics.put("memory_limit_bytes", account.memory_mb << 20, token=account.name)

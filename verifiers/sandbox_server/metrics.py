@@ -1,4 +1,4 @@
-"""Counts of what the server does, in the text format of Prometheus.
+"""Metrics of the server in the text format of Prometheus.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats
 """
@@ -12,23 +12,23 @@ BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _HELP = {
-    "sandboxes_created_total": ("counter", "Sandboxes made, by token."),
-    "sandboxes_ended_total": ("counter", "Sandboxes that have ended, by how."),
+    "sandboxes_created_total": ("counter", "Sandboxes created, by token."),
+    "sandboxes_ended_total": ("counter", "Sandboxes ended, by reason."),
     "requests_refused_total": ("counter", "Requests refused, by token and HTTP status."),
-    "commands_total": ("counter", "Commands ended, by token and how."),
-    "bytes_total": ("counter", "File and command bytes passed on, by direction."),
+    "commands_total": ("counter", "Commands ended, by token and outcome."),
+    "bytes_total": ("counter", "Bytes of files and commands transferred, by direction."),
     "clients_cut_off_total": ("counter", "Connections closed by the server, by cause."),
-    "sandboxes": ("gauge", "Sandboxes that live, by token."),
-    "memory_limit_bytes": ("gauge", "Memory limits of living sandboxes together, by token."),
+    "sandboxes": ("gauge", "Live sandboxes, by token."),
+    "memory_limit_bytes": ("gauge", "Sum of the memory limits of live sandboxes, by token."),
     "commands_running": ("gauge", "Commands and transfers in progress, by token."),
-    "create_seconds": ("histogram", "From a request for a sandbox until it was up."),
-    "command_seconds": ("histogram", "From the start of a command until its end."),
+    "create_seconds": ("histogram", "Time from a request for a sandbox until the sandbox is up."),
+    "command_seconds": ("histogram", "Time from the start of a command until its end."),
 }
 _PREFIX = "vf_sandboxes_"
 
 
 class Histogram:
-    """How many observations were at most so long."""
+    """A histogram: the number of observations up to each limit."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS_S) + 1)
@@ -40,7 +40,7 @@ class Histogram:
         self._sum_s += seconds
 
     def lines(self, name: str) -> list[str]:
-        """Its samples."""
+        """Return the lines of the histogram."""
         lines, total = [], 0
         for limit, count in zip((*BUCKETS_S, "+Inf"), self._counts, strict=True):
             total += count
@@ -49,7 +49,7 @@ class Histogram:
 
 
 class ServerMetrics:
-    """Everything counted, from the start of the server."""
+    """All metrics since the start of the server."""
 
     def __init__(self) -> None:
         self._values: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
@@ -65,7 +65,7 @@ class ServerMetrics:
         self._values[name, tuple(sorted(labels.items()))] = value  # pyright: ignore[reportArgumentType] - as above
 
     def text(self) -> str:
-        """The page that Prometheus reads."""
+        """Return the page for Prometheus."""
         histograms = {
             "create_seconds": self.create_seconds,
             "command_seconds": self.command_seconds,

@@ -24,7 +24,7 @@ _Label = Annotated[str, Field(max_length=256)]
 
 
 class RequestRefused(Exception):
-    """A request that cannot be served: HTTP status and what is wrong, for the client's eyes."""
+    """A refused request: HTTP status, and the reason for the client."""
 
     def __init__(self, status: int, detail: str):
         super().__init__(detail)
@@ -33,14 +33,14 @@ class RequestRefused(Exception):
 
 
 class StartCommand(BaseModel):
-    """What runs from the beginning, as newer clients write it."""
+    """The command that runs from the start, in the form of newer clients."""
 
     executable: str = Field(min_length=1, max_length=4096)
     args: list[str] = []
 
 
 class CreateRequest(BaseModel):
-    """Body of `POST /sandbox`, of all generations of clients. What we do not know is refused unless it is empty."""
+    """Body of `POST /sandbox`, for all generations of clients. Unsupported fields are refused unless they are empty."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -67,11 +67,11 @@ class CreateRequest(BaseModel):
 
     @property
     def fingerprint(self) -> bytes:
-        """Equal for equal requests."""
+        """A hash that is equal for equal requests."""
         return hashlib.sha256(self.model_dump_json().encode()).digest()
 
     def without_content(self) -> CreateRequest:
-        """What a record of an ended sandbox keeps: everything of limited length."""
+        """Return the part that the record of an ended sandbox keeps: fields of limited length."""
         return self.model_copy(
             update={
                 "start_command": None,
@@ -89,7 +89,7 @@ class CreateRequest(BaseModel):
 
 
 def parse(body: object) -> CreateRequest:
-    """The request in a body of JSON. Raises RequestRefused with every field that is wrong."""
+    """Return the request of a JSON body. Raises RequestRefused with every wrong field."""
     try:
         request = CreateRequest.model_validate(body)
     except ValidationError as error:
@@ -104,7 +104,7 @@ def parse(body: object) -> CreateRequest:
     if request.network_denylist:
         unknown.insert(0, "network_denylist (give network_allowlist instead)")
     if unknown:
-        raise RequestRefused(422, f"This server has no {', '.join(unknown)}.")
+        raise RequestRefused(422, f"This server does not support {', '.join(unknown)}.")
     known = {
         name: getattr(request, name)
         for name in request.model_fields_set - set(request.model_extra or {})
@@ -113,18 +113,18 @@ def parse(body: object) -> CreateRequest:
 
 
 def specification(request: CreateRequest, config: ServerConfig, quota: Quota) -> SandboxSpec:
-    """The sandbox that is wanted. Raises RequestRefused if this server or token may not have it."""
+    """Return the specification of a sandbox. Raises RequestRefused if this server or token does not allow it."""
     image = request.docker_image or "host"
     if not any(fnmatchcase(image, pattern) for pattern in config.images):
         raise RequestRefused(
             422,
-            f"docker_image {image!r} is not offered. Every sandbox here shows the server's own system; names it "
-            f"accepts: {', '.join(config.images)}.",
+            f"docker_image {image!r} is not available. Every sandbox here shows the server's own system. "
+            f"Accepted names: {', '.join(config.images)}.",
         )
     own_arch = _ARCHITECTURES.get(platform.machine(), platform.machine())
     if request.arch not in (None, own_arch):
-        raise RequestRefused(422, f"arch {request.arch!r} is not offered, only {own_arch!r}.")
-    # Compared as they came: so large a number that it has no whole one beside it must not get further.
+        raise RequestRefused(422, f"arch {request.arch!r} is not available, only {own_arch!r}.")
+    # Compared before rounding: a float that is too large cannot be converted to an integer.
     _within("memory_gb", request.memory_gb, quota.max_sandbox_memory_mb / 1024)
     _within("disk_size_gb", request.disk_size_gb or 0.0, quota.max_sandbox_disk_mb / 1024)
     _within("timeout_minutes", request.timeout_minutes, quota.max_lifetime_s / 60)
@@ -153,10 +153,10 @@ def specification(request: CreateRequest, config: ServerConfig, quota: Quota) ->
         raise RequestRefused(422, "; ".join(each["msg"] for each in error.errors())) from None
 
 
-def _within(name: str, value: float, most: float) -> None:
-    if value > most:
+def _within(name: str, value: float, maximum: float) -> None:
+    if value > maximum:
         raise RequestRefused(
-            422, f"{name} {value:g} is above {most:g}, the most that this token may ask for."
+            422, f"{name} {value:g} is above {maximum:g}, the maximum for this token."
         )
 
 
@@ -168,7 +168,7 @@ def _network(
         if domains:
             raise RequestRefused(
                 422,
-                "network_allowlist is not offered: sandboxes of this server have no network (`--network full`).",
+                "network_allowlist is not available: sandboxes of this server have no network (`--network full`).",
             )
         return "none"
     if not request.network_access or domains == []:
@@ -182,21 +182,21 @@ def _network(
 
 
 class Transfer:
-    """Reads requests and writes answers; whoever is slower than allowed is cut off."""
+    """Reads requests and writes responses. Disconnects clients that are slower than allowed."""
 
     def __init__(self, config: ServerConfig, metrics: ServerMetrics) -> None:
         self.config = config
         self.metrics = metrics
 
     async def body(self, request: web.Request, max_bytes: int) -> bytes:
-        """The whole body. Raises RequestRefused if it is larger than allowed or does not come."""
+        """Return the whole body. Raises RequestRefused if it is too large or arrives too slowly."""
         parts = [part async for part in self.pieces(request, max_bytes)]
         return b"".join(parts)
 
     async def pieces(self, request: web.Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises RequestRefused."""
+        """Return the pieces of the body as they arrive. Raises RequestRefused."""
         if (request.content_length or 0) > max_bytes:
-            raise RequestRefused(413, f"The body may have {max_bytes} bytes.")
+            raise RequestRefused(413, f"The maximum size of the body is {max_bytes} bytes.")
         left = max_bytes
         while True:
             async with self.patience("sends too slowly"):
@@ -205,11 +205,11 @@ class Transfer:
                 return
             left -= len(piece)
             if left < 0:
-                raise RequestRefused(413, f"The body may have {max_bytes} bytes.")
+                raise RequestRefused(413, f"The maximum size of the body is {max_bytes} bytes.")
             yield piece
 
     async def json_body(self, request: web.Request) -> object:
-        """The value of a JSON body. Raises RequestRefused."""
+        """Return the value of a JSON body. Raises RequestRefused."""
         data = await self.body(request, self.config.max_json_bytes)
         try:
             return json.loads(data or b"{}", parse_float=_finite, parse_constant=_finite)
@@ -219,24 +219,24 @@ class Transfer:
             ) from None
 
     def patience(self, what: str) -> Patience:
-        """Allows the client `client_timeout_s` for what happens in the block."""
+        """Return a context that gives the client `client_timeout_s` for the block."""
         return Patience(self.config.client_timeout_s, what, self.metrics)
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
-        """Send a piece of a streamed answer. Raises ClientTooSlow if the client does not take it."""
+        """Send a piece of a streamed response. Raises ClientTooSlow if the client does not receive it in time."""
         async with self.patience("reads too slowly"):
             await response.write(data)
 
 
 def _finite(text: str) -> float:
-    """The number. Raises ValueError for `Infinity`, `NaN` and what is as large, such as `1e999`."""
+    """Return the number. Raises ValueError for `Infinity`, `NaN`, and numbers as large as `1e999`."""
     if not math.isfinite(number := float(text)):
         raise ValueError(text)
     return number
 
 
 class ClientTooSlow(RequestRefused):
-    """The client does not keep up; its connection is closed."""
+    """The client is too slow; its connection is closed."""
 
 
 class Patience:

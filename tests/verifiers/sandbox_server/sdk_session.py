@@ -56,7 +56,7 @@ async def main() -> dict[str, object]:
     try:
         await client.create(request.model_copy(update={"docker_image": "ubuntu:20.04"}))
     except sdk.APIError as error:
-        seen["refused"] = "is not offered" in str(error)
+        seen["refused"] = "is not available" in str(error)
     await client.delete(box.id)
     try:
         await client.execute_command(box.id, "true")

@@ -58,7 +58,7 @@ async def test_somebody_elses_sandbox_does_not_exist(wire):
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"docker_image": "ubuntu:24.04"}, "'ubuntu:24.04' is not offered"),
+        ({"docker_image": "ubuntu:24.04"}, "'ubuntu:24.04' is not available"),
         ({"memory_gb": 64}, "memory_gb 64 is above 16"),
         ({"timeout_minutes": 100_000}, "timeout_minutes 100000 is above 1440"),
         ({"cpu_cores": -1}, "cpu_cores"),
@@ -200,7 +200,7 @@ async def test_quotas_of_a_token_and_of_the_server(serving):
         first = await wire.create(memory_gb=0.0625)
         await wire.create(memory_gb=0.0625)
         status, answer = await wire.ask("POST", "/sandbox", {**body, "memory_gb": 0.0625})
-        assert (status, "2 sandboxes, which is its limit" in answer["detail"]) == (429, True)
+        assert (status, "2 sandboxes, the maximum" in answer["detail"]) == (429, True)
         await wire.create(memory_gb=0.0625, token=OTHER_TOKEN)
         status, answer = await wire.ask(
             "POST", "/sandbox", {**body, "memory_gb": 0.0625}, token=OTHER_TOKEN
