@@ -152,7 +152,7 @@ def test_directories_of_living_programs_are_not_swept():
 
 @pytest.mark.parametrize(
     "module",
-    ["unsafe_local", "local", "local.plain_process", "pool", "contract", "proxy", "guest_sandbox"],
+    ["unsafe_local", "local", "local.plain_process", "open", "contract", "proxy", "guest_sandbox"],
 )
 def test_every_module_can_be_imported_first(module: str):
     subprocess.run([sys.executable, "-c", f"import verifiers.sandboxes.{module}"], check=True)
