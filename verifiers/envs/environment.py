@@ -1,6 +1,6 @@
-"""`Environment`: dataset + rollout protocol + rubric.
+"""`Environment`: a dataset, a rollout protocol and a rubric.
 
-The class has the rows, the settings and the life of an environment. The work of a run is in other modules:
+The class holds the rows, the settings and the lifetime of an environment. The work of a run is in other modules:
 
 one rollout         → `MultiTurnEnv.rollout`
 play and score      → `play`
@@ -65,14 +65,14 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLING_ARGS: SamplingArgs = {"n": 1, "extra_body": {}}
 SERVER_MODULE = "verifiers.serve.server_process"
-"""Module above this one that starts worker processes. It is imported by name when the first server is started."""
+"""Module that starts worker processes. It belongs to a higher layer, so it is imported by name on first use."""
 
 
 class Environment(HasRows, OlderForms, ABC):
-    """Base of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
+    """Base class of all environments. Authors subclass `MultiTurnEnv` or one of its subclasses.
 
-    `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an
-    iterable of rows that may never end. A row has a `prompt` (messages) or a `question`, and what the rubric needs.
+    `dataset` and `eval_dataset` are a `datasets.Dataset`, a list of rows, a callable that builds either, or an iterable
+    of rows that may be endless. A row has a `prompt` (messages) or a `question`, and the fields that the rubric needs.
     """
 
     def __init__(
@@ -143,25 +143,25 @@ class Environment(HasRows, OlderForms, ABC):
         self._keep_open()
 
     loaded_from: Path | None = None
-    """Folder or file that `verifiers.loading` loaded the environment from by its path; None for an installed one."""
+    """Folder or file from which `verifiers.loading` loaded the environment; None for an installed one."""
     _own_group: RubricGroup | None = None
     _default_rubric: Rubric | None = None
-    """The empty rubric of an environment that was given none."""
+    """The empty rubric that stands in for a missing one."""
     _is_checked = False
-    """Whether `preflight.warn_once` has looked at this environment."""
+    """Whether `preflight.warn_once` has checked this environment."""
     _answer_needs: tuple[Any, list[str]] | None = None
-    """Reward functions that need an answer, as `preflight` found them for the bound functions beside them."""
+    """Bound reward functions, and the names of those that need an answer, as `preflight` found them."""
 
     @property
     def _shown_name(self) -> str:
-        """What messages call this environment: its class, and its id where it has one."""
+        """Name of this environment in messages: its class, and its id if it has one."""
         return f"{type(self).__name__} ({self.env_id})" if self.env_id else type(self).__name__
 
     def _hooks(self, kind: Any) -> list[Callable[..., Any]]:
         return [getattr(self, name) for name in hooks_of(type(self), kind)]
 
     def _add_marked_methods(self) -> None:
-        """Methods marked `@vf.reward`, `@vf.metric`, `@vf.advantage`, as a rubric beside the one that was given."""
+        """Add the methods marked `@vf.reward`, `@vf.metric` or `@vf.advantage` as a further rubric."""
         own = Rubric(parser=self.parser)
         for method in self._hooks("reward"):
             own.add_reward_func(method, getattr(method, "reward_weight", 1.0))
@@ -175,10 +175,10 @@ class Environment(HasRows, OlderForms, ABC):
     def _check_before_run(
         self, rows: Sequence[Mapping[str, Any]]
     ) -> dict[str, RewardArgumentError]:
-        """Report mistakes that would make every reward meaningless. Return the reward functions that perhaps cannot be
-        called, with their error.
+        """Report mistakes that would make every reward meaningless. Return the reward functions that may be uncallable,
+        with their errors.
 
-        Raises MissingAnswer for a row without an answer, RewardArgumentError for a function that cannot be called.
+        Raises MissingAnswer for a row without an answer, and RewardArgumentError for a function that cannot be called.
         """
         preflight.check_rows(self, rows)
         preflight.warn_once(self)
@@ -198,13 +198,14 @@ class Environment(HasRows, OlderForms, ABC):
         message_type: Any = None,
         **older: Any,
     ) -> Any:
-        """One model call of a rollout: a `Response`. None stands for what the state has.
+        """Call the model once for a rollout and return its `Response`. None stands for the value in the state.
 
-        Without a state it is generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…, message_type=…)`.
+        Without a state, the form is generation (a)'s `(client, model, prompt, oai_tools=…, sampling_args=…,
+        message_type=…)`.
         """
         if isinstance(prompt, list) and not prompt:
             raise DatasetError(
-                f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} asks the model. "
+                f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} calls the model. "
                 "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."
             )
         chosen = state.client if client is None else resolve_client(client)
@@ -229,7 +230,7 @@ class Environment(HasRows, OlderForms, ABC):
     def increment_state_usage(
         self, state: State, input_tokens: float = 0, output_tokens: float = 0
     ) -> None:
-        """Count tokens of a model call that the environment made itself."""
+        """Count the tokens of a model call that the environment made itself."""
         state.usage.increment(input_tokens, output_tokens)
 
     def increment_state_usage_from_response(self, state: State, response: Any) -> None:
@@ -239,7 +240,7 @@ class Environment(HasRows, OlderForms, ABC):
             tracker.increment_from_response(response)
 
     def get_state_usage(self, state: State) -> TokenUsage | None:
-        """Tokens of the rollout so far; None when nothing was counted."""
+        """Return the tokens of the rollout so far; None if none were counted."""
         tracker = self._get_usage_tracker(state, create_if_missing=False)
         return None if tracker is None else tracker.snapshot()
 
@@ -264,9 +265,9 @@ class Environment(HasRows, OlderForms, ABC):
 
     @call_forms.also_takes_messages
     async def is_completed(self, state: State, **kwargs: Any) -> bool:
-        """Whether a stop condition holds; the first one that does is the rollout's `stop_condition`.
+        """Return whether a stop condition holds. The first one that holds becomes the rollout's `stop_condition`.
 
-        Before 0.1.8 it was called as `(messages, state)`; overrides from then may still do so.
+        Before 0.1.8 the form was `(messages, state)`; overrides may still call it so.
         """
         if type(self)._render_stop is not Environment._render_stop:
             for condition in self._stop_conditions:
@@ -284,18 +285,18 @@ class Environment(HasRows, OlderForms, ABC):
         return False
 
     def _stop_plan_now(self) -> list[Any]:
-        if self._stop_plan[0] != self._stop_conditions:  # someone has changed the list
+        if self._stop_plan[0] != self._stop_conditions:  # the list has been changed
             self._stop_plan = (list(self._stop_conditions), stops.plan(self._stop_conditions))
         return self._stop_plan[1]
 
     async def cleanup(self, state: State, *_: Any, **__: Any) -> None:
-        """Run the `@vf.cleanup` handlers for one rollout."""
+        """Run the `@vf.cleanup` handlers of one rollout."""
         await play.clean_up(self, state)
 
     async def _update_before_scoring(self, states: list[State]) -> None:
-        """Run the `@vf.update` handlers for rollouts of one example.
+        """Run the `@vf.update` handlers on the rollouts of one example.
 
-        What a handler raises is the error of the rollouts it was called for.
+        An exception of a handler becomes the error of the rollouts that the handler received.
         """
         for handler in self._update_handlers:
             if getattr(handler, "update_stage", "rollout") == "group":
@@ -316,11 +317,13 @@ class Environment(HasRows, OlderForms, ABC):
 
     @property
     def has_update_handlers(self) -> bool:
-        """Whether something runs between the rollouts of an example and their scoring."""
+        """Whether handlers run between the rollouts of an example and their scoring."""
         return bool(self._update_handlers)
 
     def _note_error(self, state: State, error: BaseException) -> None:
-        """End a rollout with what its environment raised; what is not a `vf.Error` becomes EnvironmentCodeError."""
+        """End a rollout with an exception of its environment. An exception that is not a `vf.Error` becomes an
+        EnvironmentCodeError.
+        """
         if not isinstance(error, Error):
             wrapped = EnvironmentCodeError(
                 f"{type(self).__name__} raised {type(error).__name__}: {text_of(error)}"
@@ -377,7 +380,7 @@ class Environment(HasRows, OlderForms, ABC):
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> State:
-        """One rollout, played and scored."""
+        """Play and score one rollout."""
         [state] = await self.play_and_score([input], client, model, sampling_args, alone=True)
         return state
 
@@ -388,7 +391,7 @@ class Environment(HasRows, OlderForms, ABC):
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> list[State]:
-        """The rollouts of one example, played concurrently and scored together."""
+        """Play the rollouts of one example concurrently and score them together."""
         return await self.play_and_score(group_inputs, client, model, sampling_args, alone=False)
 
     @also_called_as(call_forms.rollout_with_semaphore, call_forms.is_rollout_with_semaphore)
@@ -402,8 +405,8 @@ class Environment(HasRows, OlderForms, ABC):
         state_columns: Sequence[str] | None = None,
         env_client: Any = None,
     ) -> RolloutOutput:
-        """One rollout, played and scored. Generation (a)'s form is `(sem, input, client, model, sampling_args)`, and
-        returns an unscored `State`.
+        """Play and score one rollout. Generation (a)'s form is `(sem, input, client, model, sampling_args)`; it returns
+        an unscored `State`.
         """
         if env_client is not None:
             return await env_client.run_rollout(
@@ -428,8 +431,8 @@ class Environment(HasRows, OlderForms, ABC):
         env_client: Any = None,
         **_: Any,
     ) -> list[RolloutOutput]:
-        """The rollouts of one example, scored together. Generation (a)'s form is `(group_inputs, client, model,
-        gen_sampling_args, gen_sem, score_sem)`, and returns states.
+        """Play the rollouts of one example and score them together. Generation (a)'s form is `(group_inputs, client,
+        model, gen_sampling_args, gen_sem, score_sem)`; it returns states.
         """
         if env_client is not None:
             return await env_client.run_group(
@@ -453,10 +456,10 @@ class Environment(HasRows, OlderForms, ABC):
         max_concurrent: int = -1,
         **options: Any,
     ) -> GenerateOutputs:
-        """Play and score every input; inputs of the same example form a group.
+        """Play and score every input. Inputs of the same example form a group.
 
-        Further options: the fields of `generation.GenerateOptions`. Failed rollouts are results with an `error`; wrong
-        credentials, an option that does not exist and a run folder that cannot be written raise.
+        Further options are the fields of `generation.GenerateOptions`. A failed rollout is a result with an `error`.
+        Wrong credentials, unknown options and a run folder that cannot be written raise.
         """
         chosen = GenerateOptions.from_call(max_concurrent=max_concurrent, **options)
         rows = generation.as_rows(self, inputs)
@@ -472,7 +475,7 @@ class Environment(HasRows, OlderForms, ABC):
         max_concurrent: int = -1,
         **options: Any,
     ) -> GenerateOutputs:
-        """`generate` on `rollouts_per_example` rollouts of the first `num_examples` evaluation rows (all for -1)."""
+        """Run `generate` on the first `num_examples` evaluation rows (-1: all), each `rollouts_per_example` times."""
         chosen = GenerateOptions.from_call(
             max_concurrent=max_concurrent, rollouts_per_example=rollouts_per_example, **options
         )
@@ -484,16 +487,16 @@ class Environment(HasRows, OlderForms, ABC):
         )
 
     def generate_sync(self, inputs: Any, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """`generate` from code that is not async; works inside a notebook's running loop too."""
+        """Run `generate` from code that is not async. It also works inside a notebook's running loop."""
         return run_sync(lambda: self.generate(inputs, client, *args, **kwargs))
 
     def evaluate_sync(self, client: Any, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """`evaluate` from code that is not async; works inside a notebook's running loop too."""
+        """Run `evaluate` from code that is not async. It also works inside a notebook's running loop."""
         return run_sync(lambda: self.evaluate(client, *args, **kwargs))
 
     @staticmethod
     def make_dataset(results: GenerateOutputs) -> Dataset:
-        """The results as a `datasets.Dataset`."""
+        """Return the results as a `datasets.Dataset`."""
         from verifiers.runs.publish import make_dataset
 
         return make_dataset(results)
@@ -501,16 +504,16 @@ class Environment(HasRows, OlderForms, ABC):
     # --------------------------------------------------------------------------------------- worker processes
 
     env_client: Any = None
-    """A client of an environment server; when set, `generate` and `evaluate` run there."""
+    """Client of an environment server. If it is set, `generate` and `evaluate` run there."""
     _server: Any = None
 
     async def start_server(self, *args: Any, **kwargs: Any) -> None:
-        """Run this environment's rollouts in `num_workers` other processes from now on: `(address=None,
+        """Run the rollouts of this environment in `num_workers` other processes from now on: `(address=None,
         extra_env_kwargs=None, num_workers=1, log_level=None, log_dir=None, console_logging=True,
-        health_check_interval=1.0, startup_timeout=600.0, recovery_timeout=600.0)`, times in seconds, and by name
-        `python` (the workers' interpreter) and the further options of `ZMQEnvServer`.
+        health_check_interval=1.0, startup_timeout=600.0, recovery_timeout=600.0)`, times in seconds. Keyword arguments
+        are `python` (the workers' interpreter) and the further options of `ZMQEnvServer`.
 
-        The workers load the environment by its id, or by the path that it was loaded from. They end with `stop_server`,
+        The workers load the environment by its id, or by the path from which it was loaded. They end with `stop_server`
         or with this process.
         """
         await self.stop_server()
@@ -518,7 +521,7 @@ class Environment(HasRows, OlderForms, ABC):
         self._server, self.env_client = await start(self, *args, **kwargs)
 
     async def stop_server(self) -> None:
-        """End the processes of `start_server`; nothing if there are none."""
+        """End the processes of `start_server`, if there are any."""
         server, self._server = self._server, None
         if server is not None:
             self.env_client = None
@@ -533,11 +536,11 @@ class Environment(HasRows, OlderForms, ABC):
 
     @property
     def provides_advantages(self) -> bool:
-        """Whether the rubric gives its own advantages."""
+        """Whether the rubric computes its own advantages."""
         return self.rubric.has_advantages
 
     def set_kwargs(self, **kwargs: Any) -> None:
-        """Set options by name, through `set_<name>` where there is one (`--extra-env-kwargs`)."""
+        """Set options by name, through `set_<name>` if the method exists (`--extra-env-kwargs`)."""
         for name, value in kwargs.items():
             setter = getattr(self, f"set_{name}", None)
             if setter is not None:
@@ -546,26 +549,26 @@ class Environment(HasRows, OlderForms, ABC):
                 setattr(self, name, value)
 
     def add_rubric(self, rubric: Rubric) -> None:
-        """Score with one more rubric. A group that somebody else made, and may use elsewhere, is not changed."""
+        """Score with one more rubric. A `RubricGroup` that the caller made is not changed."""
         if self._own_group is None or self.rubric is not self._own_group:
             self._own_group = RubricGroup(rubrics=[self.rubric], parser=self.rubric.parser)
             self.rubric = self._own_group
         self._own_group.rubrics.append(rubric)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Told how many rollouts will run at once; environments with pools size them by it."""
+        """Set the number of concurrent rollouts. Environments with pools use it as their size."""
         self.max_workers = concurrency
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
-        """Longest sequence a trainer takes, in tokens; longer ones are cut and marked as truncated."""
+        """Set the maximum sequence length of a trainer, in tokens. Longer sequences are cut and marked as truncated."""
         self.max_seq_len = max_seq_len
 
     def set_score_rollouts(self, score_rollouts: bool) -> None:
-        """Whether to run the rubric at all."""
+        """Set whether the rubric runs."""
         self.score_rollouts = score_rollouts
 
     def _keep_open(self) -> None:
-        """Note that there is something to tear down, at the end of the process at the latest."""
+        """Register this environment for teardown, which runs at the end of the process at the latest."""
         global _closes_at_exit
         _open.add(self)
         if not _closes_at_exit:
@@ -591,7 +594,7 @@ class Environment(HasRows, OlderForms, ABC):
 
 
 _open: weakref.WeakSet[Environment] = weakref.WeakSet()
-"""Environments that have something to tear down."""
+"""Environments with a pending teardown."""
 _closes_at_exit = False
 
 

@@ -1,4 +1,4 @@
-"""Calling an author's hook, sync or async, with the arguments that its signature names."""
+"""Calls of an author's hooks, sync or async, with the arguments that their signatures name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from verifiers.state import State
 
 ROLLOUT_ARGUMENTS = ("state", "env", "task", "resources")
-"""What a hook of a rollout may ask for by name. `resources` belongs to a later API and is always None."""
+"""Arguments that a hook of a rollout may name. `resources` belongs to a later API and is always None."""
 
 
 async def call_hook(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`hook(*args, **kwargs)`, awaited if it must be."""
+    """Return `hook(*args, **kwargs)`, awaited if it is awaitable."""
     value = hook(*args, **kwargs)
-    if type(value) is CoroutineType:  # nearly always; isawaitable costs four times as much
+    if type(value) is CoroutineType:  # the usual case; isawaitable costs four times as much
         return await value
     return await value if inspect.isawaitable(value) else value
 
@@ -28,8 +28,8 @@ async def call_hook(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 async def call_rollout_hook(hook: Callable[..., Any], env: Any, state: State, **others: Any) -> Any:
     """Call a `@vf.setup`, `@vf.stop` or `@vf.cleanup` handler of `env` for one rollout.
 
-    The handler receives those of `ROLLOUT_ARGUMENTS` that it names, all of them with `**kwargs`. A single parameter of
-    another name receives the state. Raises ConfigError for a handler that needs anything else.
+    The handler receives those of `ROLLOUT_ARGUMENTS` that it names, and all of them if it has `**kwargs`. A single
+    parameter of another name receives the state. Raises ConfigError if the handler has any other required parameter.
     """
     wanted = _wanted(hook)
     if wanted.is_plain and not others:
@@ -42,22 +42,22 @@ async def call_rollout_hook(hook: Callable[..., Any], env: Any, state: State, **
 
 
 def check_rollout_hooks(hooks: list[Callable[..., Any]]) -> None:
-    """Raise ConfigError for the first hook that `call_rollout_hook` could not call."""
+    """Raise ConfigError for the first hook that `call_rollout_hook` cannot call."""
     for hook in hooks:
         _wanted(hook)
 
 
 class _Wanted(NamedTuple):
-    """How a hook is called."""
+    """The arguments that a hook receives."""
 
     takes_state_first: bool
-    """Whether its first parameter, of a name of its own, receives the state."""
+    """Whether the first parameter, which may have any name, receives the state."""
     names: tuple[str, ...]
     """Those of `ROLLOUT_ARGUMENTS` that are passed by name."""
     takes_all: bool
     """Whether it has `**kwargs`."""
     is_plain: bool
-    """Whether `hook(state)` is all there is to it."""
+    """Whether `hook(state)` is the complete call."""
 
 
 _known: WeakKeyDictionary[Any, _Wanted] = WeakKeyDictionary()
@@ -99,7 +99,7 @@ def _wanted_by(hook: Callable[..., Any]) -> _Wanted:
     if others:
         name = getattr(hook, "__qualname__", None) or repr(hook)
         raise ConfigError(
-            f"The handler {name} asks for {', '.join(map(repr, others))}. A handler of a rollout may ask for "
+            f"The handler {name} has the parameter {', '.join(map(repr, others))}. Its parameters may be "
             f"{', '.join(map(repr, ROLLOUT_ARGUMENTS))}."
         )
     if takes_all:

@@ -1,4 +1,8 @@
-"""`MultiTurnEnv`: THE loop. The model speaks, the environment answers, until a stop condition holds."""
+"""`MultiTurnEnv`: the loop of a rollout. The model and the environment reply in turn until a stop condition holds.
+
+Read `rollout` first. It makes the state, plays the turns (`_play`: set up, then `_turn` until `_is_completed`) and
+cleans up. A turn asks for the prompt, calls the model and appends one step to the trajectory.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,13 @@ from verifiers.types import (
     TrajectoryStep,
     UserMessage,
 )
-from verifiers.v0.call_forms import answer_of, own_is_completed
+from verifiers.v0.call_forms import own_is_completed, reply_of
 
 
 class MultiTurnEnv(Environment):
     """A rollout of several turns. Authors override `env_response`, often `setup_state`, and mark `@vf.stop` methods.
 
-    `max_turns`: how often the model may answer; -1 for no limit. `timeout_seconds`: longest rollout.
+    `max_turns` is the maximum number of turns, -1 for no limit. `timeout_seconds` is the maximum duration of a rollout.
     """
 
     def __init__(
@@ -51,16 +55,16 @@ class MultiTurnEnv(Environment):
         self.add_rubric(TurnMonitorRubric())
 
     def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
-        """How many tokens the model may write in one rollout; -1 for no limit."""
+        """Set the maximum number of tokens that the model may write per rollout; -1 for no limit."""
         self.max_total_completion_tokens = max_total_completion_tokens
 
     # --------------------------------------------------------------------------------- what authors override
 
     @abstractmethod
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages | str:
-        """What the environment says after the model: messages, or text for one user message.
+        """Return the environment's reply to the model: messages, or text for one user message.
 
-        `messages` is the conversation so far. Set `state["final_env_response"]` to end the rollout with it.
+        `messages` is the conversation so far. Set `state["final_env_response"]` to end the rollout with that reply.
         """
 
     async def setup_state(self, state: State) -> State | None:
@@ -68,22 +72,24 @@ class MultiTurnEnv(Environment):
         return state
 
     async def get_prompt_messages(self, state: State) -> Messages:
-        """What the model is shown this turn: the prompt, later the conversation and the environment's answer."""
+        """Return the prompt of this turn: first the prompt of the row, later the conversation with the environment's
+        reply.
+        """
         trajectory = state.trajectory
         if not trajectory:
             return state.prompt
         last = trajectory[-1]
         conversation = [*last["prompt"], *last["completion"]]
-        answer = answer_of(await call_hook(self.env_response, conversation, state), state)
-        if answer is None and state.final_env_response is None:
+        reply = reply_of(await call_hook(self.env_response, conversation, state), state)
+        if reply is None and state.final_env_response is None:
             raise EnvironmentCodeError(
                 f"{type(self).__name__}.env_response returned None. Return text or a list of messages; [] adds no "
                 "message. Is a `return` missing?"
             )
-        return conversation + _as_answer(answer, self.message_type)
+        return conversation + _as_messages(reply, self.message_type)
 
     async def render_completion(self, state: State) -> None:
-        """Set `state["completion"]`: everything after the prompt."""
+        """Set `state["completion"]`: all messages after the prompt."""
         trajectory = state.trajectory
         if not trajectory:
             state.completion = []
@@ -91,17 +97,17 @@ class MultiTurnEnv(Environment):
         last = trajectory[-1]
         completion = [*last["prompt"][len(state.prompt) :], *last["completion"]]
         if state.final_env_response is not None:
-            completion += _as_answer(state.final_env_response, "completion")
+            completion += _as_messages(state.final_env_response, "completion")
         state.completion = completion
 
     async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
-        """Append a turn to the trajectory."""
+        """Append a step to the trajectory."""
         state.trajectory.append(trajectory_step)
 
     async def add_model_response(
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
-        """Turn a response into a step of the trajectory."""
+        """Append a model response to the trajectory as a step."""
         tokens = step_tokens(response, self.max_seq_len, state.trajectory)
         is_truncated = bool(response.message.is_truncated)
         if tokens is not None and tokens["is_truncated"]:
@@ -125,48 +131,48 @@ class MultiTurnEnv(Environment):
 
     @stops.condition(priority=100, general=True)
     def has_error(self, state: State) -> bool:
-        """An error ends the rollout."""
+        """The rollout has an error."""
         return state.error is not None
 
     @stops.condition(general=True)
     def prompt_too_long(self, state: State) -> bool:
-        """The conversation no longer fits the model's context."""
+        """The conversation exceeds the model's context length."""
         return bool(dict.get(state, "prompt_too_long"))
 
     @stops.condition(general=True)
     def max_turns_reached(self, state: State) -> bool:
-        """The model has answered `max_turns` times."""
+        """The model has responded `max_turns` times."""
         return self.max_turns > 0 and len(state.trajectory) >= self.max_turns
 
     @stops.condition(general=True)
     def max_total_completion_tokens_reached(self, state: State) -> bool:
-        """The model has written all the tokens it may."""
+        """The model has written the maximum number of tokens."""
         limit = self.max_total_completion_tokens
         return limit > 0 and state.usage["output_tokens"] >= limit
 
     @stops.condition(general=True)
     def max_total_tokens_reached(self, state: State) -> bool:
-        """The rollout has used all the tokens this run allows it."""
+        """The rollout has used the maximum number of tokens of this run."""
         return current_limits().tokens_reached(state)
 
     @stops.condition(general=True)
     def max_cost_reached(self, state: State) -> bool:
-        """The rollout has cost all this run allows it."""
+        """The rollout has reached the cost limit of this run."""
         return current_limits().cost_reached(state)
 
     @stops.condition(general=True)
     def has_final_env_response(self, state: State) -> bool:
-        """The environment has said its last word."""
+        """The environment has set its final response."""
         return state.final_env_response is not None
 
     @cleanup(priority=1000)
     async def render_state(self, state: State) -> None:
-        """Make the completion readable for the handlers and reward functions that follow."""
+        """Set the completion before other handlers and reward functions read it."""
         if state.completion is None:
             await call_hook(self.render_completion, state)
 
     def mark_timed_out(self, state: State) -> None:
-        """Note that the time limit ended this rollout."""
+        """Mark a rollout that its time limit ended."""
         state.timed_out = True
         state.is_completed = True
         state.stop_condition = "timeout_reached"
@@ -180,7 +186,7 @@ class MultiTurnEnv(Environment):
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> State:
-        """Play one rollout. What goes wrong is in the state's `error`; only cancellation is raised."""
+        """Play one rollout. Failures are in the state's `error`; only cancellation is raised."""
         warn_once(self)
         state = await self.init_state(input, resolve_client(client), model, sampling_args)
         try:
@@ -218,7 +224,7 @@ class MultiTurnEnv(Environment):
             timing.setup.end = time.time()
             while not await self._is_completed(state):
                 await self._turn(state)
-        # SystemExit too: an environment may run code of a model that calls `exit()`.
+        # SystemExit too: an environment may execute a model's code, which may call `exit()`.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the one place where an exception of a rollout becomes data
             self._note_error(state, error)
         self._end_generation(state)
@@ -228,7 +234,7 @@ class MultiTurnEnv(Environment):
             await call_rollout_hook(handler, self, state)
         own = await call_hook(self.setup_state, state)
         if own is not None and own is not state:
-            # The caller holds this state: what an author returned instead is taken over into it.
+            # The caller holds this state, so the content of the author's state replaces its content.
             dict.clear(state)
             if isinstance(own, State) and own.input_fields:
                 state.input_fields, state.hidden_fields = own.input_fields, own.hidden_fields
@@ -250,9 +256,9 @@ class MultiTurnEnv(Environment):
         timing = state.timing
         start = time.time()
         prompt = await call_hook(self.get_prompt_messages, state)
-        asked = time.time()
+        called = time.time()
         if state.trajectory:
-            timing.env.spans.append(TimeSpan(start, asked))
+            timing.env.spans.append(TimeSpan(start, called))
         if state.final_env_response is not None:
             return
         try:
@@ -261,7 +267,7 @@ class MultiTurnEnv(Environment):
             self._note_overlong_prompt(state, prompt, error)
             return
         finally:
-            timing.model.spans.append(TimeSpan(asked, time.time()))
+            timing.model.spans.append(TimeSpan(called, time.time()))
         await self.add_model_response(state, prompt, response)
 
     def _note_overlong_prompt(
@@ -290,7 +296,7 @@ class MultiTurnEnv(Environment):
         state.timing.generation.end = time.time()
 
     async def _clean_up(self, state: State) -> None:
-        """Run the cleanup handlers and leave the scope, to the end even when cancelled meanwhile."""
+        """Run the cleanup handlers and leave the scope. A cancellation in the meantime does not interrupt them."""
         try:
             if len(self._cleanup_handlers) > 1 or dict.__contains__(state, "scope"):
                 await shielded(lambda: clean_up(self, state))
@@ -301,19 +307,19 @@ class MultiTurnEnv(Environment):
                 self._note_error(state, error)
 
 
-def _as_answer(answer: Any, message_type: str) -> Messages:
-    if answer is None:  # the rollout has its final response already
+def _as_messages(reply: Any, message_type: str) -> Messages:
+    if reply is None:  # the rollout already has its final response
         return []
-    if isinstance(answer, str) and message_type == "chat":
-        return [UserMessage.of({"role": "user", "content": answer})]
-    return normalize_messages(answer, field_name="env_response")
+    if isinstance(reply, str) and message_type == "chat":
+        return [UserMessage.of({"role": "user", "content": reply})]
+    return normalize_messages(reply, field_name="env_response")
 
 
 _KEPT = ("content", "reasoning_content", "thinking_blocks", "tool_calls")
 
 
 def completion_messages(response: Response) -> Messages:
-    """What the model said as one message, without the fields that belong to the response."""
+    """Return the response as one message, without the fields that describe the response."""
     message = response["message"]
     fields: dict[str, Any] = {"role": "assistant"}
     for name in _KEPT:
@@ -331,11 +337,11 @@ def step_tokens(
     max_seq_len: int | None = None,
     trajectory: Sequence[TrajectoryStep] = (),
 ) -> StepTokens | None:
-    """The token ids of a step, cut to `max_seq_len`; None when the endpoint gave none.
+    """Return the token ids of a step, cut to `max_seq_len`; None if the endpoint returned none.
 
-    They are added to the token graph of `trajectory`, the steps before it, so that each token is kept once; the
-    response shows them from there too. A prompt that alone is too long leaves no completion and is marked
-    `overlong_prompt`. Raises TokensInvalid when ids, masks and log-probabilities differ in length.
+    The ids are added to the token graph of `trajectory`, the earlier steps, so that each token is stored once, and the
+    response then reads them from the graph. A prompt that is too long alone leaves no completion and is marked
+    `overlong_prompt`. Raises TokensInvalid if ids, masks and log-probabilities differ in length.
     """
     message = response["message"]
     tokens = message.get("tokens")
@@ -348,15 +354,15 @@ def step_tokens(
 
 
 class SingleTurnEnv(MultiTurnEnv):
-    """The model answers once."""
+    """A rollout of one turn."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"max_turns": 1, **kwargs})
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Never called: the rollout is over after the first answer."""
+        """Raise NotImplementedError: the rollout ends after the first response."""
         raise NotImplementedError("SingleTurnEnv has no second turn")
 
     async def render_completion(self, state: State) -> None:
-        """The completion is the one answer."""
+        """Set the completion to the one response."""
         state.completion = state.trajectory[-1]["completion"] if state.trajectory else []

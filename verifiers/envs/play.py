@@ -1,7 +1,7 @@
-"""Play and score the rollouts of one example: the one implementation behind runs, environment servers and trainers.
+"""Play and score the rollouts of one example: one implementation for runs, environment servers and trainers.
 
-`Environment.play_and_score` is the entry. `play` and `score` are its two halves, for callers that do something between
-them: a run plays each rollout in a task of its own and scores when the last one of the group has ended.
+`Environment.play_and_score` is the entry. `play` and `score` are its two halves, for callers that act between them:
+a run plays each rollout in a separate task, and scores a group after its last rollout.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 Limit = AbstractAsyncContextManager[Any]
-"""A semaphore, or another context manager that is entered while something runs."""
+"""A semaphore, or another context manager that is entered during the work."""
 
 
 async def play_and_score(
@@ -76,7 +76,7 @@ async def play(
     max_retries: int = 0,
     on_retry: Callable[[], None] | None = None,
 ) -> State:
-    """Play one rollout, unscored; again after an infrastructure error, up to `max_retries` times."""
+    """Play one rollout, unscored. After an infrastructure error, repeat it up to `max_retries` times."""
     if not max_retries:
         return await env.rollout(row, client, model, sampling_args)
     return await with_retries(
@@ -88,7 +88,7 @@ async def play(
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """The values of coroutines run concurrently. The first that raises cancels the others, and its error is raised."""
+    """Run coroutines concurrently and return their values. The first exception cancels the others and is raised."""
     if len(work) == 1:
         return [await work[0]]
     try:
@@ -100,11 +100,11 @@ async def _together(work: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
 
 
 async def score(env: RunnableEnvironment, states: list[State], *, alone: bool) -> None:
-    """Score finished rollouts of one example (each `alone`, or as a group) and let the rubric clean up.
+    """Score finished rollouts of one example (each `alone`, or as a group) and run the rubric's cleanup.
 
-    Reward functions do not see rollouts that crashed (`saved_errors.voids_reward`): their reward is void. What an
-    author's own scoring raises is recorded on the rollouts it was to score, which count 0.0. A wrong key or
-    configuration ends the run: it would fail for every rollout.
+    A crashed rollout (`errors.voids_reward`) is hidden from reward functions: its reward is void. An exception of an
+    author's own scoring is recorded on its rollouts, which count 0.0. Wrong credentials or a wrong configuration end
+    the run, because they would fail every rollout.
     """
     start = time.time()
     scored = await _scorable(env, states)
@@ -114,7 +114,9 @@ async def score(env: RunnableEnvironment, states: list[State], *, alone: bool) -
         await _scored_or_recorded(env, scored, alone=alone)
     end = time.time()
     for state in scored:
-        if state.error is not None and voids_reward(state.error):  # lost while it was scored
+        if state.error is not None and voids_reward(
+            state.error
+        ):  # its sandbox or endpoint failed during scoring
             write_void(state, state.metrics or {})
     for state in states:
         state.timing.scoring.start = start
@@ -123,7 +125,7 @@ async def score(env: RunnableEnvironment, states: list[State], *, alone: bool) -
 
 
 async def _scorable(env: RunnableEnvironment, states: list[State]) -> list[State]:
-    """Run the `@vf.update` handlers, and leave out the rollouts whose reward is void."""
+    """Run the `@vf.update` handlers, and exclude the rollouts whose reward is void."""
     if env.has_update_handlers:
         going = [state for state in states if state.error is None or not voids_reward(state.error)]
         if going:
@@ -162,8 +164,8 @@ async def _scored_or_recorded(
 async def clean_up(env: RunnableEnvironment, state: State) -> None:
     """Run the cleanup handlers of one rollout and leave its scope.
 
-    A handler that raises stops no other. What the first one raised is the error of a rollout that had none. Raises
-    ConfigError at the end when a handler could not be called.
+    A handler that raises does not stop the others. The first exception becomes the rollout's error if the rollout has
+    no error yet. Raises ConfigError at the end if a handler could not be called.
     """
     uncallable: ConfigError | None = None
     for handler in env._cleanup_handlers:

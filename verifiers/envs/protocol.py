@@ -1,6 +1,6 @@
 """`RunnableEnvironment`: the part of `Environment` that the other modules of this folder use.
 
-With this protocol `environment` can import the modules that play, score and save, and none of them imports it.
+With this protocol, `environment` imports the modules that play, score and save, and they need not import it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verifiers.types import SamplingArgs, Tool
 
 
 class RunnableEnvironment(Protocol):
-    """An environment as the modules that play, score, check and save see it."""
+    """An environment, as the modules that play, score, check and save use it."""
 
     logger: logging.Logger
     env_id: str
@@ -41,7 +41,7 @@ class RunnableEnvironment(Protocol):
 
     @property
     def row_format(self) -> RowFormat:
-        """How a dataset row becomes a rollout input."""
+        """The format that turns a dataset row into a rollout input."""
         ...
 
     @property
@@ -51,12 +51,12 @@ class RunnableEnvironment(Protocol):
 
     @property
     def provides_advantages(self) -> bool:
-        """Whether the rubric gives its own advantages."""
+        """Whether the rubric computes its own advantages."""
         ...
 
     @property
     def has_update_handlers(self) -> bool:
-        """Whether something runs between the rollouts of an example and their scoring."""
+        """Whether handlers run between the rollouts of an example and their scoring."""
         ...
 
     @property
@@ -69,7 +69,7 @@ class RunnableEnvironment(Protocol):
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> State:
-        """A fresh state for one dataset row."""
+        """Return a fresh state for one dataset row."""
         ...
 
     async def rollout(

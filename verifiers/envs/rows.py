@@ -1,4 +1,4 @@
-"""`HasRows`: the data of an environment, from its datasets to the state that a rollout begins with."""
+"""`HasRows`: the data of an environment, from its datasets to the first state of a rollout."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HasRows:
 
     @property
     def row_format(self) -> RowFormat:
-        """How a dataset row becomes a rollout input."""
+        """The format that turns a dataset row into a rollout input."""
         return RowFormat(
             system_prompt=self.system_prompt,
             few_shot=self.few_shot or [],
@@ -56,9 +56,9 @@ class HasRows:
         return TaskSource(dataset, self.row_format, **self.map_kwargs)
 
     def source(self, split: str) -> TaskSource:
-        """The rows of "train" or "eval"; evaluation falls back to the training rows.
+        """Return the rows of "train" or "eval". Evaluation falls back to the training rows.
 
-        Raises ConfigError when the environment has none.
+        Raises ConfigError if the environment has neither.
         """
         found = self._sources[split]
         if found is None and split == "eval":
@@ -89,29 +89,29 @@ class HasRows:
         self._sources["eval"] = self._source(dataset)
 
     def build_dataset(self) -> Any:
-        """The formatted training dataset, built now if it was given as a callable."""
+        """Return the formatted training dataset, and build it if it is a callable."""
         return self.dataset
 
     def build_eval_dataset(self) -> Any:
-        """The formatted evaluation dataset, built now if it was given as a callable."""
+        """Return the formatted evaluation dataset, and build it if it is a callable."""
         return self.eval_dataset
 
     def get_dataset(self, n: int = -1, seed: int | None = None) -> Any:
-        """The first `n` training rows (all for n < 1), shuffled first when a seed is given; nothing stored changes."""
+        """Return the first `n` training rows (all for n < 1), shuffled first if a seed is given."""
         return self.source("train").dataset(n, seed)
 
     def get_eval_dataset(self, n: int = -1, seed: int | None = None) -> Any:
-        """The first `n` evaluation rows (all for n < 1), shuffled first when a seed is given."""
+        """Return the first `n` evaluation rows (all for n < 1), shuffled first if a seed is given."""
         return self.source("eval").dataset(n, seed)
 
     def format_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """The dataset with `prompt` and `example_id`, in this environment's format."""
+        """Return the dataset with `prompt` and `example_id`, in this environment's format."""
         return TaskSource(dataset, self.row_format).dataset()
 
     def _get_eval_inputs(
         self, num_examples: int = -1, rollouts_per_example: int = 1, seed: int | None = None
     ) -> list[dict[str, Any]]:
-        """The evaluation rows, each repeated `rollouts_per_example` times side by side."""
+        """Return the evaluation rows, each repeated `rollouts_per_example` times in a row."""
         if rollouts_per_example < 1:
             raise ConfigError(
                 f"rollouts_per_example must be at least 1; got {rollouts_per_example}."
@@ -142,7 +142,7 @@ class HasRows:
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> State:
-        """A fresh state for one dataset row. Nothing in it is shared with other rollouts of the row."""
+        """Return a fresh state for one dataset row. It shares nothing with other rollouts of the row."""
         state = State.for_row(input)
         if "prompt" not in state:
             state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
@@ -190,7 +190,7 @@ class HasRows:
 
 
 def _new_id() -> str:
-    """32 random hexadecimal digits, at a fraction of the cost of `uuid4().hex`."""
+    """Return 32 random hexadecimal digits, at a fraction of the cost of `uuid4().hex`."""
     return os.urandom(16).hex()
 
 
@@ -198,7 +198,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def _copied(value: Any) -> Any:
-    """A copy that shares nothing that can be changed; quickly, for the usual flat `info`."""
+    """Return a copy without shared mutable values. A flat `info`, the usual case, is copied fast."""
     if type(value) is dict and all(type(item) in _PLAIN for item in value.values()):
         return value.copy()
     return deepcopy(value)

@@ -113,10 +113,10 @@ class ToolEnv(MultiTurnEnv):
         """The model has answered without calling a tool."""
         if not state.trajectory:
             return False
-        said = state.trajectory[-1]["completion"]
-        if not said:
+        completion = state.trajectory[-1]["completion"]
+        if not completion:
             return True
-        message = said[-1]
+        message = completion[-1]
         return message.get("role") in ("assistant", "text") and not message.get("tool_calls")
 
     async def call_tool(

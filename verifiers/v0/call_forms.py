@@ -200,11 +200,11 @@ async def own_is_completed(method: Callable[..., Any], state: State) -> bool:
     return bool(await done if inspect.isawaitable(done) else done)
 
 
-def answer_of(returned: Any, state: State) -> Messages | str | None:
+def reply_of(returned: Any, state: State) -> Messages | str | None:
     """The messages in what `env_response` returned: before 0.1.7 `(messages, state)`. The state is taken over."""
     if not isinstance(returned, tuple):
         return returned
-    answer, newer = returned
+    reply, newer = returned
     if newer is not state:
         state.update(newer)
-    return answer
+    return reply

@@ -627,14 +627,16 @@ def test_a_hook_that_needs_something_else_is_refused_when_the_environment_is_mad
         async def handler(self, state: vf.State, database: Any) -> bool:
             return False
 
-    with pytest.raises(vf.ConfigError, match=r"Env\.handler asks for 'database'.*'state', 'env'"):
+    with pytest.raises(
+        vf.ConfigError, match=r"Env\.handler has the parameter 'database'.*'state', 'env'"
+    ):
         Env()
 
 
 async def test_a_handler_added_later_that_cannot_be_called_is_not_passed_over() -> None:
     env, ran = Echo(max_turns=1), []
     env._cleanup_handlers += [lambda state, database: None, lambda state: ran.append(1)]
-    with pytest.raises(vf.ConfigError, match="asks for 'database'"):
+    with pytest.raises(vf.ConfigError, match="has the parameter 'database'"):
         await run(env, ScriptedClient(["a"]))
     assert ran == [1]
 
