@@ -1,4 +1,4 @@
-"""`EnvGroup`: several environments as one; each row goes to the environment it came from."""
+"""`EnvGroup`: several environments as one. Each row is played and scored by the environment that it came from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verifiers.types import RewardFunc, SamplingArgs
 RowT = TypeVar("RowT", bound=dict[str, Any])
 
 _ROUTING = ("info", "task")
-"""Where a row says to which environment it belongs."""
+"""Fields of a row that name its environment."""
 
 
 class EnvGroupRubric(Rubric):
@@ -33,7 +33,7 @@ class EnvGroupRubric(Rubric):
         self.env_map = dict(env_map)
 
     def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
-        """Set it in the rubric of every environment."""
+        """Set the limit in the rubric of every environment."""
         super().set_scoring_timeout_s(scoring_timeout_s)
         for env in self.env_map.values():
             env.rubric.set_scoring_timeout_s(scoring_timeout_s)
@@ -55,11 +55,11 @@ class EnvGroupRubric(Rubric):
 
     @property
     def has_advantages(self) -> bool:
-        """Whether an environment of the group gives its own advantages."""
+        """Whether an environment of the group computes its own advantages."""
         return any(env.rubric.has_advantages for env in self.env_map.values())
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
-        """Scores by the rubrics of the states' own environments, in the order of the states."""
+        """Score the states with the rubrics of their own environments; the order of the states is kept."""
         scores: list[RolloutReward | None] = [None] * len(states)
         for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
@@ -71,13 +71,13 @@ class EnvGroupRubric(Rubric):
         return [score for score in scores if score is not None]
 
     async def measure(self, state: State) -> dict[str, float]:
-        """The metrics by the rubric of the rollout's own environment, for a rollout whose reward is void."""
+        """Return the metrics of a rollout whose reward is void, by the rubric of its own environment."""
         env = self.env_map[routed_name(state, self.env_map)]
         async with _as_its_own(env, [state]) as [inner]:
             return await env.rubric.measure(inner)
 
     async def advantages(self, states: list[State]) -> list[float]:
-        """Reward minus mean, or what the rubric of the rollouts' own environment gives."""
+        """Return reward minus mean, or the advantages of the rollouts' own environment."""
         advantages = await super().advantages(states)
         for name, indices in positions_by_env(states, self.env_map).items():
             rubric = self.env_map[name].rubric
@@ -98,9 +98,9 @@ class EnvGroupRubric(Rubric):
 
 
 def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> str:
-    """The name of the environment a row belongs to: `info["env_id"]`, or a plain string `task`.
+    """Return the name of a row's environment: `info["env_id"]`, or a plain string `task`.
 
-    Raises DatasetError when it names no environment of the group.
+    Raises DatasetError if the group has no environment of this name.
     """
     info = row.get("info")
     own = info.get("env_id") if isinstance(info, Mapping) else None
@@ -116,7 +116,7 @@ def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> s
 def positions_by_env(
     states: Sequence[State], env_map: Mapping[str, Environment]
 ) -> dict[str, list[int]]:
-    """Positions of the states that belong to each environment."""
+    """Return the positions of the states of each environment."""
     positions: dict[str, list[int]] = {}
     for index, state in enumerate(states):
         positions.setdefault(routed_name(state, env_map), []).append(index)
@@ -124,7 +124,7 @@ def positions_by_env(
 
 
 class EnvGroup(Environment):
-    """Rows of all its environments, each rolled out and scored by its own."""
+    """The rows of several environments, each played and scored by its own environment."""
 
     _needs_dataset = False
 
@@ -156,7 +156,7 @@ class EnvGroup(Environment):
         super().__init__(map_kwargs=map_kwargs, **kwargs)
 
     def _joined(self, split: str) -> Any:
-        """The rows of every environment that has any, each with the name of its own."""
+        """Return the rows of all environments, each with the name of its environment."""
         parts: list[tuple[str, TaskSource]] = []
         for name, env in self.env_map.items():
             source = env._sources[split]
@@ -178,7 +178,7 @@ class EnvGroup(Environment):
         return rows
 
     def get_env_for_name(self, name: str) -> Environment:
-        """The environment of this name. Raises DatasetError when there is none."""
+        """Return the environment of this name. Raises DatasetError if there is none."""
         return self.env_map[routed_name({"info": {"env_id": name}}, self.env_map)]
 
     def get_env_for_task(self, task: str) -> Environment:
@@ -188,7 +188,7 @@ class EnvGroup(Environment):
     def _check_before_run(
         self, rows: Sequence[Mapping[str, Any]]
     ) -> dict[str, RewardArgumentError]:
-        """The check of every environment on its own rows."""
+        """Run the checks of every environment on its own rows."""
         found: dict[str, RewardArgumentError] = {}
         for name, env in self.env_map.items():
             own = [row for row in rows if routed_name(row, self.env_map) == name]
@@ -204,7 +204,7 @@ class EnvGroup(Environment):
         model: str,
         sampling_args: SamplingArgs | None = None,
     ) -> State:
-        """Play one rollout in the environment the row belongs to."""
+        """Play one rollout in the row's environment."""
         env = self.env_map[routed_name(input, self.env_map)]
         own = inner_row(dict(input)) if isinstance(env, EnvGroup) else input
         if env.sampling_args != DEFAULT_SAMPLING_ARGS:
@@ -215,7 +215,7 @@ class EnvGroup(Environment):
         return state
 
     def _with_those_of(self, env: Environment, sampling_args: SamplingArgs | None) -> SamplingArgs:
-        """What the caller asks for, over the environment's own, over the group's."""
+        """Merge sampling arguments: the caller's over those of the environment over those of the group."""
         asked = {
             key: value
             for key, value in (sampling_args or {}).items()
@@ -237,19 +237,19 @@ class EnvGroup(Environment):
                 await env._update_before_scoring(inner)
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
-        """Set it in every environment."""
+        """Set the length in every environment."""
         super().set_max_seq_len(max_seq_len)
         for env in self.envs:
             env.set_max_seq_len(max_seq_len)
 
     def set_score_rollouts(self, score_rollouts: bool) -> None:
-        """Set it in every environment."""
+        """Set the option in every environment."""
         super().set_score_rollouts(score_rollouts)
         for env in self.envs:
             env.set_score_rollouts(score_rollouts)
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Tell every environment."""
+        """Set the concurrency in every environment."""
         super().set_concurrency(concurrency)
         for env in self.envs:
             env.set_concurrency(concurrency)
@@ -262,12 +262,12 @@ class EnvGroup(Environment):
 
 
 def _have_equal_keys(rows: Sequence[Row]) -> bool:
-    """Whether Arrow, which gives every row the same keys, would add none to these."""
+    """Whether all rows have equal keys, so that Arrow adds no empty fields."""
     return len({(frozenset(row), frozenset(row["info"])) for row in rows}) == 1
 
 
 def _named(row: Row, name: str) -> Row:
-    """The row with its environment's name where either generation looks for it."""
+    """Return the row with the name of its environment, in the fields of both generations."""
     info = row.get("info")
     own = dict(info) if isinstance(info, Mapping) else ({} if info is None else {"info": info})
     if isinstance(own.get("env_id"), str):
@@ -279,7 +279,7 @@ def _named(row: Row, name: str) -> Row:
 
 
 def inner_row(row: RowT) -> RowT:
-    """A copy of a row of a group inside a group as the inner one knows it: one step of its route is gone."""
+    """Return a copy of a row for a group inside this group: its route is one step shorter."""
     inner = row.copy()
     info = dict(inner["info"])
     route = info.pop("env_route")[1:]
@@ -293,7 +293,7 @@ def inner_row(row: RowT) -> RowT:
 
 @asynccontextmanager
 async def _as_its_own(env: Environment, states: list[State]) -> AsyncIterator[list[State]]:
-    """The states as an environment of the group knows them; what it writes into them is kept."""
+    """Yield the states in the form of an environment of the group, and copy its changes back."""
     if not isinstance(env, EnvGroup):
         yield states
         return
@@ -304,7 +304,7 @@ async def _as_its_own(env: Environment, states: list[State]) -> AsyncIterator[li
 
 
 def _interleaved(parts: Sequence[tuple[str, TaskSource]]) -> Any:
-    """Rows of all sources in turn, for as long as any of them gives rows."""
+    """Yield rows of all sources in turn, until every source has ended."""
 
     def rows() -> Any:
         drawn = 0

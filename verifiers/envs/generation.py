@@ -1,7 +1,7 @@
-"""A run: from rows to saved outputs. What `Environment.generate` and `evaluate` do, as functions of an environment.
+"""A run, from rows to saved outputs: the work of `Environment.generate` and `evaluate`.
 
-`run_rows` is the entry. A schedule plays and scores here (`_schedule`) or in worker processes (`_remote_schedule`), and
-`RunRecord` takes finished groups over.
+`run_rows` is the entry. A schedule plays and scores in this process (`_schedule`) or in workers (`_remote_schedule`),
+and `RunRecord` saves and counts finished groups.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _remote_schedule(
     record: RunRecord,
     early_stop: EarlyStop,
 ) -> tuple[Schedule[list[Task], list[RolloutOutput]], bool]:
-    """The schedule of a run on `env.env_client`, and whether it takes whole groups or single rollouts."""
+    """Return the schedule of a run on `env.env_client`, and whether its unit is a group or a single rollout."""
     in_groups = not options.independent_scoring and (
         env.requires_group_rollouts
         or env.provides_advantages
@@ -208,7 +208,7 @@ def _remote_schedule(
         return outputs
 
     async def scored(_: list[list[RolloutOutput]]) -> None:
-        """The server has scored."""
+        """Do nothing: the server has scored."""
 
     async def deliver(index: int, outputs: list[list[RolloutOutput]]) -> None:
         new = [output for part in outputs for output in part]
@@ -219,7 +219,7 @@ def _remote_schedule(
 
 
 def _warn_if_clipped(remote: Any, options: GenerateOptions) -> None:
-    """Say that the client of an environment server takes fewer requests than the run asks for."""
+    """Warn if the client of an environment server accepts fewer requests than the run's concurrency."""
     limit = getattr(remote, "max_in_flight", None)
     if limit is not None and options.max_concurrent > limit:
         logger.warning(
@@ -240,7 +240,7 @@ async def _failed(
     sampling_args: SamplingArgs,
     error: Error,
 ) -> RolloutOutput:
-    """The output of a rollout that the server could not carry out."""
+    """Return the output of a rollout that the server failed to run."""
     state = await env.init_state(row, client, model, sampling_args)
     state.error = error
     state.completion = []
@@ -250,7 +250,7 @@ async def _failed(
 
 
 def _as_units(groups: Sequence[list[Task]], *, in_groups: bool) -> list[list[list[Task]]]:
-    """The groups of a run as what is sent at once: a whole group, or each of its rollouts."""
+    """Split the groups of a run into requests: a whole group each, or one rollout each."""
     return [[group] if in_groups else [[task] for task in group] for group in groups]
 
 
@@ -258,7 +258,7 @@ def _as_units(groups: Sequence[list[Task]], *, in_groups: bool) -> list[list[lis
 
 
 def as_rows(env: RunnableEnvironment, inputs: Any) -> list[Row]:
-    """Inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
+    """Return the inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
     if isinstance(inputs, Mapping):
         if "prompt" in inputs and isinstance(inputs["prompt"], list) and "example_id" not in inputs:
             count = len(inputs["prompt"])
@@ -272,7 +272,7 @@ def as_rows(env: RunnableEnvironment, inputs: Any) -> list[Row]:
             inputs = [inputs]
     if not (is_rows(inputs) or is_arrow(inputs)):
         raise DatasetError(
-            f"generate takes a Dataset or a list of rows; got {type(inputs).__name__}: {inputs!r:.200}"
+            f"generate accepts a Dataset or a list of rows; got {type(inputs).__name__}: {inputs!r:.200}"
         )
     return TaskSource(inputs, env.row_format).inputs()
 
@@ -289,7 +289,7 @@ def _grouped(rows: Sequence[Row]) -> list[list[Task]]:
 
 
 class RunRecord:
-    """Takes finished groups over: on disk first, then counted, then reported."""
+    """Saves, counts and reports finished groups, in this order."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class RunRecord:
         sampling_args: SamplingArgs,
         options: GenerateOptions,
     ) -> Self:
-        """The record of a new run, or of one that is continued because its folder exists."""
+        """Return the record of a new run, or of a run that is continued because its folder exists."""
         unique = {row["example_id"]: row for row in rows}
         keys = {example: input_key(row) for example, row in unique.items()} if options.saves else {}
         folder = _folder(env, model, options)
@@ -374,7 +374,7 @@ class RunRecord:
         self._tokens = RunTokens(self._store.folder)
 
     def missing(self, groups: list[list[Task]]) -> list[list[Task]]:
-        """The rollouts still to play; those that are saved already are taken into the results."""
+        """Return the rollouts that are still missing. Saved rollouts become results of this run."""
         store = self._store
         if store is None:
             return groups
@@ -417,9 +417,9 @@ class RunRecord:
         trajectories: Sequence[Any],
         states: Sequence[State] | None = None,
     ) -> None:
-        """Take over a finished group: saved before it is counted, its tokens before the rest.
+        """Save and count a finished group; its tokens are saved first.
 
-        `states` are those the outputs were made from, when they were made in this process.
+        `states` are the states of the outputs, if the rollouts ran in this process.
         """
         if self._store is not None and self._tokens is not None:
             for output in new:
@@ -432,14 +432,14 @@ class RunRecord:
         self._options.report(self._outputs, new, self.metadata)
 
     def metadata(self) -> GenerateMetadata:
-        """The metadata of what is finished so far."""
+        """Return the metadata of the finished rollouts."""
         elapsed_s = time.monotonic() - self._started
         return self._description.metadata(
             self._running.summary(wall_time_s=elapsed_s), time_s=elapsed_s, tools=self._tools
         )
 
     def finish(self, *, interrupted: bool) -> GenerateOutputs:
-        """The results, in the order of the inputs; the metadata of a saved run is written."""
+        """Return the results in the order of the inputs, and write the metadata of a saved run."""
         metadata = self.metadata()
         if interrupted:
             metadata["interrupted"] = True
@@ -456,18 +456,18 @@ class RunRecord:
         return GenerateOutputs(outputs=self._outputs, metadata=metadata)
 
     def failed(self, error: BaseException) -> None:
-        """Save why the run ended before its end; `metadata.json` keeps the error as `failure`."""
+        """Save the error that ended the run; `metadata.json` keeps it as `failure`."""
         if self._store is None:
             return
         metadata = self.metadata()
         metadata["failure"] = error_info(error)
         try:
             self._store.write_metadata(metadata)
-        except OSError:  # the disk may be what failed
+        except OSError:  # a full or broken disk may be the error itself
             logger.debug("The failure of the run could not be saved.", exc_info=True)
 
     def close(self) -> None:
-        """Let go of the run folder."""
+        """Close the run folder."""
         if self._tokens is not None:
             self._tokens.close()
         if self._store is not None:

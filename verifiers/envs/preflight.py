@@ -1,5 +1,5 @@
-"""Mistakes that would fail every rollout or make every reward meaningless, reported before the first rollout or, where
-that is not possible, at the first one (`EarlyStop`).
+"""Report mistakes that would fail every rollout or make every reward meaningless: before the first rollout if possible,
+otherwise at the first one (`EarlyStop`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from verifiers.rubrics.rubric_group import scores_plainly
 from verifiers.state import State
 
 ENDS_THE_RUN: tuple[type[Error], ...] = (AuthenticationError, ConfigError, MissingAnswer)
-"""Errors that every other rollout would meet, too."""
+"""Errors that would also fail every other rollout."""
 
 _PACKAGE = __name__.partition(".")[0]
 _SETUP_METHODS = frozenset({"setup_state", "init_state", "rollout"})
@@ -40,9 +40,9 @@ _SETUP_METHODS = frozenset({"setup_state", "init_state", "rollout"})
 
 
 def check_rows(env: RunnableEnvironment, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise MissingAnswer for the first row without an `answer` that a reward function needs.
+    """Raise MissingAnswer for the first row without an `answer` if a reward function needs one.
 
-    An environment that prepares its own states may give the answer there; `check_answer` looks at those.
+    An environment that prepares its own states may set the answer there; `check_answer` checks those states.
     """
     row = next((row for row in rows if row.get("answer") is None), None)
     if row is not None and not _prepares_states(env):
@@ -52,9 +52,9 @@ def check_rows(env: RunnableEnvironment, rows: Iterable[Mapping[str, Any]]) -> N
 def check_arguments(
     env: RunnableEnvironment, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, RewardArgumentError]:
-    """Reward functions that ask for something that no row has, with their error; empty when all can be called.
+    """Return the reward functions with an argument that no row has, with their errors.
 
-    Raises the first error that is certain, unless the environment prepares its own states and could add the argument.
+    Raises the first certain error, unless the environment prepares its own states and could add the argument.
     """
     if not env.score_rollouts or not rows:
         return {}
@@ -68,7 +68,7 @@ def check_arguments(
 
 
 def check_answer(env: RunnableEnvironment, row: Mapping[str, Any]) -> None:
-    """Raise MissingAnswer when a row, or the state made from it, has no `answer` and a reward function needs one."""
+    """Raise MissingAnswer if a row, or the state made from it, has no `answer` and a reward function needs one."""
     if row.get("answer") is not None or not env.score_rollouts:
         return
     if not (names := _functions_in_need(env)):
@@ -103,7 +103,7 @@ def _prepares_states(env: RunnableEnvironment) -> bool:
 
 
 def _author_methods(env: RunnableEnvironment) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Functions that the author of an environment wrote: methods outside this package, and tools."""
+    """Return the functions that the author of an environment wrote: methods outside this package, and tools."""
     for cls in type(env).__mro__:
         if cls.__module__.partition(".")[0] != _PACKAGE:
             for name, value in vars(cls).items():
@@ -123,12 +123,12 @@ _OFFERED = frozenset({"prompt", "completion", "answer", "state", "task", "info"}
 def unbound_functions(
     rubric: Rubric, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, RewardArgumentError]:
-    """Reward functions that ask for something that neither a row nor the rubric offers, with their error.
+    """Return the reward functions with an argument that neither a row nor the rubric offers, with their errors.
 
-    The error is not certain where the rubric offers objects that depend on the rollout.
+    An error is not certain if the rubric offers objects that depend on the rollout.
     """
     if not scores_plainly(rubric):
-        return {}  # the rubric calls its functions in a way of its own
+        return {}  # the rubric calls its functions in its own way
     members = getattr(rubric, "rubrics", None)
     if members is not None:
         return {
@@ -165,7 +165,7 @@ def unbound_functions(
 def _missing(
     call: RewardCall, objects: AbstractSet[str], rows: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """The first argument of a function that nothing offers."""
+    """Return the first argument of a function that nothing offers."""
     for name in sorted(call.required):
         names = {name, name.removesuffix("s")} if call.per_group else {name}
         if name in objects or names & _OFFERED:
@@ -179,7 +179,7 @@ def _missing(
 
 
 def warn_once(env: RunnableEnvironment) -> None:
-    """Log, once for each environment, that nothing scores its rollouts or that nothing ends them."""
+    """Log a warning, once per environment, if nothing scores its rollouts or nothing ends them."""
     if env._is_checked:
         return
     env._is_checked = True
@@ -191,7 +191,7 @@ def warn_once(env: RunnableEnvironment) -> None:
         )
     if _is_endless(env):
         env.logger.warning(
-            "%s has no max_turns and nothing else that ends a rollout: each rollout goes on until the prompt is too "
+            "%s has no max_turns and nothing else that ends a rollout: each rollout continues until the prompt is too "
             "long. Pass max_turns=…, mark a method with @vf.stop, or set state['final_env_response'].",
             env._shown_name,
         )
@@ -228,13 +228,13 @@ def _names_final_response(method: Any) -> bool:
 
 
 class EarlyStop:
-    """What the first rollouts of a run say about all others."""
+    """Ends a run whose first rollouts show that every other rollout would fail too."""
 
     def __init__(
         self, suspects: Mapping[str, RewardArgumentError] | None = None, endpoints: int = 1
     ) -> None:
-        """`suspects`: functions that ask for what no row has. The environment could still add it to the state, so one
-        rollout is played before the others.
+        """`suspects` are functions with an argument that no row has. The environment could still add the argument to
+        the state, so one rollout is played before the others.
         """
         self._suspects = suspects or {}
         self._endpoints = endpoints
@@ -244,7 +244,7 @@ class EarlyStop:
         self._first: asyncio.Event | None = None
 
     async def wait(self) -> None:
-        """Return at once, or with suspects: for the first caller at once, for others after the first `played`."""
+        """Return at once. With suspects, only the first caller returns at once; others wait for the first `played`."""
         if not any(error.is_certain for error in self._suspects.values()):
             return
         if self._first is None:
@@ -253,7 +253,7 @@ class EarlyStop:
             await self._first.wait()
 
     def played(self, rollout: Mapping[str, Any]) -> None:
-        """Look at a rollout (a `State` or an output) that was played. Raises what ends the run."""
+        """Check a rollout (a `State` or an output) after it was played. Raise the error that ends the run."""
         error = rollout.get("error")
         if error is not None:
             self._failed(rollout, error)
@@ -284,7 +284,7 @@ class EarlyStop:
         self._suspects = {n: error for n, error in self._suspects.items() if not error.is_certain}
 
     def scored(self, rollout: Mapping[str, Any]) -> None:
-        """Look at the scoring of a rollout. Raises what ends the run."""
+        """Check the scoring of a rollout. Raise the error that ends the run."""
         entries = rollout.get("reward_errors") or rollout.get("errors") or ()
         for entry in entries:
             if entry.get("error") == "RewardArgumentError" and entry["function"] in self._suspects:
@@ -298,7 +298,7 @@ class EarlyStop:
 def _as_kind(
     error: Any, kinds: tuple[type[Error], ...], *, with_causes: bool = False
 ) -> Error | None:
-    """An error, or a saved one, as the exception of one of these kinds that it is; else None."""
+    """Return an error, or a saved one, as an exception of one of these kinds; None if it is of another kind."""
     if isinstance(error, BaseException):
         links = error_chain(error) if with_causes else [error]
         return next((link for link in links if isinstance(link, kinds)), None)
@@ -313,7 +313,7 @@ def _as_kind(
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    """The text of a saved error: of `KeyError('board')`, `board`."""
+    """Return the text of a saved error: for `KeyError('board')`, `board`."""
     import ast
 
     text = str(error.get("error_chain_repr", "")).split(" -> ")[0]
@@ -326,6 +326,6 @@ def _message(error: Mapping[str, Any]) -> str:
 
 
 def endpoint_count(client: Any) -> int:
-    """How many endpoints a client spreads its requests over."""
+    """Return the number of endpoints among which a client distributes its requests."""
     channel = getattr(client, "_channel", None)
     return max(1, len(getattr(channel, "endpoints", ()) or ()))

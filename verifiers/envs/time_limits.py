@@ -1,13 +1,12 @@
 """Time limits of author code: of one rollout (`ends_in_time`) and of one tool call (`ToolCalls`).
 
-Author code (`env_response`, tools, `setup_state`, stop conditions) runs on the event loop, as in v0: a thread would
-break what belongs to one thread (sqlite connections, signal handlers, most simulators). So a synchronous tool that
-never returns holds up every rollout of the process. Under a time limit each step of the rollout is watched
-(`verifiers.rubrics.watchdog`), and the one that holds the loop is interrupted when its rollout is due. What the others
-lost meanwhile is added to their limits.
+Author code (`env_response`, tools, `setup_state`, stop conditions) runs on the event loop, as in v0, because a thread
+would break objects that belong to one thread (sqlite connections, signal handlers, most simulators). A synchronous
+tool that does not return therefore blocks every rollout of the process. If a rollout has a time limit, each of its
+steps is watched (`verifiers.rubrics.watchdog`), and a step that blocks the loop is interrupted at the limit. The
+limits of the other rollouts are extended by the time that they lost.
 
-A tool that blocks makes every rollout of the process wait, and that is reported with the tool's name.
-`tools_in_threads` moves plain functions to threads of their own.
+A tool that blocks is reported by name. `tools_in_threads` runs plain functions in separate threads.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from verifiers.errors import RolloutTimeout, ToolTimeout
 from verifiers.rubrics.watchdog import WatchedSteps, watchdog
 
 SHORTEST_STEP_S = 1.0
-"""A step may always take this long, so that a rollout that is cancelled can still put things away."""
+"""Minimum limit of a step, so that a cancelled rollout can still clean up."""
 HELD_UP_S = 0.1
-"""A step longer than this is made good to the other rollouts."""
+"""The time of a step longer than this is added to the limits of the other rollouts."""
 
 _open_limits: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Timeout]] = (
     WeakKeyDictionary()
 )
-"""The limits of the rollouts that are being played, by event loop."""
+"""Limits of the rollouts that are being played, by event loop."""
 
 
 async def ends_in_time(work: Coroutine[Any, Any, None], limit_s: float, name: str) -> bool:
-    """Await `work`, for `limit_s` seconds at most; whether it ended by itself."""
+    """Await `work` for at most `limit_s` seconds. Return whether it ended by itself."""
     loop = asyncio.get_running_loop()
     limits = _open_limits.setdefault(loop, set())
     limit = asyncio.timeout(limit_s)
@@ -74,7 +73,7 @@ async def ends_in_time(work: Coroutine[Any, Any, None], limit_s: float, name: st
         return False
     finally:
         limits.discard(limit)
-        work.close()  # it was never begun when the limit was over at once
+        work.close()  # it has not started if the limit had already passed
     return True
 
 
@@ -94,7 +93,7 @@ class ToolCalls:
         timeout_s: float | None,
         in_thread: bool,
     ) -> Any:
-        """What the function returns, awaited if it must be. Raises ToolTimeout after `timeout_s` seconds."""
+        """Return the awaited result of the function. Raises ToolTimeout after `timeout_s` seconds."""
         limit_s = math.inf if timeout_s is None else timeout_s
         how = {"kind": "Tool", "error": ToolTimeout}
         try:
@@ -121,8 +120,8 @@ class ToolCalls:
             return
         self._reported.add(name)
         self._logger.warning(
-            "Tool %r held the event loop for %.1f s; every other rollout of this process waited. Make the tool async "
-            "and await what it waits for, or pass tools_in_threads=True if the tool may run in any thread.",
+            "Tool %r blocked the event loop for %.1f s; every other rollout of this process waited. Make the tool async "
+            "and await its slow calls, or pass tools_in_threads=True if the tool may run in any thread.",
             name,
             held_s,
         )
@@ -147,9 +146,9 @@ async def _within(steps: Any, timeout_s: float) -> Any:
 
 
 async def _in_own_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns, run in a new daemon thread with the caller's context variables.
+    """Return the result of `work`, run in a new daemon thread with the caller's context variables.
 
-    A pool would have a size, and its threads would keep the process from ending when a tool never returns.
+    A thread pool would have a size, and its threads would keep the process alive if a tool never returned.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()

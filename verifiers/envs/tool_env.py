@@ -1,4 +1,6 @@
-"""`ToolEnv`: the model calls Python functions until it answers without calling any."""
+"""`ToolEnv`: the model calls Python functions until it responds without a call. `StatefulToolEnv` adds hidden
+arguments, which the rollout's state provides.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def _plain(error: Exception) -> str:
 class ToolEnv(MultiTurnEnv):
     """Offers functions as tools.
 
-    What goes wrong in a tool is shown to the model through `error_formatter`; an error of a class in `stop_errors`
-    ends the rollout instead.
+    The model receives an error of a tool through `error_formatter`. An error of a class in `stop_errors` ends the rollout
+    instead.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class ToolEnv(MultiTurnEnv):
     ) -> None:
         """`tool_timeout_s`: maximum duration of one tool call, in seconds; the model receives an error after that.
 
-        `tools_in_threads`: run plain functions in threads of their own, so that they do not hold up other rollouts.
+        `tools_in_threads`: run plain functions in separate threads, so that they do not block other rollouts.
         """
         if tool_timeout_s is not None and not tool_timeout_s > 0:
             raise ConfigError(f"tool_timeout_s must be positive; got {tool_timeout_s!r}.")
@@ -97,7 +99,7 @@ class ToolEnv(MultiTurnEnv):
         self.tool_monitor_rubric.add_tool_metric(definition.name)
 
     def remove_tool(self, tool: Callable[..., Any]) -> None:
-        """Take a function away from the model."""
+        """Remove a function from the tools of the model."""
         name = self.toolbox.remove(tool)
         self.tools = [known for known in self.tools if getattr(known, "__name__", None) != name]
         self.tool_defs = [
@@ -110,7 +112,7 @@ class ToolEnv(MultiTurnEnv):
 
     @stops.condition()
     def no_tools_called(self, state: State) -> bool:
-        """The model has answered without calling a tool."""
+        """The model has responded without calling a tool."""
         if not state.trajectory:
             return False
         completion = state.trajectory[-1]["completion"]
@@ -122,7 +124,7 @@ class ToolEnv(MultiTurnEnv):
     async def call_tool(
         self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any
     ) -> ToolMessage:
-        """Call one tool. Authors may override it, or wrap it, and may return any result instead of a message."""
+        """Call one tool. Authors may override or wrap this method, and may return any result instead of a message."""
         function = self.tool_map.get(tool_name)
         if function is None:
             raise unknown_tool(tool_name, self.tool_map)
@@ -136,7 +138,7 @@ class ToolEnv(MultiTurnEnv):
         return tool_message(tool_call_id, result)
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """The results of the calls in the model's last message, in their order."""
+        """Return the results of the calls in the model's last message, in their order."""
         calls = messages[-1].get("tool_calls") or []
         return [await self._answer(call, messages, state) for call in calls]
 
@@ -152,7 +154,7 @@ class ToolEnv(MultiTurnEnv):
         try:
             arguments = await self._prepared(name, arguments, messages, state)
             result = await call_hook(self.call_tool, name, arguments, call_id)
-        except SystemExit as error:  # a tool may run code of a model that calls `exit()`
+        except SystemExit as error:  # a tool may execute a model's code, which may call `exit()`
             exited = ToolCallError(f"Tool {name!r} called sys.exit({error.code!r}).")
             if self._should_stop_for_error(exited):
                 raise exited from error
@@ -172,12 +174,15 @@ class ToolEnv(MultiTurnEnv):
     async def _prepared(
         self, name: str, arguments: dict[str, Any], messages: Messages, state: State
     ) -> dict[str, Any]:
-        """The arguments a tool is really called with."""
+        """Return the arguments with which a tool is called."""
         return arguments
 
 
 class StatefulToolEnv(ToolEnv):
-    """Authors override `update_tool_args` and add tools with `add_tool(tool, args_to_skip=[…])`."""
+    """Tools with arguments that the model does not see.
+
+    Authors override `update_tool_args` and add tools with `add_tool(tool, args_to_skip=[…])`.
+    """
 
     @property
     def skipped_args(self) -> dict[str, list[str]]:
@@ -188,7 +193,7 @@ class StatefulToolEnv(ToolEnv):
         """Offer one more function to the model, without the parameters in `args_to_skip`."""
         unknown = set(args_to_skip) - set(inspect.signature(tool).parameters)
         if unknown:
-            # v0 let this pass, so it cannot be an error.
+            # v0 accepted this, so it cannot be an error
             self.logger.warning("%s has no parameters %s to skip.", tool, sorted(unknown))
         self._offer(tool, args_to_skip)
 
@@ -201,7 +206,7 @@ class StatefulToolEnv(ToolEnv):
         state: State,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments to call a tool with: the model's, and those only the state knows. May be async."""
+        """Return the arguments for a tool: those of the model, and those that only the state has. May be async."""
 
     async def _prepared(
         self, name: str, arguments: dict[str, Any], messages: Messages, state: State

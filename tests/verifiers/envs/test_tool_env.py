@@ -309,8 +309,8 @@ async def test_a_tool_that_holds_the_event_loop_is_reported_once_by_name_and_whi
     env = tool_env(tools=[blocks])
     [output] = await run(env, ScriptedClient([[call("blocks"), call("blocks")], "end"]))
     assert results(output) == ["done", "done"]
-    [said] = [r.message for r in caplog.records if "held the event loop" in r.message]
-    assert said.startswith("Tool 'blocks' held the event loop for ")
+    [said] = [r.message for r in caplog.records if "blocked the event loop" in r.message]
+    assert said.startswith("Tool 'blocks' blocked the event loop for ")
     assert "tools_in_threads=True" in said
 
 
