@@ -120,8 +120,8 @@ class ToolCalls:
             return
         self._reported.add(name)
         self._logger.warning(
-            "Tool %r blocked the event loop for %.1f s; every other rollout of this process waited. Make the tool async "
-            "and await its slow calls, or pass tools_in_threads=True if the tool may run in any thread.",
+            "Tool %r blocked the event loop for %.1f s; every other rollout of this process waited. Make the tool "
+            "async and await its slow calls, or pass tools_in_threads=True if the tool may run in any thread.",
             name,
             held_s,
         )

@@ -35,8 +35,8 @@ def _plain(error: Exception) -> str:
 class ToolEnv(MultiTurnEnv):
     """Offers functions as tools.
 
-    The model receives an error of a tool through `error_formatter`. An error of a class in `stop_errors` ends the rollout
-    instead.
+    The model receives an error of a tool through `error_formatter`. An error of a class in `stop_errors` ends the
+    rollout instead.
     """
 
     def __init__(

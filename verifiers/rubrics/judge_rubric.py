@@ -41,7 +41,7 @@ Reply with "yes" or "no", and nothing else."""
 
 
 _verdicts: ContextVar[list[str] | None] = ContextVar("verdicts", default=None)
-"""Replies of the judge to the reward function that runs now."""
+"""Replies of the judge to the reward function that is running."""
 
 
 def _note(verdict: str) -> None:
@@ -51,9 +51,9 @@ def _note(verdict: str) -> None:
 
 
 def explained(func: Callable[..., Any]) -> Callable[..., Any]:
-    """An async reward function whose number becomes a `Score` with the judge's replies as its explanation.
+    """Return an async reward function whose number becomes a `Score` with the judge's replies as its explanation.
 
-    A `Score` of the function keeps its own explanation. Functions that are not async cannot ask the judge.
+    A `Score` of the function keeps its own explanation. Functions that are not async cannot call the judge.
     """
     if not inspect.iscoroutinefunction(inspect.unwrap(func)):
         return func
@@ -83,11 +83,11 @@ def explained(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class JudgeRubric(Rubric):
-    """A rubric whose reward functions may ask for `judge`, and call `await judge(prompt, completion, answer, state)`.
+    """A rubric whose reward functions may name `judge`, and call `await judge(prompt, completion, answer, state)`.
 
-    `judge_prompt` is a template with `{question}`, `{answer}` and `{response}`. Equal questions to the judge within one
-    rollout are asked once. A judge that cannot be reached raises: the reward function's error is recorded, and the
-    rollout does not count as wrong.
+    `judge_prompt` is a template with `{question}`, `{answer}` and `{response}`. Within one rollout, equal questions are
+    sent once. If the judge cannot be reached, the call raises: the error of the reward function is recorded, and the
+    rollout does not count as wrong. The replies are saved as the explanation of the function.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class JudgeRubric(Rubric):
         self.add_score_object_provider(self._judge_objects)
 
     def _judge_objects(self, _: State) -> dict[str, Any]:
-        # Making a client needs a key, and loading an environment must not.
+        # A client needs a key, but loading an environment must not need one.
         wanted = any("judge_client" in call.wants or call.wants_all for call in self.reward_calls())
         return {"judge_client": self.judge_client} if wanted else {}
 
@@ -126,7 +126,7 @@ class JudgeRubric(Rubric):
 
     @property
     def judge_client(self) -> Any:
-        """The OpenAI client of the judge, made on first use with the usual OpenAI variables when none was given."""
+        """The OpenAI client of the judge. Without one, it is made on first use from the usual OpenAI variables."""
         if self._judge_client is None:
             from openai import AsyncOpenAI, OpenAIError
 
@@ -134,8 +134,8 @@ class JudgeRubric(Rubric):
                 self._judge_client = AsyncOpenAI()
             except OpenAIError as error:
                 raise AuthenticationError(
-                    f"The judge {self.judge_model!r} needs a key: set OPENAI_API_KEY, or give "
-                    "JudgeRubric(judge_client=…) a client of its own."
+                    f"The judge {self.judge_model!r} needs a key: set OPENAI_API_KEY, or pass a client as "
+                    "JudgeRubric(judge_client=…)."
                 ) from error
         return self._judge_client
 
@@ -146,7 +146,7 @@ class JudgeRubric(Rubric):
     async def judge(
         self, prompt: Any, completion: Any, answer: Any, state: State | None = None, **_: Any
     ) -> str:
-        """What the judge says about a completion, as text."""
+        """Return the judge's reply to a completion, as text."""
         filled = self.judge_prompt.format(
             question=question_of(prompt), answer=answer, response=self._response_of(completion)
         )
@@ -172,7 +172,7 @@ class JudgeRubric(Rubric):
 
 
 def question_of(prompt: Any) -> str:
-    """The text of the last message of a prompt: what was asked."""
+    """Return the question: the text of the last message of a prompt."""
     if isinstance(prompt, str):
         return prompt
     return content_text(prompt[-1].get("content")) if prompt else ""

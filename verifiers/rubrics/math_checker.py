@@ -1,7 +1,7 @@
-"""Helper processes that compare mathematical answers, ended when a comparison takes too long.
+"""Helper processes that compare mathematical answers and are killed if a comparison takes too long.
 
-The process runs `main` of this same module: it reads one JSON line for each comparison and answers with one.
-math-verify's own limit uses SIGALRM, which works only in a main thread and does not reach into C code; ending the
+The process runs `main` of this module: it reads one JSON line per comparison and writes one line as its result.
+math-verify's own limit uses SIGALRM, which works only in a main thread and does not interrupt C code. Killing the
 process always works.
 """
 
@@ -22,17 +22,17 @@ from typing import Any
 from verifiers.child_process import ChildProcess, python_command, reserve_stdout
 from verifiers.errors import InfraError
 
-_NO_LIMIT: Any = None  # math-verify's types do not say that None switches its own limit off
+_NO_LIMIT: Any = None  # math-verify's types do not include None, which disables its own limit
 START_LIMIT_S = 60.0
-"""Longest start of a helper process (importing sympy on a loaded machine), in seconds."""
+"""Maximum start time of a helper process (importing sympy on a loaded machine), in seconds."""
 
 
 MOST_EXTENSIONS = 20
-"""How often a comparison that has not had its share of processor time yet is waited for again."""
+"""Maximum number of further waits for a comparison that has not yet used its processor time."""
 
 
 ORPHAN_S = 10.0
-"""Processor time beyond the limit, in seconds, after which a helper ends itself, because its parent has not."""
+"""Processor time beyond the limit, in seconds, after which a helper ends itself because its parent has not."""
 
 
 class CheckTimeout(Exception):
@@ -56,11 +56,11 @@ class _Helper:
             self.process.send(json.dumps([truth, response, limit_s + ORPHAN_S]).encode() + b"\n")
         except OSError as error:
             raise InfraError(
-                f"The process that compares mathematical answers is gone: {error}"
+                f"The process that compares mathematical answers has ended: {error}"
             ) from error
         used_s = self._cpu_s()
         line = self._line(limit_s)
-        # On a loaded machine the clock runs faster than the comparison: a right answer must not count as endless.
+        # On a loaded machine the comparison receives little processor time: a right answer must not count as endless.
         for _ in range(MOST_EXTENSIONS):
             if line is not None or (left_s := used_s + limit_s - self._cpu_s()) <= 0:
                 break
@@ -74,11 +74,11 @@ class _Helper:
     def _line(self, limit_s: float) -> bytes | None:
         line = self.process.read_line(limit_s)
         if line == b"":
-            raise InfraError("The process that compares mathematical answers ended by itself.")
+            raise InfraError("The process that compares mathematical answers ended unexpectedly.")
         return line
 
     def _cpu_s(self) -> float:
-        """Processor time that the process has used so far; where that is not known, the time by the clock."""
+        """Return the processor time of the process so far; if it is unknown, the elapsed time."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -90,7 +90,7 @@ class _Helper:
 
 
 class MathChecker:
-    """Compares answers in up to `max_workers` helper processes, started as they are needed."""
+    """Compares answers in up to `max_workers` helper processes, which start on demand."""
 
     def __init__(self, max_workers: int, limit_s: float) -> None:
         self._places = threading.Semaphore(max(1, min(max_workers, os.cpu_count() or 1)))
@@ -99,7 +99,7 @@ class MathChecker:
         self._limit_s = limit_s
 
     def equal(self, truth: str, response: str) -> bool:
-        """Whether both mean the same. Blocks; raises CheckTimeout past the limit."""
+        """Whether both answers are equal. Blocks. Raises CheckTimeout after the limit."""
         with self._places:
             try:
                 helper = self._idle.get_nowait()
@@ -117,9 +117,9 @@ class MathChecker:
             return answer
 
     def close(self) -> None:
-        """End all helper processes; a comparison under way raises InfraError. Later ones start processes anew."""
+        """End all helper processes. A running comparison raises InfraError; later ones start new processes."""
         for helper in list(self._working):
-            helper.process.kill()  # its thread sees the end of the answers, and closes the rest
+            helper.process.kill()  # its thread reads the end of stdout and closes the other streams
         while True:
             try:
                 self._idle.get_nowait().close()

@@ -1,4 +1,4 @@
-"""`MathRubric`: whether an answer equals the true one as mathematics, with a time limit that really interrupts."""
+"""`MathRubric`: compare an answer with the true answer as mathematics, under a time limit that always interrupts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _boxed(text: str) -> str:
 
 
 class MathRubric(Rubric):
-    """Adds the reward `correct_answer`: 1.0 when math-verify holds the parsed answer and the true one for equal.
+    """Adds the reward `correct_answer`: 1.0 if math-verify finds the parsed answer and the true answer equal.
 
-    Comparing can be made to take forever (`9^{9^{9^9}}`), so it runs in helper processes, which are ended after
-    `timeout_seconds` of processor time; such an answer counts 0.0. Answers over `max_verify_chars` characters count 0.0
-    unread.
+    Some comparisons never end (`9^{9^{9^9}}`), so they run in helper processes. A helper is killed after
+    `timeout_seconds` of processor time, and the answer counts 0.0. Answers of more than `max_verify_chars` characters
+    count 0.0 without a comparison.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MathRubric(Rubric):
     async def correct_answer(
         self, parser: Parser, completion: Any, answer: str, **kwargs: Any
     ) -> float:
-        """1.0 when the parsed answer is mathematically equal to `answer`, else 0.0."""
+        """Return 1.0 if the parsed answer is mathematically equal to `answer`, else 0.0."""
         response = parser.parse_answer(completion) or ""
         truth = str(answer)
         if not response or not truth or len(response) > self.max_verify_chars:

@@ -1,10 +1,10 @@
-"""Which reward functions cannot do without the `answer` of a dataset row.
+"""Find the reward functions that need the `answer` of a dataset row.
 
-A rollout whose row has no `answer` offers "", as in v0, and `"" in text` is always true: such a function gives full
-reward for anything. But half of all published functions name `answer` only because v0's examples do. So the code of a
-function is read, and `answer` counts as needed where it is used: compared, searched for, computed with. It is not
-needed by a function that never reads it, tests it for emptiness, only shows it, or hands it to a judge together with
-the rest of the rollout. A function that the first one calls is read in the same way.
+If a row has no `answer`, the rollout offers "", as in v0. `"" in text` is always true, so such a function rewards any
+text. But half of all published functions name `answer` only because v0's examples do. This module therefore reads the
+code of a function. The answer counts as needed if the function uses it: compares it, searches for it, computes with it.
+It is not needed by a function that never reads it, tests it for emptiness, only displays it, or passes it to a judge
+together with the rest of the rollout. Functions that the function calls are read in the same way.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import scores_plainly
 
 _ROLLOUT_VALUES = frozenset({"prompt", "completion", "state"})
-"""A call that receives one of these beside `answer`, and whose code cannot be read, is a judge."""
+"""A call that receives one of these values beside `answer`, and whose code cannot be read, counts as a judge."""
 _SHOWING = frozenset(
     {"print", "format", "debug", "info", "warning", "error", "exception", "log", "repr"}
 )
-"""Calls that only show their arguments or put them into a text."""
+"""Calls that only display their arguments or put them into a text."""
 _DEEPEST = 4
-"""Functions called by functions are read up to this depth."""
+"""Maximum depth of nested calls that are read."""
 
 
 def functions_that_need_answers(rubric: Rubric) -> list[str]:
-    """Names of the functions with a weight that need the `answer` of the row."""
+    """Return the names of the functions with a weight that need the `answer` of the row."""
     members = getattr(rubric, "rubrics", None)
     if members is not None:
         return [name for member in members for name in functions_that_need_answers(member)]
     if not scores_plainly(rubric) or rubric.class_objects.keys() & {"answer", "answers"}:
-        return []  # the rubric calls its functions in a way of its own, or gives the answer itself
+        return []  # the rubric calls its functions in its own way, or provides the answer itself
     return [call.name for call in rubric.reward_calls() if call.weight and _needs_answer(call)]
 
 
@@ -48,7 +48,7 @@ def _needs_answer(call: RewardCall) -> bool:
 
 
 def stores_answer(function: Any) -> bool:
-    """Whether a function sets the key `answer` of something: the answer may then come during the rollout."""
+    """Whether a function sets a key `answer`: the answer may then come during the rollout."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     return code is not None and any(map(_code_stores_answer, _codes(code)))
@@ -76,7 +76,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _reads(function: Any, parameter: str, depth: int) -> bool:
-    """Whether a function needs the value of its parameter; a function whose code cannot be found needs it."""
+    """Whether a function needs the value of its parameter. A function without readable code needs it."""
     plain = _plain_function(function)
     if plain is None:
         return True
@@ -109,7 +109,7 @@ def _holds(value: Any, name: str) -> bool:
 
 
 def _node_of(function: FunctionType) -> ast.AST | None:
-    """The syntax of a function, found by its first line; None when the source is not there or is ambiguous."""
+    """Return the syntax tree of a function, found by its first line; None if the source is missing or ambiguous."""
     code = function.__code__
     lines = linecache.getlines(code.co_filename, function.__globals__)
     try:
@@ -136,7 +136,7 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 class _Reading:
-    """One function's uses of one of its parameters."""
+    """The uses of one parameter in one function."""
 
     def __init__(self, function: FunctionType, node: Any, parameter: str, depth: int) -> None:
         self._function = function
@@ -149,7 +149,7 @@ class _Reading:
         }
 
     def is_needed(self) -> bool:
-        """Whether a use is neither a test for emptiness, nor a display, nor handed on to one that does not need it."""
+        """Whether a use is not a test for emptiness, a display, or an argument of a call that ignores it."""
         uses = [node for node in self._nodes if self._is_use(node)]
         return not any(map(self._is_tested, uses)) and any(map(self._is_needed_at, uses))
 
@@ -207,7 +207,7 @@ class _Reading:
         return not any(isinstance(one, ast.Name) and one.id in _ROLLOUT_VALUES for one in given)
 
     def _callee(self, called: ast.AST) -> Callable[..., Any] | None:
-        """The function behind a plain name, from the closure or the globals."""
+        """Return the function behind a plain name, from the closure or the globals."""
         if not isinstance(called, ast.Name) or called.id in self._function.__code__.co_varnames:
             return None
         cells = zip(

@@ -1,4 +1,4 @@
-"""One reward function, bound once: which values it asks for, per rollout or per group, under which name."""
+"""One reward function, bound once: its name, its arguments, and whether it scores rollouts or groups."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ GROUP_NAMES = frozenset({"states", "prompts", "completions", "answers", "tasks",
 
 @dataclass(frozen=True, slots=True)
 class RewardCall:
-    """A reward function and what it takes to call it."""
+    """A reward function with the facts that a call needs."""
 
     func: Callable[..., Any]
     name: str
     weight: float
     per_group: bool
     wants: tuple[str, ...]
-    """Parameters it names, the optional ones last."""
+    """Named parameters, those with a default last."""
     required: frozenset[str]
     wants_all: bool
-    """Whether it takes `**kwargs`, and so everything a rollout offers."""
+    """Whether the function takes `**kwargs`, and therefore every value that a rollout offers."""
     receiver: str | None = None
-    """Name of the parameter that a method is bound to (`self`): a field of the row with this name is not passed."""
+    """Name of the parameter that a method is bound to (`self`). A field of the row with this name is not passed."""
 
     def arguments(
         self, offered: Mapping[str, Any], lookup: Callable[[str], Any] | None = None
     ) -> dict[str, Any]:
-        """The keyword arguments for one call, from `offered` and then from `lookup(name)` (KeyError: none).
+        """Return the keyword arguments of one call, from `offered` and then from `lookup(name)` (KeyError: none).
 
-        Raises RewardArgumentError when a required one is not offered.
+        Raises RewardArgumentError if a required argument is missing.
         """
         found = (
             {key: offered[key] for key in offered if key != self.receiver} if self.wants_all else {}
@@ -60,8 +60,8 @@ class RewardCall:
         return found
 
     def number(self, value: Any) -> float:
-        """The value as a finite float, or the `Score` itself if its reasons can be saved. Raises RewardError for
-        anything else.
+        """Return the value as a finite float, or the `Score` itself if its reasons can be saved. Raises RewardError for
+        any other value.
         """
         if isinstance(value, Score) and math.isfinite(value):
             return self._checked(value)
@@ -79,7 +79,7 @@ class RewardCall:
         return number
 
     def _checked(self, score: Score) -> Score:
-        """The score, its answer and metadata converted to JSON. Raises RewardError naming the field and the value."""
+        """Return the score with answer and metadata as JSON. Raises RewardError with the field and the value."""
         if score.explanation is not None and not isinstance(score.explanation, str):
             raise self._wrong(score, "explanation", "it must be text")
         if score.metadata is not None and not isinstance(score.metadata, Mapping):
@@ -102,7 +102,7 @@ class RewardCall:
         )
 
     def numbers(self, values: Any, count: int) -> list[float]:
-        """One finite float for each rollout of a group. Raises RewardError for anything else."""
+        """Return one finite float per rollout of a group. Raises RewardError for any other value."""
         if not isinstance(values, Iterable) or isinstance(values, str | Mapping):
             raise RewardError(
                 f"Group reward function {self.name!r} returned {values!r:.200}; "
@@ -117,7 +117,7 @@ class RewardCall:
 
 
 def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardArgumentError:
-    """The error of a reward function that asks for `name`, with the closest name that is offered."""
+    """Return the error of a reward function that names an unknown argument, with the closest name that is offered."""
     offered = sorted(offered)
     near = get_close_matches(name, offered, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -129,7 +129,7 @@ def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardAr
 
 
 def is_group_function(func: Callable[..., Any]) -> bool:
-    """Whether a function scores a whole group: by mark, by the names of its parameters, or by `-> list[float]` or
+    """Whether a function scores a whole group: by its mark, by the names of its parameters, or by `-> list[float]` or
     `-> list[vf.Score]`.
     """
     if marks(func, "reward") or marks(func, "metric"):
@@ -149,7 +149,7 @@ _LIST_OF_NUMBERS = re.compile(r"[Ll]ist\[(float|(\w+\.)*Score)(\|(float|(\w+\.)*
 
 
 def bind(func: Callable[..., Any], weight: float, taken: Iterable[str] = ()) -> RewardCall:
-    """Bind a reward function; a name already `taken` gets a number behind it."""
+    """Bind a reward function. If its name is already `taken`, a number is appended."""
     own = function_name(func)
     name, number = own, 2
     used = set(taken)
@@ -175,7 +175,7 @@ def bind(func: Callable[..., Any], weight: float, taken: Iterable[str] = ()) -> 
 
 
 def function_name(func: Callable[..., Any]) -> str:
-    """The name under which a reward function's values are reported."""
+    """Return the name under which the values of a reward function are reported."""
     inner = getattr(func, "func", func)  # functools.partial
     return getattr(func, "__name__", None) or getattr(inner, "__name__", type(func).__name__)
 

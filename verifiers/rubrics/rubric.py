@@ -34,10 +34,10 @@ from verifiers.v0.rubric_accessors import OlderAccessors
 class Rubric(OlderAccessors):
     """Scores rollouts.
 
-    A reward function is sync or async and asks for what it needs by parameter name: `prompt`, `completion`, `answer`,
-    `state`, `task`, `info`, `parser`, any field of the dataset row, any class object; with `**kwargs` it gets all.
-    With plural names (`completions`, `states` …), or marked `@vf.reward(stage="group")`, it scores the rollouts of one
-    example together and returns a list.
+    A reward function is sync or async and names its arguments: `prompt`, `completion`, `answer`, `state`, `task`,
+    `info`, `parser`, any field of the dataset row, any class object. With `**kwargs` it receives all of them. A function
+    with plural names (`completions`, `states` …), or marked `@vf.reward(stage="group")`, scores the rollouts of one
+    example together and returns a list. A value is a number or a `vf.Score`, which is a number with reasons.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Rubric(OlderAccessors):
         self.weights.append(float(weight))
 
     def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
-        """Add a function that is measured and saved but does not count, unless given a weight."""
+        """Add a function that is measured and saved, with weight 0 unless another weight is given."""
         self.add_reward_func(func, weight)
 
     def add_advantage_func(self, func: Callable[[list[State]], Any]) -> None:
-        """Let `func(states)` give the advantages of a group, one number for each rollout."""
+        """Let `func(states)` compute the advantages of a group, one number per rollout."""
         self._advantage_funcs.append(func)
 
     def add_class_object(self, name: str, obj: Any) -> None:
@@ -108,7 +108,7 @@ class Rubric(OlderAccessors):
         self.class_objects[name] = obj
 
     def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
-        """Longest run of one call of a reward function, in seconds."""
+        """Set the maximum duration of one call of a reward function, in seconds."""
         self.scoring_timeout_s = scoring_timeout_s
 
     def add_score_object_provider(self, provider: Callable[[State], Mapping[str, Any]]) -> None:
@@ -143,11 +143,11 @@ class Rubric(OlderAccessors):
 
     @property
     def has_advantages(self) -> bool:
-        """Whether the rubric gives its own advantages (`@vf.advantage`)."""
+        """Whether the rubric computes its own advantages (`@vf.advantage`)."""
         return bool(self._advantage_funcs)
 
     def reward_calls(self) -> list[RewardCall]:
-        """The functions, bound; bound again only when functions or weights have changed."""
+        """Return the bound functions. They are bound again only if functions or weights have changed."""
         funcs, weights = self._get_reward_funcs(), self._get_reward_weights()
         if self._bound is None or self._bound[0] != funcs or self._bound[1] != weights:
             calls: list[RewardCall] = []
@@ -169,21 +169,21 @@ class Rubric(OlderAccessors):
     # ------------------------------------------------------------------------------------------- scoring
 
     def score_objects(self, state: State) -> dict[str, Any]:
-        """What reward functions may ask for besides the rollout itself."""
+        """Return the objects that reward functions may name besides the fields of the rollout."""
         objects = dict(self.class_objects)
         for provider in self.score_object_providers:
             objects.update(provider(state))
         return objects
 
     def group_score_objects(self, states: list[State]) -> dict[str, Any]:
-        """The same for group reward functions."""
+        """Return the objects that group reward functions may name besides the fields of the rollouts."""
         objects = dict(self.class_objects)
         for provider in self.group_score_object_providers:
             objects.update(provider(states))
         return objects
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
-        """Scores of the rollouts of one example, in their order; the states are not written to."""
+        """Return the rewards of the rollouts of one example, in their order. The states do not change."""
         if (parts := self.parts()) is not None:
             return await score_parts(states, parts)
         return await score_states(
@@ -195,7 +195,7 @@ class Rubric(OlderAccessors):
         )
 
     def parts(self) -> list[Part] | None:
-        """The functions with what they are offered; None when that depends on the rollout or the group."""
+        """Return the functions with their objects; None if the objects depend on the rollout or the group."""
         calls = self.reward_calls()
         if self.score_object_providers or type(self).score_objects is not Rubric.score_objects:
             return None
@@ -206,10 +206,10 @@ class Rubric(OlderAccessors):
         return self._parts[2]
 
     async def score_rollout(self, state: State, score_sem: Any = None) -> None:
-        """Score one rollout on its own and write reward and metrics into its state.
+        """Score one rollout alone and write reward and metrics into its state.
 
-        A group reward function sees a group of one. `score_sem` limits concurrency, as in generation (a). A rollout
-        that crashed is not scored: its reward is 0.0 (see `without_void`).
+        A group reward function receives a group of one. `score_sem` limits concurrency, as in generation (a). A crashed
+        rollout is not scored: its reward is 0.0 (see `without_void`).
         """
         if await self.without_void([state]):
             write_scores([state], await _limited(self.score([state]), score_sem))
@@ -217,7 +217,7 @@ class Rubric(OlderAccessors):
     async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
         """Score the rollouts of one example and write rewards, metrics and advantages into their states.
 
-        Reward functions and baseline leave out rollouts that crashed (see `without_void`).
+        Reward functions and the baseline exclude crashed rollouts (see `without_void`).
         """
         scored = await self.without_void(states)
         if scored:
@@ -227,8 +227,8 @@ class Rubric(OlderAccessors):
             write_advantages(scored, await self.advantages(scored))
 
     async def without_void(self, states: list[State]) -> list[State]:
-        """The states to score. The others crashed, or infrastructure failed: their reward, metrics and advantage are
-        written at once, as 0.0. Metrics of weight 0 are measured.
+        """Return the states to score. The other rollouts crashed, or infrastructure failed: 0.0 is written at once as
+        their reward and advantage, and their metrics of weight 0 are measured.
         """
         if all(state.error is None for state in states):
             return states
@@ -241,7 +241,7 @@ class Rubric(OlderAccessors):
         return scored
 
     async def measure(self, state: State) -> dict[str, float]:
-        """The metrics of a rollout whose reward is void; see `scoring.measured`."""
+        """Return the metrics of a rollout whose reward is void; see `scoring.measured`."""
         kind = type(self)
         if kind.score is not Rubric.score or kind.score_rollout is not Rubric.score_rollout:
             return {}  # the functions of a rubric that scores in its own way cannot be called one by one
@@ -249,9 +249,9 @@ class Rubric(OlderAccessors):
         return await measured(calls, state, self.score_objects(state), self.scoring_timeout_s)
 
     async def advantages(self, states: list[State]) -> list[float]:
-        """The advantages of scored rollouts of one example: those of `@vf.advantage`, else reward minus mean.
+        """Return the advantages of scored rollouts of one example: those of `@vf.advantage`, else reward minus mean.
 
-        Raises RewardError when the marked method does not return a finite number for each, ConfigError when several
+        Raises RewardError unless the marked method returns one finite number per rollout, and ConfigError if several
         methods are marked.
         """
         if not self._advantage_funcs:
@@ -266,11 +266,11 @@ class Rubric(OlderAccessors):
         return [float(value) for value in bind(func, 1.0).numbers(given, len(states))]
 
     async def dummy_score_rollout(self, state: State) -> None:
-        """Give reward 0.0 without running any function (`score_rollouts=False`)."""
+        """Write reward 0.0 without running any function (`score_rollouts=False`)."""
         write_scores([state], [RolloutReward(0.0, {}, [])])
 
     async def dummy_score_group(self, states: list[State]) -> None:
-        """Give reward 0.0 to a whole group without running any function."""
+        """Write reward 0.0 for a whole group without running any function."""
         write_scores(states, [RolloutReward(0.0, {}, []) for _ in states])
 
     # ------------------------------------------------------------------- called by rubrics of older releases
@@ -292,9 +292,9 @@ class Rubric(OlderAccessors):
     # ------------------------------------------------------------------------------------------- the end
 
     async def cleanup(self, state: State) -> None:
-        """Run the cleanup handlers for one rollout; a handler that raises is logged and stops no other.
+        """Run the cleanup handlers of one rollout. A handler that raises is logged and does not stop the others.
 
-        A handler that asks for something that the rollout does not have is recorded among the errors of the rollout.
+        A handler with an argument that the rollout does not have is recorded among the errors of the rollout.
         """
         for handler in self._cleanup_handlers:
             try:
@@ -320,7 +320,7 @@ class Rubric(OlderAccessors):
         unknown = [name for name in call.required if name not in offered and name not in state]
         if len(unknown) == 1 and "state" not in call.wants:
             offered[unknown[0]] = (
-                state  # `def handler(self, s)`: the only value that v0 passed by position
+                state  # `def handler(self, s)`: v0 passed only the state, by position
             )
         elif unknown:
             raise RewardError(
@@ -330,11 +330,11 @@ class Rubric(OlderAccessors):
         return call.arguments(offered, state.__getitem__)
 
     def cleanup_objects(self, handler: Callable[..., Any], state: State) -> dict[str, Any]:
-        """What a cleanup handler may ask for besides `state` and the class objects."""
+        """Return the objects that a cleanup handler may name besides `state` and the class objects."""
         return {}
 
     async def teardown(self) -> None:
-        """Run the teardown handlers; called once, when the environment is closed."""
+        """Run the teardown handlers, once, when the environment is closed."""
         for handler in self._teardown_handlers:
             result = handler()
             if inspect.isawaitable(result):
@@ -356,7 +356,7 @@ def _check_callable(func: Any) -> None:
 
 
 def _marked_weight(func: Any) -> float:
-    """The weight of `@vf.reward(weight=…)`, 0 for `@vf.metric`, else 1."""
+    """Return the weight of `@vf.reward(weight=…)`, 0 for `@vf.metric`, else 1."""
     if getattr(func, "metric", None) is True:
         return 0.0
     return (

@@ -1,4 +1,4 @@
-"""`RubricGroup`: several rubrics as one; rewards and equal metrics add up, whatever the order."""
+"""`RubricGroup`: several rubrics as one. Rewards and metrics of equal names add up, independent of the order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verifiers.types import RewardFunc
 
 
 class RubricGroup(Rubric):
-    """Scores with each of its rubrics and merges what they give."""
+    """Scores with each of its rubrics and merges the results."""
 
     def __init__(self, rubrics: Sequence[Rubric], **kwargs: Any) -> None:
         if not rubrics:
@@ -36,16 +36,16 @@ class RubricGroup(Rubric):
 
     @property
     def has_advantages(self) -> bool:
-        """Whether a rubric of the group gives its own advantages."""
+        """Whether a rubric of the group computes its own advantages."""
         return super().has_advantages or any(rubric.has_advantages for rubric in self.rubrics)
 
     async def advantages(self, states: list[State]) -> list[float]:
-        """The advantages that one of the rubrics gives, else reward minus mean."""
+        """Return the advantages of the rubric that computes them, else reward minus mean."""
         giving = [rubric for rubric in self.rubrics if rubric.has_advantages]
         if not giving:
             return await super().advantages(states)
         if len(giving) > 1 or self._advantage_funcs:
-            raise ConfigError("Only one rubric of a group may give the advantages; several do.")
+            raise ConfigError("Only one rubric of a group may compute the advantages; several do.")
         return await giving[0].advantages(states)
 
     def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
@@ -62,7 +62,7 @@ class RubricGroup(Rubric):
             rubric.add_class_object(name, obj)
 
     def set_scoring_timeout_s(self, scoring_timeout_s: float) -> None:
-        """Set it in every rubric."""
+        """Set the limit in every rubric."""
         super().set_scoring_timeout_s(scoring_timeout_s)
         for rubric in self.rubrics:
             rubric.set_scoring_timeout_s(scoring_timeout_s)
@@ -78,14 +78,14 @@ class RubricGroup(Rubric):
             rubric.add_group_score_object_provider(provider)
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
-        """The merged scores of all rubrics, in the order of the states."""
+        """Return the merged results of all rubrics, in the order of the states."""
         if (parts := self.parts()) is not None:
             return await score_parts(states, parts)
         by_rubric = [await scores_of(rubric, states) for rubric in self.rubrics]
         return [merge(scores) for scores in zip(*by_rubric, strict=True)]
 
     async def measure(self, state: State) -> dict[str, float]:
-        """The metrics of all rubrics for a rollout whose reward is void."""
+        """Return the metrics of all rubrics for a rollout whose reward is void."""
         metrics: dict[str, float] = {}
         for rubric in self.rubrics:
             for name, value in (await rubric.measure(state)).items():
@@ -93,7 +93,7 @@ class RubricGroup(Rubric):
         return metrics
 
     def parts(self) -> list[Part] | None:
-        """The functions of all rubrics in one row; None when a rubric scores in a way of its own."""
+        """Return the functions of all rubrics in one list; None if a rubric scores in its own way."""
         parts: list[Part] = []
         for rubric in self.rubrics:
             own = rubric.parts() if scores_plainly(rubric) else None
@@ -116,7 +116,7 @@ class RubricGroup(Rubric):
 
 
 def scores_plainly(rubric: Rubric) -> bool:
-    """Whether a rubric scores by its functions alone, none of v0's scoring methods overridden."""
+    """Whether a rubric scores by its functions alone, with none of v0's scoring methods overridden."""
     kind = type(rubric)
     return (
         kind.score_group is Rubric.score_group
@@ -126,9 +126,9 @@ def scores_plainly(rubric: Rubric) -> bool:
 
 
 async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[RolloutReward]:
-    """Scores by any rubric, one that writes into states (an override of v0's methods) included.
+    """Score by any rubric, including one that overrides v0's methods and writes into states.
 
-    Such a rubric works on copies whose trajectory steps are copies too, and its reward and metrics are read back.
+    Such a rubric works on copies of the states and of their steps, from which reward and metrics are read back.
     """
     kind = type(rubric)
     writes_group = kind.score_group is not Rubric.score_group
@@ -153,7 +153,7 @@ async def scores_of(rubric: Rubric, states: Sequence[State]) -> list[RolloutRewa
 
 
 async def _write(method: Callable[..., Any], scratch: State | list[State]) -> None:
-    """An author's scoring method, in 0.1.8's form `(state, score_sem)` too."""
+    """Call an author's scoring method, also in 0.1.8's form `(state, score_sem)`."""
     semaphore = inspect.signature(method).parameters.get("score_sem")
     wanted = semaphore is not None and semaphore.default is semaphore.empty
     await (method(scratch, nullcontext()) if wanted else method(scratch))

@@ -1,6 +1,6 @@
-"""Reward functions that run code: they ask for `sandbox` by name.
+"""Reward functions that run code: they name the argument `sandbox`.
 
-In a `SandboxEnv` that is the sandbox in which the rollout is scored (`score_in`). In other environments,
+In a `SandboxEnv`, `sandbox` is the sandbox in which the rollout is scored (`score_in`). In other environments,
 `SandboxRubric` opens one sandbox per scored rollout.
 """
 
@@ -25,15 +25,15 @@ ARGUMENT = "sandbox"
 
 
 def asks_for_sandbox(call: RewardCall) -> bool:
-    """Whether a reward function names `sandbox`; `**kwargs` alone does not ask for one."""
+    """Whether a reward function names `sandbox`. `**kwargs` alone does not request a sandbox."""
     return ARGUMENT in call.wants
 
 
 class ScoringSandbox:
-    """A sandbox as reward functions get it: everything a `Sandbox` has.
+    """A sandbox for reward functions, with everything that a `Sandbox` has.
 
-    Trouble of the machinery is also told to `on_failure`, because the rollout must then count as failed, not as
-    worth 0. A sandbox that its own code has ended (`SandboxDead.by_program`) does not count as such trouble.
+    Failures of infrastructure are also passed to `on_failure`, because such a rollout has failed and does not count as
+    wrong. A sandbox that its own code has ended (`SandboxDead.by_program`) is not such a failure.
     """
 
     def __init__(self, sandbox: Sandbox, on_failure: Callable[[SandboxError], None]) -> None:
@@ -58,7 +58,7 @@ class ScoringSandbox:
 
 
 def fail_rollout(state: State, error: SandboxError) -> None:
-    """Note trouble of the machinery on a rollout: it is then a failed one, which no trainer learns from."""
+    """Record a failure of infrastructure on a rollout. No trainer uses failed rollouts."""
     if state.error is None:
         state.error = error
         state.is_completed = True
@@ -66,9 +66,9 @@ def fail_rollout(state: State, error: SandboxError) -> None:
 
 
 class SandboxRubric(Rubric):
-    """A rubric whose reward functions may ask for `sandbox`: a fresh one for each rollout, ended after it was scored.
+    """A rubric whose reward functions may name `sandbox`: a fresh sandbox per rollout, deleted after scoring.
 
-    `spec` says what kind (a `SandboxSpec` or its fields as a dict), `backend` where.
+    `spec` is a `SandboxSpec` or its fields as a dict. `backend` selects the back end.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SandboxRubric(Rubric):
         self._sandboxes: dict[int, ScoringSandbox] = {}
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
-        """See Rubric. The sandboxes of a group come up at the same time."""
+        """See `Rubric.score`. The sandboxes of a group start concurrently."""
         if not any(map(asks_for_sandbox, self.reward_calls())):
             return await super().score(states)
         async with AsyncExitStack() as stack:
@@ -98,7 +98,7 @@ class SandboxRubric(Rubric):
             return await super().score(states)
 
     def score_objects(self, state: State) -> dict[str, Any]:
-        """See Rubric."""
+        """See `Rubric.score_objects`."""
         objects = super().score_objects(state)
         if (sandbox := self._sandboxes.get(id(state))) is not None:
             objects[ARGUMENT] = sandbox
@@ -106,5 +106,5 @@ class SandboxRubric(Rubric):
 
     @teardown
     async def close_backends(self) -> None:
-        """End what made the sandboxes."""
+        """Close the back ends of the sandboxes."""
         await self.backends.aclose()

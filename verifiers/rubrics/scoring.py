@@ -26,11 +26,11 @@ from verifiers.types import Score
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT_S = 300.0
-"""Longest run of one call of a reward function, in seconds."""
+"""Maximum duration of one call of a reward function, in seconds."""
 
 
 def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reward function may ask for besides the fields of the dataset row."""
+    """Return the values that a reward function may name besides the fields of the dataset row."""
     return {
         "prompt": state.get("prompt"),
         "completion": state.get("completion"),
@@ -57,7 +57,7 @@ _MISSING: Any = object()
 
 
 def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
-    """One value that a reward function asks for. Raises KeyError when the rollout does not offer it."""
+    """Return one argument of a reward function. Raises KeyError if the rollout does not offer it."""
     if name in objects:
         return objects[name]
     if name == "state":
@@ -80,7 +80,7 @@ _OFFERED: dict[str, Any] = {
     "info": None,
     "task": None,
 }
-"""What a rollout offers by name, and what stands in for it where the rollout has none (`info`: a new {})."""
+"""Values that a rollout offers by name, with the replacement for a missing value (`info`: a new {})."""
 
 
 def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,14 +98,14 @@ def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> di
 async def call_individual(
     call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
 ) -> float:
-    """The value of one reward function for one rollout, perhaps a `Score`. Raises RewardError or ScoringTimeout."""
+    """Return the value of a reward function for one rollout. Raises RewardError or ScoringTimeout."""
     try:
         value = watchdog.call(call.func, _arguments(call, state, objects), call.name, time_limit_s)
         if inspect.isawaitable(value):
             value = await _awaited(value, call.name, time_limit_s)
     except (RewardError, ScoringTimeout, AuthenticationError):
         raise
-    except (Exception, SystemExit) as error:  # code of a model may call `exit()`
+    except (Exception, SystemExit) as error:  # a model's code may call `exit()`
         raise _raised(call.name, error) from error
     return call.number(value)
 
@@ -113,7 +113,7 @@ async def call_individual(
 async def call_for_group(
     call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
 ) -> list[float]:
-    """The values of a group reward function, one per rollout. Raises RewardError or ScoringTimeout."""
+    """Return the values of a group reward function, one per rollout. Raises RewardError or ScoringTimeout."""
     each = [offered_by(state, {}) for state in states]
     rows = [state["input"] for state in states]
     fields = {f for state in states for f in state.input_fields if all(f in row for row in rows)}
@@ -131,7 +131,7 @@ async def call_for_group(
             values = await _awaited(values, call.name, time_limit_s)
     except (RewardError, ScoringTimeout, AuthenticationError):
         raise
-    except (Exception, SystemExit) as error:  # code of a model may call `exit()`
+    except (Exception, SystemExit) as error:  # a model's code may call `exit()`
         raise _raised(call.name, error) from error
     return call.numbers(values, len(states))
 
@@ -159,7 +159,7 @@ def _raised(name: str, error: BaseException) -> RewardError:
 
 
 class Part(NamedTuple):
-    """One reward function of a rubric, with what that rubric offers it."""
+    """One reward function of a rubric, with the objects that the rubric offers it."""
 
     call: RewardCall
     objects: Mapping[str, Any]
@@ -167,7 +167,7 @@ class Part(NamedTuple):
 
 
 async def score_parts(states: Sequence[State], parts: Sequence[Part]) -> list[RolloutReward]:
-    """Scores of rollouts by functions that look at one rollout each, whatever rubrics they belong to."""
+    """Score rollouts with functions that each need one rollout only, also functions of several rubrics."""
     if len(states) == 1:
         return [await _score_one(states[0], parts)]
     return list(await asyncio.gather(*(_score_one(state, parts) for state in states)))
@@ -180,7 +180,7 @@ async def score_states(
     group_objects: Mapping[str, Any],
     time_limit_s: float,
 ) -> list[RolloutReward]:
-    """Scores of the rollouts of one example, in their order.
+    """Score the rollouts of one example, in their order.
 
     Functions run in the order they were added; the rollouts of a group run concurrently. A function that raises
     counts 0.0 and leaves an entry in `RolloutReward.errors`, unless the rollout itself had already failed. If no
@@ -227,8 +227,8 @@ async def _score_one(state: State, parts: Sequence[Part]) -> RolloutReward:
                     details = add_detail({} if details is None else details, call.name, value)
                     value = float(value)
         except AuthenticationError:
-            raise  # a judge's wrong key: it would fail for every rollout
-        # SystemExit too: code of a model, executed by a reward function, may call `exit()`.
+            raise  # a judge's wrong key would fail every rollout
+        # SystemExit too: a reward function may execute a model's code, which may call `exit()`.
         except (Exception, SystemExit) as error:  # noqa: BLE001 - recorded on the score, counted in the summary
             if not isinstance(error, RewardError | ScoringTimeout):
                 error = _caused(_raised(call.name, error), error)
@@ -245,7 +245,7 @@ async def _score_one(state: State, parts: Sequence[Part]) -> RolloutReward:
 def add_detail(
     details: dict[str, dict[str, Any]], name: str, value: float
 ) -> dict[str, dict[str, Any]]:
-    """Note the reasons of a `Score` under a function's name, or under `name_2` … if it is taken."""
+    """Store the reasons of a `Score` under a function's name, or under `name_2` … if the name is taken."""
     if isinstance(value, Score) and (reasons := value.reasons()):
         _add_entry(details, name, {"value": float(value), **reasons})
     return details
@@ -285,7 +285,7 @@ async def _group_values(
 def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> dict[str, Any]:
     for state in states:
         if state.overlong_prompt and not state.trajectory:
-            # What the function raised follows from this: there is no reply to score.
+            # The exception of the function follows from this cause: there is no reply to score.
             error = _caused(
                 RewardError(
                     f"Reward function {call.name!r} has no reply to score, because the rollout ended with "
@@ -294,14 +294,14 @@ def _recorded(call: RewardCall, error: Exception, states: Sequence[State]) -> di
                 error.__cause__ or error,
             )
             break
-    # Of rollouts that had failed before, their own error says enough: there was no completion to score.
+    # The error of a rollout that had failed before is reported already: there was no completion to score.
     level = logging.DEBUG if all(state.error is not None for state in states) else logging.WARNING
     logger.log(level, "%s", error)
     return scoring_error_info(error, call.func, call.name)
 
 
 def merge(scores: Sequence[RolloutReward]) -> RolloutReward:
-    """One score out of those of several rubrics: rewards add up, and so do metrics of the same name."""
+    """Merge the results of several rubrics: rewards add up, and so do metrics of equal names."""
     metrics: dict[str, float] = {}
     details: dict[str, dict[str, Any]] = {}
     for score in scores:
@@ -318,10 +318,10 @@ def merge(scores: Sequence[RolloutReward]) -> RolloutReward:
 
 
 def group_advantages(rewards_G: Sequence[float]) -> list[float]:
-    """Each reward minus the group's mean, in the same order; a group of one gives [0.0].
+    """Return each reward minus the group's mean, in the same order; a group of one gives [0.0].
 
-    No division by the deviation: that is the trainer's choice. Raises ValueError for an empty group.
-    Source: the group baseline of GRPO, https://arxiv.org/abs/2402.03300, section 4.1.
+    There is no division by the standard deviation: that choice belongs to the trainer. Raises ValueError for an empty
+    group. Source: the group baseline of GRPO, https://arxiv.org/abs/2402.03300, section 4.1.
     """
     if not rewards_G:
         raise ValueError("A group needs at least one reward.")
@@ -330,9 +330,9 @@ def group_advantages(rewards_G: Sequence[float]) -> list[float]:
 
 
 def write_scores(states: Sequence[State], scores: Sequence[RolloutReward]) -> None:
-    """Put the scores into the states. Steps that have no own reward take the rollout's.
+    """Write the results into the states. A step without its own reward receives the rollout's.
 
-    Where infrastructure failed a reward function, the sum of the others is not a reward: the reward is void.
+    If infrastructure failed a reward function, the sum of the others is not a reward: the reward is void.
     """
     for state, score in zip(states, scores, strict=True):
         state.reward = score.reward
@@ -363,8 +363,8 @@ async def measured(
     objects: Mapping[str, Any],
     time_limit_s: float,
 ) -> dict[str, float]:
-    """The metrics of a rollout whose reward is void: functions with weight 0 are measured, one that raises is left
-    out; all others count 0.0 and are not called.
+    """Return the metrics of a rollout whose reward is void. Functions with weight 0 are called, and left out if they
+    raise. All other functions count 0.0 and are not called.
     """
     metrics: dict[str, float] = {}
     for call in calls:
@@ -380,7 +380,7 @@ async def measured(
 
 
 def write_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:
-    """Put the advantages into the states; steps that have no own advantage take the rollout's."""
+    """Write the advantages into the states. A step without its own advantage receives the rollout's."""
     for state, advantage in zip(states, advantages, strict=True):
         state.advantage = advantage
         for step in state.trajectory or ():

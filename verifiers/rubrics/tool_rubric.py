@@ -12,7 +12,7 @@ from verifiers.types import RewardFunc
 
 
 def tool_calls_in(completion: Any, tool_name: str | None = None) -> int:
-    """How many tool calls the messages hold, of one tool if named."""
+    """Return the number of tool calls in the messages, of one tool if it is named."""
     if not isinstance(completion, list):
         return 0
     return sum(
@@ -38,7 +38,7 @@ class ToolMonitorRubric(Rubric):
             self.add_tool_metric(tool)
 
     async def total_tool_calls(self, completion: Any) -> float:
-        """How many tools the model called."""
+        """Return the number of tool calls."""
         return float(tool_calls_in(completion))
 
     def add_tool_metric(self, tool: Callable[..., Any] | str) -> None:
@@ -65,7 +65,7 @@ class ToolMonitorRubric(Rubric):
 
 
 class ToolRubric(Rubric):
-    """Rewards the use of tools: share of calls that did not fail, and metrics of the calls; from before 0.1.9."""
+    """Metrics about tool calls, for environments from before 0.1.9."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class ToolRubric(Rubric):
             self.add_metric(self.get_tool_call_count_func(name))
 
     async def total_tool_calls(self, completion: Any) -> float:
-        """How many tools the model called."""
+        """Return the number of tool calls."""
         return float(tool_calls_in(completion))
 
     def get_tool_call_count_func(self, tool_name: str) -> Callable[[Any], float]:
-        """A metric that counts the calls of one tool."""
+        """Return a metric that counts the calls of one tool."""
 
         def calls(completion: Any) -> float:
             return float(tool_calls_in(completion, tool_name))
@@ -104,5 +104,5 @@ class TurnMonitorRubric(Rubric):
         self.add_metric(self.num_turns)
 
     def num_turns(self, state: State) -> float:
-        """How many times the model answered."""
+        """Return the number of responses of the model."""
         return float(len(state.trajectory or []))

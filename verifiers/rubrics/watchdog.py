@@ -1,11 +1,11 @@
-"""A time limit for author code that runs on the event loop without giving way to it.
+"""A time limit for author code that blocks the event loop.
 
-A reward function or a tool that never returns would stop every rollout of the process. While such a call, or one step
-of a coroutine, runs, a daemon thread watches the clock; past the limit it raises an exception inside the call
-(CPython's asynchronous exceptions), again and again until the call has ended. That interrupts Python code, `except
-Exception` around it or not. A call stuck in C (`time.sleep`, a regular expression) notices only when it returns to
-Python; a program that owns its signals can let `interrupt_signal` break such calls too, as `vf-eval` does. Until then
-the watchdog says, once, which call holds up the loop.
+A reward function or a tool that never returns would stop every rollout of the process. A daemon thread watches the
+clock during such a call, and during each step of a coroutine. After the limit it raises an exception inside the call
+(CPython's asynchronous exceptions), repeatedly until the call has ended. That interrupts Python code, also inside
+`except Exception`. A call inside C code (`time.sleep`, a regular expression) is interrupted only when it returns to
+Python. A program that controls its signals can break such calls with `interrupt_signal`, as `vf-eval` does. Until then
+the watchdog reports, once, which call blocks the loop.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = [ctypes.c_ulong, ctypes.py_object]
 
 LONGEST_NAP_S = 0.25
-"""How late a limit may be noticed, in seconds."""
+"""Maximum delay after which a limit is noticed, in seconds."""
 SLOW_S = 0.5
-"""A call that holds its thread longer than this is reported to its `on_slow`."""
+"""A call that blocks its thread longer than this is reported to its `on_slow`."""
 
 
 class _OutOfTime(BaseException):
-    """Raised inside a call that ran out of time. Not an Exception: an author's `except Exception` must not keep it."""
+    """Raised inside a call after its limit. It is not an Exception, so that `except Exception` does not catch it."""
 
 
 class _Call:
@@ -57,7 +57,7 @@ class _Call:
 
 
 class Watchdog:
-    """Watches one synchronous call in each thread."""
+    """Watches one synchronous call per thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,11 +78,11 @@ class Watchdog:
         error: type[Error] = ScoringTimeout,
         on_slow: Callable[[float], None] | None = None,
     ) -> Any:
-        """`func(*positional, **arguments)`; raises `error` when it runs longer than `limit_s`.
+        """Return `func(*positional, **arguments)`. Raise `error` if the call runs longer than `limit_s`.
 
-        `kind` and `name` say in messages what is called. `on_slow` receives the seconds of a call that takes longer
-        than `SLOW_S`, at the latest when it ends; while the call runs, from the thread of the watchdog. A call within
-        a watched call ends at the earlier of the two limits, with the error of the call whose limit that is.
+        `kind` and `name` describe the call in messages. `on_slow` receives the duration of a call that takes longer
+        than `SLOW_S`, in seconds: when the call ends, and from the watchdog's thread while it runs. A call within a
+        watched call ends at the earlier limit, with the error of the call that has this limit.
         """
         thread_id = threading.get_ident()
         if self._pid != os.getpid():  # a thread does not survive a fork
@@ -101,11 +101,13 @@ class Watchdog:
             finally:
                 self._end(thread_id, call, outer)
         except _OutOfTime:
-            self._end(thread_id, call, outer)  # it may have struck while the call was ending
+            self._end(
+                thread_id, call, outer
+            )  # the watchdog may have struck while the call was ending
             if outer is not None and outer.deadline <= deadline:
-                raise  # the limit was that of the outer call
+                raise  # the limit belonged to the outer call
             raise error(
-                f"{kind} {name!r} ran longer than {limit_s:.3g} s without giving way and was interrupted. "
+                f"{kind} {name!r} blocked the event loop longer than {limit_s:.3g} s and was interrupted. "
                 "Make it faster or async, or raise the time limit."
             ) from None
 
@@ -118,7 +120,7 @@ class Watchdog:
             else:
                 self._calls[thread_id] = outer
             if call.is_struck:
-                # What has not been raised yet must not appear later, in the event loop.
+                # An exception that has not been raised yet must not appear later, in the event loop.
                 _raise_in_thread(thread_id, ctypes.py_object())
         if call.on_slow is not None and (held_s := time.monotonic() - call.began) > SLOW_S:
             call.on_slow(held_s)
@@ -163,8 +165,8 @@ class Watchdog:
             signal.pthread_kill(thread_id, self._interrupt)
 
     def interrupt_signal(self, number: int) -> None:
-        """Let the watchdog break calls stuck in C by this signal. Call it once, from the main thread of a program
-        that does not use the signal itself.
+        """Break calls inside C code with this signal. Call this method once, from the main thread of a program that
+        does not use the signal itself.
         """
         # The system call ends early; the pending exception is then raised.
         signal.signal(number, lambda *_: None)
@@ -175,9 +177,9 @@ watchdog = Watchdog()
 
 
 class WatchedSteps:
-    """A coroutine, awaited with every step watched: between two steps other tasks run, within one none can.
+    """A coroutine, awaited with every step watched. Other tasks run between two steps, but not within a step.
 
-    `limit_s` is the limit of a step, or a function that returns it. `on_step` receives the seconds of every step.
+    `limit_s` is the limit of a step, or a function that returns it. `on_step` receives the duration of every step.
     `how` are further arguments of `Watchdog.call`.
     """
 
