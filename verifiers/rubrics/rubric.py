@@ -35,9 +35,9 @@ class Rubric(OlderAccessors):
     """Scores rollouts.
 
     A reward function is sync or async and names its arguments: `prompt`, `completion`, `answer`, `state`, `task`,
-    `info`, `parser`, any field of the dataset row, any class object. With `**kwargs` it receives all of them. A function
-    with plural names (`completions`, `states` …), or marked `@vf.reward(stage="group")`, scores the rollouts of one
-    example together and returns a list. A value is a number or a `vf.Score`, which is a number with reasons.
+    `info`, `parser`, any field of the dataset row, any class object. With `**kwargs` it receives all of them. A
+    function with plural names (`completions`, `states` …), or marked `@vf.reward(stage="group")`, scores the rollouts
+    of one example together and returns a list. A value is a number or a `vf.Score`, which is a number with reasons.
     """
 
     def __init__(

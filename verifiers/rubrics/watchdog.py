@@ -107,7 +107,7 @@ class Watchdog:
             if outer is not None and outer.deadline <= deadline:
                 raise  # the limit belonged to the outer call
             raise error(
-                f"{kind} {name!r} blocked the event loop longer than {limit_s:.3g} s and was interrupted. "
+                f"{kind} {name!r} ran longer than {limit_s:.3g} s without a break and was interrupted. "
                 "Make it faster or async, or raise the time limit."
             ) from None
 
