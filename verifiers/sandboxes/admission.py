@@ -1,4 +1,4 @@
-"""How many commands may start at once: more than the cores can run only makes every one of them slower."""
+"""Limits how many commands start at the same time: more than the cores can run would slow down all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import deque
 
 STARTS_PER_CORE = 8
 HOLD_S = 0.25
-"""A command counts as starting for at most this long: long ones must not keep others waiting."""
+"""Maximum time for which a command counts as starting, so that long commands do not block others."""
 
 
 class Admission:
-    """First come, first served. A slot is held until the command has ended, or for `HOLD_S`, whichever is first."""
+    """Slots in order of arrival. A command holds its slot until it has ended, but for `HOLD_S` at most."""
 
     def __init__(self, slots: int | None = None) -> None:
         self._free = slots if slots is not None else STARTS_PER_CORE * (os.cpu_count() or 1)
@@ -23,37 +23,37 @@ class Admission:
         if self._free > 0 and not self._waiting:
             self._free -= 1
             return Slot(self)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        grant: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(grant)
         try:
-            await turn
+            await grant
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release_one()  # the slot was ours already
+            if grant.done() and not grant.cancelled():
+                self.release_one()  # the slot was already assigned to this call
             else:
-                self._waiting.remove(turn)
+                self._waiting.remove(grant)
             raise
         return Slot(self)
 
     def release_one(self) -> None:
-        """Pass a slot on."""
+        """Pass a slot to the next waiting command."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            grant = self._waiting.popleft()
+            if not grant.done():
+                grant.set_result(None)
                 return
         self._free += 1
 
 
 class Slot:
-    """A place among the starting commands; give it back once, early is better."""
+    """The right to start a command. Release it once, as early as possible."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission: Admission | None = admission
         self._timer = asyncio.get_running_loop().call_later(HOLD_S, self.release)
 
     def release(self) -> None:
-        """Give the slot back. Idempotent."""
+        """Release the slot. Idempotent."""
         if self._admission is not None:
             admission, self._admission = self._admission, None
             self._timer.cancel()

@@ -1,7 +1,8 @@
-"""The agent for machines that have a Python and one byte stream, and nothing of ours: it is carried in on the stream.
+"""Sends the guest to machines that offer a Python interpreter and one byte stream, and nothing else of ours.
 
-The command starts an interpreter with a few lines of program; those read the agent's source from stdin and run it.
-No file is written, nothing is mounted, and remote machines need no path in common with this one.
+The command starts an interpreter with a short program, which reads the guest's source from stdin and runs it. No
+file
+is written and nothing is mounted, so a remote machine needs no path in common with this one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LENGTH = struct.Struct("!I")
 _PROGRAM = """
 import sys
 if sys.version_info < (3, 9):
-    sys.exit("the agent needs Python 3.9 or newer, this is " + sys.version)
+    sys.exit("the guest needs Python 3.9 or newer, this is " + sys.version)
 import importlib, importlib.abc, importlib.util, json, os
 def read(count):
     parts = []
@@ -46,7 +47,7 @@ importlib.import_module("sandbox_guest.stdio").main(parcel["settings"])
 
 
 def command(python: str = "python3") -> list[str]:
-    """What to run inside."""
+    """Return the command to run inside the machine."""
     return [python, "-I", "-B", "-c", _PROGRAM]
 
 
@@ -59,11 +60,13 @@ def parcel(
     owns_kernel: bool = False,
     filter_system_calls: bool = True,
 ) -> bytes:
-    """What to write to its stdin before the first frame.
+    """Return the bytes to write to the command's stdin before the first frame.
 
-    `limit_memory`, `limit_processes`: the agent itself has to, because nothing around it does. `owns_kernel`: the
-    sandbox has a kernel of its own, whose /proc/meminfo counts its memory and no other's. `filter_system_calls`: not
-    for whole machines, whose root may mount and gain privileges as on any other.
+    `limit_memory`, `limit_processes`: the guest enforces the limit itself, because nothing around it does.
+    `owns_kernel`:
+    the sandbox has its own kernel, so its /proc/meminfo counts the sandbox's memory only. `filter_system_calls`:
+    false for
+    whole machines, where root may mount and gain privileges.
     """
     settings = {
         "workdir": workdir,

@@ -1,4 +1,4 @@
-"""`PythonSession` over an agent connection: an interpreter that keeps its variables."""
+"""`PythonSession` over a connection to the guest: an interpreter that keeps its variables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from verifiers.sandboxes.sandbox import (
 
 INTERRUPT_GRACE_S = 0.5
 MAX_CONTROL_BYTES = 4 << 20
-"""Of one cell on the control stream. A report takes less than 1 MiB; more was written by the cell itself."""
+"""Maximum size of one cell's output on the control stream. A report takes less than 1 MiB, so the cell itself wrote
+the
+rest.
+"""
 
 
 class Interpreter(JobEnd):
-    """One interpreter process, as long as it lives."""
+    """The host's side of one interpreter process."""
 
     def __init__(self, connection: GuestConnection) -> None:
         super().__init__()
@@ -39,7 +42,7 @@ class Interpreter(JobEnd):
         self._control_room_bytes = MAX_CONTROL_BYTES
 
     def begin(self, source: str, max_output_bytes: int) -> asyncio.Future[dict[str, object]]:
-        """Send a cell; the future gives the interpreter's report, or fails when the interpreter ends."""
+        """Send a cell. The future returns the interpreter's report, or fails when the interpreter ends."""
         self._cell_number += 1
         self._kept = (frames.HeadTail(max_output_bytes), frames.HeadTail(max_output_bytes))
         self._heads = (bytearray(), bytearray())
@@ -48,7 +51,7 @@ class Interpreter(JobEnd):
         self._answer = asyncio.get_running_loop().create_future()
         data = source.encode("utf-8", "surrogatepass")
         size = frames.MAX_PAYLOAD_BYTES
-        # A piece of full size says that another one follows, if only an empty one.
+        # A piece of full size announces another one, which may be empty.
         nested = b"".join(
             frames.encode(interpreter.CELL, self._cell_number, data[start : start + size])
             for start in range(0, len(data) + 1, size)
@@ -58,16 +61,16 @@ class Interpreter(JobEnd):
         return self._answer
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt in the cell that runs, if one does."""
+        """Raise KeyboardInterrupt in the running cell, if any."""
         if self._answer is not None and not self._answer.done():
             self.connection.send(frames.SIGNAL, self.channel, bytes([signal.SIGINT]))
 
     def kill(self) -> None:
-        """End it with all that it has started."""
+        """Kill the interpreter and everything that it started."""
         self.connection.send(frames.SIGNAL, self.channel, bytes([frames.KILL_TREE]))
 
     def printed(self) -> tuple[bytes, bytes, int]:
-        """(stdout, stderr, dropped bytes) of the cell."""
+        """Return (stdout, stderr, number of dropped bytes) of the cell."""
         texts = []
         for head, kept in zip(self._heads, self._kept, strict=True):
             texts.append(frames.joined(bytes(head), kept.tail(), kept.dropped_bytes))
@@ -75,14 +78,14 @@ class Interpreter(JobEnd):
 
     def on_output(self, kind: int, data: bytes) -> None:
         """See JobSink."""
-        which = 0 if kind == frames.STDOUT else 1
-        self._heads[which].extend(self._kept[which].feed(data))
-        if self._kept[which].seen_bytes > frames.HARD_LIMIT_BYTES and not self.overflowed:
+        stream = 0 if kind == frames.STDOUT else 1
+        self._heads[stream].extend(self._kept[stream].feed(data))
+        if self._kept[stream].seen_bytes > frames.HARD_LIMIT_BYTES and not self.overflowed:
             self.overflowed = True
             self.kill()
 
     def on_control(self, data: bytes) -> None:
-        """See JobSink. The bytes come from the very process that runs the cells."""
+        """See JobSink. The bytes come from the process that runs the cells, so they may be hostile."""
         self._control_room_bytes -= len(data)
         if self._control_room_bytes < 0:
             if self._control_room_bytes + len(data) >= 0:
@@ -115,7 +118,7 @@ class Interpreter(JobEnd):
 
 
 class GuestPythonSession:
-    """See `PythonSession`. Cells wait for one another in the order of the calls."""
+    """See `PythonSession`. Cells run one after another, in the order of the calls."""
 
     def __init__(
         self, start: Callable[[], Awaitable[Interpreter]], default_timeout_s: float
@@ -123,7 +126,7 @@ class GuestPythonSession:
         self._start = start
         self._default_timeout_s = default_timeout_s
         self._interpreter: Interpreter | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._is_closed = False
 
     async def open(self) -> GuestPythonSession:
@@ -140,8 +143,8 @@ class GuestPythonSession:
     ) -> CellResult:
         """See PythonSession."""
         limit_s = self._default_timeout_s if timeout_s is TIMEOUT_FROM_SPEC else timeout_s
-        asked_s = time.monotonic()
-        async with self._turn:
+        called_s = time.monotonic()
+        async with self._lock:
             if self._is_closed:
                 raise RuntimeError("This Python session is closed.")
             if self._interpreter is None or self._interpreter.ended.done():
@@ -150,10 +153,10 @@ class GuestPythonSession:
             started_s = time.monotonic()
             try:
                 return await self._run_in(
-                    interpreter, code, limit_s, max_output_bytes, started_s - asked_s
+                    interpreter, code, limit_s, max_output_bytes, started_s - called_s
                 )
             except asyncio.CancelledError:
-                # Nobody waits for this cell any more; the next one must not meet it still running.
+                # No caller waits for this cell any more, and the next cell must find it ended.
                 interpreter.kill()
                 self._interpreter = None
                 raise
@@ -216,8 +219,8 @@ class GuestPythonSession:
     async def reset(self) -> None:
         """See PythonSession."""
         if self._interpreter is not None:
-            self._interpreter.kill()  # a running cell ends, which lets us have the turn
-        async with self._turn:
+            self._interpreter.kill()  # the running cell ends and releases the lock
+        async with self._lock:
             if self._interpreter is not None:
                 self._interpreter.kill()
             if not self._is_closed:
@@ -247,7 +250,7 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _valid(text: str) -> str:
-    """Without lone surrogates, which no file and no request can hold."""
+    """Replace lone surrogates, which neither files nor requests can hold."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,8 @@
-"""`UnsafeLocalBackend`: no isolation at all. For code you wrote yourself, and for finding out what goes wrong.
+"""`UnsafeLocalBackend`: no isolation at all. For code you wrote yourself, and for debugging.
 
-What runs in it can read your files, use your network and kill your processes. It must be asked for twice: by the
-name of the back end and by `isolation_min="none"`.
+Code in it can read your files, use your network and kill your processes. You must request it twice: by the name of
+the
+back end and by `isolation_min="none"`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class UnsafeLocalBackend(GuestBackend):
         if spec.isolation_min != "none":
             raise IsolationUnavailable(
                 "The back end 'unsafe-local' protects nothing, and the specification asks for isolation_min="
-                f"{spec.isolation_min!r}. If the code is your own, say isolation_min='none'."
+                f"{spec.isolation_min!r}. If the code is your own, set isolation_min='none'."
             )
         if not sys.platform.startswith("linux"):
-            raise IsolationUnavailable(f"The agent needs Linux, this is {sys.platform}.")
+            raise IsolationUnavailable(f"The guest needs Linux, this is {sys.platform}.")
         if spec.image != "host":
             raise SandboxImageError(
                 f"The back end 'unsafe-local' cannot use the image {spec.image!r}; it has image 'host' only. "
@@ -49,10 +50,10 @@ class UnsafeLocalBackend(GuestBackend):
             )
         if spec.folders:
             raise SandboxCapabilityMissing(
-                f"Without isolation {', '.join(spec.folders)} would be folders of this machine itself."
+                f"Without isolation, {', '.join(spec.folders)} would be folders of this machine itself."
             )
         if not isinstance(spec.network, str):
-            raise SandboxCapabilityMissing("Without isolation the network cannot be filtered.")
+            raise SandboxCapabilityMissing("Without isolation, the network cannot be filtered.")
 
 
 def _interpreter(spec: SandboxSpec) -> list[str]:
@@ -64,5 +65,5 @@ def _interpreter(spec: SandboxSpec) -> list[str]:
 def _info(workdir: str) -> SandboxInfo:
     names = ["memory", "processes", "cpu", "disk", "network"]
     nothing = dict.fromkeys(names, "not enforced")
-    notes = ("No isolation: the code has all rights of this program, and no limits.",)
+    notes = ("No isolation: the code has all rights of this program and no limits.",)
     return SandboxInfo("unsafe-local", "none", workdir, nothing, notes)

@@ -57,7 +57,7 @@ async def test_a_command_whose_sandbox_ends_with_it_has_an_outcome():
         os.kill(await agent_of(sandbox), signal.SIGKILL)
         result = await running
         assert (result.exit_code, result.ok, result.oom) == (137, False, False)
-        assert b"What ran inside ended the sandbox" in result.stderr
+        assert b"The code inside ended the sandbox" in result.stderr
         assert (await cell).restarted
         with pytest.raises(SandboxDead) as caught:
             await sandbox.exec("true")

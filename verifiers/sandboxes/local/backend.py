@@ -1,4 +1,4 @@
-"""`LocalBackend`: sandboxes from this machine's kernel."""
+"""`LocalBackend`: sandboxes from the kernel of this machine."""
 
 from __future__ import annotations
 
@@ -45,25 +45,27 @@ _TAKEN = frozenset(
         "var",
     ]
 )
-"""Names at the top of the view that sandboxes have."""
+"""Names at the top of a sandbox's file system that are in use."""
 _FIRST_HOST_UID = 0x7000_0000
-"""User ids of sandboxes under root: above everything that container tools hand out (systemd's list ends here)."""
+"""First user id of sandboxes under root: above all ids that container tools assign (systemd's list ends here)."""
 _HOST_UIDS = 0x0FFF_FFFF
 
 
 class LocalConfig(BaseModel):
-    """How the local back end works on this machine."""
+    """Options of the local back end."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: Literal["container", "restricted"] = "container"
-    """"restricted" does without namespaces even where they are to be had: Landlock, a system call filter, limits."""
+    """"restricted" uses no namespaces even where the machine allows them: only Landlock, a system call filter, and
+    limits.
+    """
     use_cgroups: bool = True
-    """Limit memory, processes and CPU by control groups where they can be had; otherwise by weaker means."""
+    """Limit memory, processes and CPU by control groups where this is possible, otherwise by weaker means."""
     run_as: int | None = Field(default=None, ge=1)
-    """As root only: give root up for this user id before anything is made. The interpreter must be readable for it."""
+    """As root only: switch to this user id before anything else. This user must be able to read the interpreter."""
     zygotes: int | None = Field(default=None, ge=1)
-    """Processes that make sandboxes, per kind of sandbox; None: one for every 8 cores."""
+    """Number of processes that make sandboxes, per kind of sandbox. None: one for every 8 cores."""
 
 
 class LocalBackend(GuestBackend):
@@ -97,7 +99,7 @@ class LocalBackend(GuestBackend):
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError(
-                "A back end belongs to the event loop that used it first; make another one here."
+                "A back end belongs to the first event loop that used it; make another one for this loop."
             )
         self._loop = loop
         number = next(self._numbers)
@@ -120,7 +122,7 @@ class LocalBackend(GuestBackend):
         return SandboxInfo(self.name, self.config.level, spec.workdir)
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
-        """What sandboxes here would enforce. Raises IsolationUnavailable, cause and remedies included."""
+        """Return what sandboxes enforce on this machine. Raises IsolationUnavailable with the cause and remedies."""
         spec = spec or SandboxSpec()
         self._check(spec)
         zygote = await self.zygote_for(spec)
@@ -145,7 +147,7 @@ class LocalBackend(GuestBackend):
         for folder in spec.folders:
             if folder.split("/")[1] in _TAKEN:
                 raise SandboxImageError(
-                    f"folders={folder!r} is in the way of the system's own. Choose one outside "
+                    f"folders={folder!r} hides a folder of the system. Choose one outside "
                     f"{', '.join(f'/{name}' for name in sorted(_TAKEN))}."
                 )
 
@@ -172,7 +174,7 @@ class LocalBackend(GuestBackend):
         )
 
     async def zygote_for(self, spec: SandboxSpec) -> ZygoteProcess:
-        """A running zygote for such sandboxes, started if need be."""
+        """Return a running zygote for such sandboxes; start one if needed."""
         kind = self._kind(spec)
         running = self._zygotes.setdefault(kind, [])
         if len(running) < self._zygotes_of_a_kind:
@@ -183,7 +185,7 @@ class LocalBackend(GuestBackend):
                 starting.add_done_callback(lambda _: self._starting.pop(kind, None))
                 starting.add_done_callback(lambda t: t.cancelled() or t.exception())
             if not running:
-                # Shielded: the others who wait for it must not suffer when one is cancelled.
+                # Shielded: when one waiting call is cancelled, the others must still get the zygote.
                 return await asyncio.shield(starting)
         return running[next(self._turn) % len(running)]
 
@@ -204,7 +206,7 @@ class LocalBackend(GuestBackend):
             self._clean_up_in_background(zygote.aclose(), name="clean up zygote")
 
     def host_uid(self, number: int) -> int:
-        """The user id on this machine of a sandbox, a different one for each."""
+        """Return a sandbox's user id on this machine. Each sandbox has a different one."""
         return _FIRST_HOST_UID + (self._uid_offset + number) % _HOST_UIDS
 
     # --- end
@@ -220,8 +222,6 @@ class LocalBackend(GuestBackend):
 
 @cache
 def _base_interpreter() -> str:
-    """The interpreter outside any virtual environment: with the standard library alone."""
-    base: str = getattr(
-        sys, "_base_executable", sys.executable
-    )  # documented only in PEP 587's terms
+    """Return the interpreter outside any virtual environment, which has only the standard library."""
+    base: str = getattr(sys, "_base_executable", sys.executable)  # documented only in PEP 587
     return os.path.realpath(base)

@@ -1,4 +1,4 @@
-"""One local sandbox: made by a zygote, or by a restricted process where the machine refuses and that was accepted."""
+"""One local sandbox and what it enforces: made by a zygote, or a restricted process where the caller accepts one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GONE_TIMEOUT_S = 10.0
 
 
 class Assignment(NamedTuple):
-    """Where a sandbox is made."""
+    """What the back end assigns to one sandbox."""
 
     backend: str
     number: int
@@ -73,7 +73,7 @@ class LocalMachine:
                 zygote.create(self._request(), given)
                 self._zygote = zygote
                 for each in given:
-                    each.close()  # the zygote has its own; ours must not keep a dead sandbox's stream open
+                    each.close()  # the zygote has duplicates; an open copy here would keep a dead sandbox's stream open
                 ours.setblocking(False)
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: GuestConnection(on_closed), sock=ours.dup()
@@ -89,10 +89,10 @@ class LocalMachine:
         return Started(connection, self._info(zygote))
 
     async def _serve_proxy(self, channel: socket.socket) -> None:
-        # It was sent before the agent reported ready.
+        # The channel holds the socket: it was sent before the guest reported ready.
         channel.setblocking(False)
         _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-        if not descriptors:  # the kernel drops what this program has no room for
+        if not descriptors:  # the kernel drops descriptors when this program has reached its limit
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         policy = self._spec.network if isinstance(self._spec.network, ProxyNetwork) else "full"
         self._proxy = FilteringProxy(policy)
@@ -142,10 +142,10 @@ class LocalMachine:
             self._zygote.forget(self._number)
 
     async def why_dead(self, error: Exception) -> Exception:
-        """See Machine. The zygote's report decides, which may come after the end of the stream."""
+        """See Machine. The zygote's report decides. It may come after the end of the stream."""
         if not isinstance(error, SandboxDead) or self._zygote is None or self._is_killed:
             return error
-        self._zygote.kill(self._number)  # without its stream it is of no use
+        self._zygote.kill(self._number)  # without its stream, the sandbox is unusable
         try:
             async with asyncio.timeout(GONE_TIMEOUT_S):
                 exit_ = await self._zygote.exited(self._number)
@@ -164,11 +164,11 @@ class LocalMachine:
             return SandboxCreationError(
                 f"The sandbox ended while it came up (exit code {exit_.exit_code}). {error}"
             )
-        return SandboxDead(f"What ran inside ended the sandbox. {error}", "program")
+        return SandboxDead(f"The code inside ended the sandbox. {error}", "program")
 
 
 def closed_to_others(path: str) -> str | None:
-    """The first directory on the way to a file that users without rights to it cannot enter; None if there is none."""
+    """Return the first directory on the path of a file that other users cannot enter; None if there is none."""
     parents = [*reversed(Path(path).parents), *reversed(Path(os.path.realpath(path)).parents)]
     for folder in parents:
         if not folder.stat().st_mode & stat.S_IXOTH:
@@ -177,7 +177,7 @@ def closed_to_others(path: str) -> str | None:
 
 
 def is_mapped(uid: int, id_map: str) -> bool:
-    """Whether a user exists in a user namespace, by its /proc/self/uid_map."""
+    """Whether a user exists in a user namespace, given its /proc/self/uid_map."""
     ranges = (map(int, line.split()) for line in id_map.splitlines())
     return any(first <= uid < first + count for first, _, count in ranges)
 
@@ -202,7 +202,7 @@ class RestrictedMachine:
             except IsolationUnavailable as refusal:
                 self._current = self._restricted(str(refusal))
         else:
-            self._current = self._restricted("namespaces were not asked for")
+            self._current = self._restricted("Namespaces were not requested.")
         if self._is_killed:
             raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
         return await self._current.start(on_closed)
@@ -211,7 +211,7 @@ class RestrictedMachine:
         version = landlock.abi()
         if version < landlock.MIN_ABI:
             raise IsolationUnavailable(
-                f"{why} The level 'restricted' needs Landlock {landlock.MIN_ABI} (Linux 6.7), here is {version}."
+                f"{why} The level 'restricted' needs Landlock {landlock.MIN_ABI} (Linux 6.7), not {version}."
             )
         if self._spec.network != "none":
             raise IsolationUnavailable(f"{why} The level 'restricted' has network='none' only.")
@@ -223,13 +223,13 @@ class RestrictedMachine:
         uid = self._assignment.host_uid if os.getuid() == 0 else None
         if uid is not None and not is_mapped(uid, Path("/proc/self/uid_map").read_text()):
             raise IsolationUnavailable(
-                f"{why} At level 'restricted' each sandbox of root is a user of its own, and the user namespace of "
+                f"{why} At level 'restricted' each sandbox of root is a separate user, and the user namespace of "
                 f"this program does not have user {uid}. Run it as an ordinary user, or map all users into it."
             )
         if uid is not None and (closed := closed_to_others(self._assignment.python)) is not None:
             raise SandboxImageError(
                 f"The interpreter {self._assignment.python} cannot be used at level 'restricted', where each "
-                f"sandbox is a user of its own: {closed} is closed to other users. Name another one, such as "
+                f"sandbox is a separate user: {closed} is closed to other users. Name another one, such as "
                 "SandboxSpec(python='/usr/bin/python3')."
             )
         return PlainProcessMachine(
@@ -259,16 +259,16 @@ class RestrictedMachine:
 
 
 MAX_OPEN_FILES = 1024
-"""Of one process inside."""
+"""Maximum number of open files per process inside."""
 
 
 def disk_mb(spec: SandboxSpec) -> int:
-    """Size of the file system. A full one must leave memory to work with, since it lies in memory itself."""
+    """Return the size of the file system. It is in memory, so a full one must leave memory for processes."""
     return min(spec.disk_mb, max(1, spec.memory_mb * 3 // 4))
 
 
 def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo:
-    """What a sandbox of a zygote really enforces."""
+    """Return what a sandbox of a zygote enforces."""
     groups = facts.cgroups
     notes = []
     if groups:
@@ -280,13 +280,13 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
         memory = f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog"
         processes = f"{spec.max_processes} (RLIMIT_NPROC)"
         notes.append(
-            "No control groups: the memory of processes and sockets is watched every 50 ms; memfd_create and System V "
-            "memory, semaphores and messages are refused."
+            "No control groups: a watchdog checks the memory of processes and sockets every 50 ms; memfd_create and "
+            "System V memory, semaphores and messages are refused."
         )
         notes.append(
-            "Not in the memory limit: buffers of pipes (64 MiB for all sandboxes of this user, then 8 KiB for each "
-            f"pipe), and epoll, inotify and event objects. {spec.max_processes} processes with "
-            f"{MAX_OPEN_FILES} descriptors each are the limit of their number."
+            "Not in the memory limit: buffers of pipes (64 MiB for all sandboxes of this user, then 8 KiB per "
+            f"pipe), and epoll, inotify and event objects. Their number is limited by {spec.max_processes} processes "
+            f"with {MAX_OPEN_FILES} descriptors each."
         )
         notes += [f"Control groups: {problem}" for problem in facts.cgroup_problems]
     if spec.cpu_cores is None:
@@ -300,10 +300,12 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
     else:
         cpu = "not enforced"
         notes.append(
-            f"cpu_cores={spec.cpu_cores:g} is not enforced: there is no cpu control group."
+            f"cpu_cores={spec.cpu_cores:g} is not enforced: this machine has no cpu control group."
         )
     if not facts.is_root:
-        notes.append("All sandboxes are the same user of this machine, apart by namespaces only.")
+        notes.append(
+            "All sandboxes are the same user of this machine; only namespaces separate them."
+        )
     limits = {
         "memory": memory,
         "processes": processes,
@@ -316,16 +318,16 @@ def describe(backend: str, spec: SandboxSpec, facts: ZygoteFacts) -> SandboxInfo
 def describe_restricted(
     backend: str, spec: SandboxSpec, workdir: str, landlock_version: int, has_own_user: bool
 ) -> SandboxInfo:
-    """What a sandbox without namespaces really enforces."""
+    """Return what a sandbox without namespaces enforces."""
     notes = [
-        "No namespaces: the processes of the machine are visible in /proc, and so are system files.",
-        "Files: only each one's size is limited, not their number or sum.",
-        "No sockets at all, only pairs.",
+        "No namespaces: the processes of the machine and its system files are visible.",
+        "Files: the size of each file is limited, but neither their number nor their sum.",
+        "No sockets, only socket pairs.",
     ]
     if landlock_version < 6:
         notes.append("Signals to processes of the same user are not confined (Linux before 6.12).")
     if not has_own_user:
-        notes.append("Sandboxes are the same user of this machine as this program.")
+        notes.append("Sandboxes run as the same user of this machine as this program.")
     limits = {
         "memory": f"{spec.memory_mb} MiB per process (RLIMIT_AS), together by a watchdog",
         "processes": f"{spec.max_processes} (RLIMIT_NPROC)",

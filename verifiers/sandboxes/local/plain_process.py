@@ -1,4 +1,4 @@
-"""A sandbox that is an ordinary process with a directory of its own: no namespaces.
+"""A sandbox that is an ordinary process with its own directory and without namespaces.
 
 Two levels use it: "restricted" (the process gives up files, sockets and privileges before it serves) and "none".
 """
@@ -55,8 +55,9 @@ class PlainProcessMachine:
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
         """See Machine."""
         ours, theirs = socket.socketpair()
-        # Making directories and processes blocks; cancelled meanwhile, `gone` cleans up what came of it. No task: those
-        # are cancelled when a loop ends, and what the thread has made would be forgotten.
+        # Making directories and processes blocks. After a cancellation, `gone` removes what the thread has made. Not a
+        # task:
+        # tasks are cancelled when a loop ends, and the results of the thread would be lost.
         self._starting = asyncio.get_running_loop().run_in_executor(
             None, self._execute, theirs.detach()
         )
@@ -77,7 +78,7 @@ class PlainProcessMachine:
         except SandboxDead as error:
             if self._is_killed:
                 raise
-            raise SandboxCreationError(f"The agent did not start: {self._complaint()}") from error
+            raise SandboxCreationError(f"The guest did not start: {self._complaint()}") from error
         finally:
             ours.close()
         assert self._folder is not None
@@ -104,7 +105,7 @@ class PlainProcessMachine:
                     "PATH": "/usr/bin:/bin",
                     "OPENBLAS_NUM_THREADS": "1",
                     "OMP_NUM_THREADS": "1",
-                    owned_folders.OWNER_MARK: self._folder,  # forks of the agent show the agent's variables
+                    owned_folders.OWNER_MARK: self._folder,  # forks of the guest show the guest's variables
                 },
                 start_new_session=True,
             )
@@ -127,12 +128,12 @@ class PlainProcessMachine:
 
     def _complaint(self) -> str:
         if self._process is None or self._process.stderr is None:
-            return "it could not be executed"
+            return "the interpreter could not be executed"
         os.set_blocking(self._process.stderr.fileno(), False)
         return (self._process.stderr.read() or b"").decode("utf-8", "replace").strip()[-2000:]
 
     def kill_now(self) -> None:
-        """See Machine. The agent ends what it has started when the host hangs up."""
+        """See Machine. The guest ends what it has started when the host closes the stream."""
         self._is_killed = True
         if self._process is not None and not self._is_signalled:
             self._is_signalled = True
@@ -165,6 +166,6 @@ class PlainProcessMachine:
         deadline_s = time.monotonic() + END_TIMEOUT_S
         while not self._is_killed and time.monotonic() < deadline_s:
             if self._process.poll() is not None:
-                return SandboxDead(f"What ran inside ended the sandbox. {error}", "program")
+                return SandboxDead(f"The code inside ended the sandbox. {error}", "program")
             await asyncio.sleep(0.005)
         return error

@@ -1,4 +1,4 @@
-"""The host program's handle on one zygote: start it, ask it for sandboxes, hear of their ends."""
+"""The host's handle on one zygote: start it, request sandboxes from it, and receive reports of their ends."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from verifiers.sandboxes.errors import (
 )
 
 START_TIMEOUT_S = 60.0
-"""Importing large preloaded modules on a busy machine takes its time."""
+"""Time limit for the start: importing large modules on a busy machine is slow."""
 MAX_STARTING = 32
-"""Sandboxes that come up at once; more would only make each of them slower."""
+"""Number of sandboxes that start at the same time; more would only slow down each of them."""
 MAX_MESSAGE_BYTES = 64 << 10
 _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS, errno.EUSERS)
 _OF_ONE_MESSAGE = (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What keeps a message from being sent without saying anything about the zygote."""
+"""Errors that concern one message and not the zygote."""
 _SCRIPT = Path(__file__).parent / "zygote" / "start.py"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
-    # Numerical libraries start a thread per core when imported, and a process with threads cannot be forked.
+    # Numerical libraries start a thread per core when imported, and a process with threads cannot fork safely.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
-    # Symbols are looked up once, here, instead of at their first use in each of the forks.
+    # Resolve symbols once, here, instead of at their first use in each fork.
     "LD_BIND_NOW": "1",
 }
 
 
 class ZygoteKind(NamedTuple):
-    """What distinguishes one zygote from another."""
+    """Properties in which zygotes differ."""
 
     python: str
     with_packages: bool
@@ -63,7 +63,7 @@ class Exit(NamedTuple):
     exit_code: int
     oom: bool
     problem: str = ""
-    """Why it could not even be asked for."""
+    """Why the request could not be sent."""
 
 
 class _Message(NamedTuple):
@@ -72,11 +72,11 @@ class _Message(NamedTuple):
     data: bytes
     descriptors: list[int]
     box: int | None = None
-    """The sandbox that it asks for."""
+    """Number of the sandbox that the message requests."""
 
 
 class ZygoteFacts(NamedTuple):
-    """What a zygote found out about this machine."""
+    """What a zygote reported about this machine."""
 
     is_root: bool
     cgroups: dict[str, str]
@@ -84,7 +84,7 @@ class ZygoteFacts(NamedTuple):
 
 
 class ZygoteProcess:
-    """One running zygote. `start` makes it; after its death it makes nothing any more."""
+    """One running zygote. `start` starts it; after its death it makes no more sandboxes."""
 
     def __init__(self, kind: ZygoteKind, on_death: Callable[[ZygoteProcess], None]) -> None:
         self.kind = kind
@@ -98,11 +98,11 @@ class ZygoteProcess:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether the zygote has ended."""
         return self._facts.done() and self._control is None
 
     async def start(self) -> None:
-        """Execute it and wait until it can make sandboxes. Raises SandboxCreationError."""
+        """Execute the zygote and wait until it can make sandboxes. Raises SandboxCreationError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._control = ours
@@ -117,8 +117,9 @@ class ZygoteProcess:
         }
         self._send(settings)
         try:
-            # Popen blocks until the new program has been executed; cancelled meanwhile, there is one to reap. No task:
-            # those are cancelled when a loop ends, and the process would be forgotten.
+            # Popen blocks until the new program has been executed. After a cancellation there is still a process to
+            # reap. Not a
+            # task: tasks are cancelled when a loop ends, and the process would be lost.
             self._executing = asyncio.get_running_loop().run_in_executor(
                 None, self._execute, theirs.detach()
             )
@@ -135,7 +136,7 @@ class ZygoteProcess:
             self._die(problem)
             raise problem from error
         except BaseException:
-            self._die(SandboxCreationError("The zygote was given up before it was ready."))
+            self._die(SandboxCreationError("The start of the zygote was cancelled."))
             raise
         finally:
             theirs.close()
@@ -143,11 +144,11 @@ class ZygoteProcess:
 
     @property
     def facts(self) -> ZygoteFacts:
-        """What it reported when it was ready."""
+        """The zygote's report at its start."""
         return self._facts.result()
 
     def _execute(self, descriptor: int) -> subprocess.Popen[bytes]:
-        # Its end of the socket belongs to this thread: it is open until the new program has its copy.
+        # This thread owns the zygote's end of the socket: it stays open until the new program has its copy.
         flags = ["-I", "-B"] if self.kind.with_packages else ["-I", "-B", "-S"]
         try:
             return subprocess.Popen(
@@ -157,7 +158,7 @@ class ZygoteProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                # Ctrl-C in a terminal goes to the whole process group.
+                # Ctrl-C in a terminal signals the whole process group.
                 start_new_session=True,
             )
         finally:
@@ -166,7 +167,7 @@ class ZygoteProcess:
     # --- requests
 
     def create(self, request: dict[str, object], sockets: list[socket.socket]) -> None:
-        """Ask for a sandbox. The sockets stay the caller's to close, at once: duplicates are sent."""
+        """Request a sandbox. The function sends duplicates of the sockets; the caller closes its own at once."""
         number = request["box"]
         assert isinstance(number, int)
         descriptors: list[int] = []
@@ -187,24 +188,24 @@ class ZygoteProcess:
         self._send(message, descriptors, number)
 
     def kill(self, number: int) -> None:
-        """Have a sandbox killed at once. Safe from any thread or signal handler; harmless when it is gone."""
+        """Request the immediate end of a sandbox. Safe in any thread or signal handler, and after the sandbox's end."""
         if number in self._exits and self._control is not None:
             message = json.dumps({"op": "kill", "box": number}).encode()
             if self._outbox:
                 self._outbox.append(
                     _Message(message, [])
-                )  # its creation may still be waiting in there
+                )  # the request to create the sandbox may still be in the outbox
                 return
             with contextlib.suppress(OSError):
                 self._control.send(message)
 
     async def exited(self, number: int) -> Exit:
-        """Wait for the end of a sandbox; at once if it has ended or never was."""
+        """Wait for the end of a sandbox. Returns at once if it has ended or never existed."""
         future = self._exits.get(number)
         return Exit(0, False) if future is None else await asyncio.shield(future)
 
     def forget(self, number: int) -> None:
-        """Its end has been dealt with."""
+        """Drop the record of an ended sandbox."""
         self._exits.pop(number, None)
 
     def _send(
@@ -236,7 +237,7 @@ class ZygoteProcess:
             loop.remove_writer(self._control.fileno())
 
     def _refuse(self, number: int, error: OSError) -> None:
-        """One sandbox cannot be asked for; the zygote and all its other sandboxes are as they were."""
+        """Report that one request could not be sent. The zygote and its other sandboxes are not affected."""
         future = self._exits.get(number)
         if future is not None and not future.done():
             problem = f"The sandbox could not be created: {error.strerror}."
@@ -296,14 +297,14 @@ class ZygoteProcess:
         self._on_death(self)
 
     async def aclose(self) -> None:
-        """End it and everything it made; returns when it is gone. Idempotent."""
+        """End the zygote and all its sandboxes; return when they are gone. Idempotent."""
         self._die(SandboxDead("The back end was closed.", "terminated"))
         if self._executing is not None:
             try:
                 process = await self._executing
             except OSError:
-                return  # there never was one
-            # Hanging up ends it; waiting blocks.
+                return  # the process was never started
+            # The zygote ends when its socket closes. Waiting blocks.
             try:
                 await asyncio.to_thread(process.wait, 10)
             except subprocess.TimeoutExpired:
@@ -314,9 +315,10 @@ class ZygoteProcess:
 def _send_fds(control: socket.socket, data: bytes, descriptors: list[int]) -> None:
     """Send a message with descriptors.
 
-    The kernel counts descriptors in flight per user and refuses to send more than the sender may have open. Where every
-    sandbox is the same user, one of them can use up the usual 1024; it is never allowed more than that. So the sender's
-    limit is raised to its maximum for this one call.
+    The kernel counts descriptors in flight per user and refuses to send more than the sender may have open. If all
+    sandboxes are the same user, one of them can use up the usual 1024; no sandbox may have more. Therefore this
+    call raises
+    the sender's limit to its maximum while it sends.
     """
     try:
         socket.send_fds(control, [data], descriptors)
@@ -337,10 +339,12 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def explain_failure(reason: str, kind: ZygoteKind) -> SandboxCreationError:
-    """Why a zygote could not prepare: the machine forbids it, or a preloaded module cannot be imported."""
+    """Return the error for a zygote that could not prepare: the machine forbids it, or an import failed."""
     if "ModuleNotFoundError" in reason or "ImportError" in reason:
         where = (
-            "" if kind.with_packages else " Without `packages` only the standard library is there."
+            ""
+            if kind.with_packages
+            else " Without `packages`, only the standard library is available."
         )
         return SandboxImageError(f"Cannot preload {list(kind.preload)}: {reason}.{where}")
     if any(f"[Errno {number}]" in reason for number in _REFUSALS):
@@ -353,38 +357,39 @@ _OTHER_WAYS = "Or use another back end (Docker, Podman, a remote one), or accept
 
 
 def unsupported_reason() -> str | None:
-    """Why local sandboxes cannot work on this kind of machine at all; None if they may."""
+    """Return why local sandboxes cannot work on this kind of machine at all, or None."""
     if sys.platform != "linux":
         return (
             f"Local sandboxes need Linux, this is {sys.platform}. Use a Docker or Podman back end, or a remote "
-            "one. Code is never run unprotected unless the back end 'unsafe-local' is asked for by name."
+            "one. Code never runs unprotected unless you request the back end 'unsafe-local' by name."
         )
     machine = os.uname().machine
     if machine not in SUPPORTED_MACHINES:
         return (
-            f"Local sandboxes know the system calls of {' and '.join(SUPPORTED_MACHINES)}, this is {machine}. "
+            f"Local sandboxes support {' and '.join(SUPPORTED_MACHINES)}, this is {machine}. "
             "Use a Docker or Podman back end, or a remote one."
         )
     return None
 
 
 def explain(reason: str) -> str:
-    """The zygote's words plus the most likely cause and its remedies."""
+    """Return the zygote's reason with the most likely cause and its remedies."""
     return f"This machine cannot make sandboxes: {reason}. {likely_cause(reason)} {_OTHER_WAYS}"
 
 
 def likely_cause(reason: str) -> str:
-    """Which setting forbids the step that failed."""
+    """Return which setting forbids the step that failed."""
     if reason.startswith("proc:"):
         return (
-            "A new /proc may only be mounted where the whole of /proc is visible, and here parts of it are masked, as "
-            "container runtimes do. Start the container with `--security-opt systempaths=unconfined` (Kubernetes: "
+            "A new /proc may only be mounted where all of /proc is visible, but here parts of it are masked, as in "
+            "most containers. Start the container with `--security-opt systempaths=unconfined` (Kubernetes: "
             "procMount: Unmasked)."
         )
     if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" and os.getuid():
         return (
-            "AppArmor restricts unprivileged user namespaces here (Ubuntu 23.10 and newer). An administrator can run "
-            "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` or add an AppArmor profile for this interpreter."
+            "AppArmor restricts unprivileged user namespaces on this machine (Ubuntu 23.10 and newer). An administrator can "
+            "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or add an AppArmor profile for this "
+            "interpreter."
         )
     if _setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" and os.getuid():
         return "An administrator can run `sysctl kernel.unprivileged_userns_clone=1` (Debian's switch)."
