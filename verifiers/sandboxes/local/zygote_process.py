@@ -387,7 +387,7 @@ def likely_cause(reason: str) -> str:
         )
     if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" and os.getuid():
         return (
-            "AppArmor restricts unprivileged user namespaces on this machine (Ubuntu 23.10 and newer). An administrator can "
+            "AppArmor restricts unprivileged user namespaces here (Ubuntu 23.10 and newer). An administrator can "
             "run `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or add an AppArmor profile for this "
             "interpreter."
         )
