@@ -1,8 +1,7 @@
 """Sends the guest to machines that offer a Python interpreter and one byte stream, and nothing else of ours.
 
 The command starts an interpreter with a short program, which reads the guest's source from stdin and runs it. No
-file
-is written and nothing is mounted, so a remote machine needs no path in common with this one.
+file is written and nothing is mounted, so a remote machine needs no path in common with this one.
 """
 
 from __future__ import annotations
@@ -63,10 +62,8 @@ def parcel(
     """Return the bytes to write to the command's stdin before the first frame.
 
     `limit_memory`, `limit_processes`: the guest enforces the limit itself, because nothing around it does.
-    `owns_kernel`:
-    the sandbox has its own kernel, so its /proc/meminfo counts the sandbox's memory only. `filter_system_calls`:
-    false for
-    whole machines, where root may mount and gain privileges.
+    `owns_kernel`: the sandbox has its own kernel, so its /proc/meminfo counts the sandbox's memory only.
+    `filter_system_calls`: false for whole machines, where root may mount and gain privileges.
     """
     settings = {
         "workdir": workdir,

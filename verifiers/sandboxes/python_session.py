@@ -22,8 +22,7 @@ from verifiers.sandboxes.sandbox import (
 INTERRUPT_GRACE_S = 0.5
 MAX_CONTROL_BYTES = 4 << 20
 """Maximum size of one cell's output on the control stream. A report takes less than 1 MiB, so the cell itself wrote
-the
-rest.
+the rest.
 """
 
 

@@ -1,8 +1,7 @@
 """`UnsafeLocalBackend`: no isolation at all. For code you wrote yourself, and for debugging.
 
 Code in it can read your files, use your network and kill your processes. You must request it twice: by the name of
-the
-back end and by `isolation_min="none"`.
+the back end and by `isolation_min="none"`.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ async def test_what_gvisor_cannot_give_is_refused_in_words(tmp_path: Path):
             await backend.create(SandboxSpec(image="/srv/image", packages="host"))
     cases = {
         "/no/such/runsc": "/no/such/runsc cannot be executed.*apt-get install runsc",
-        shutil.which("true") or "/bin/true": "is no runsc",
+        shutil.which("true") or "/bin/true": "is not runsc",
     }
     for program, message in cases.items():
         async with GVisorBackend(GVisorConfig(program=program)) as backend:

@@ -1,11 +1,12 @@
-"""The contract of `verifiers.sandboxes.sandbox` as behaviours that any back end can be checked against.
+"""The contract of `verifiers.sandboxes.sandbox` as behaviours that check any back end.
 
     from verifiers.sandboxes.contract import BEHAVIOURS, Bench
 
     for behaviour in BEHAVIOURS:
-        await behaviour.check(Bench(backend))     # raises SandboxContractBroken with what was expected
+        await behaviour.check(Bench(backend))     # raises SandboxContractBroken with the expectation
 
-Each behaviour makes its own sandboxes, so they can run in any order and at once.
+Each behaviour makes its own sandboxes, so behaviours can run in any order and at the same time. Read `bench` first;
+`commands`, `interpreters`, `copies` and `life` hold the behaviours by subject.
 """
 
 from verifiers.sandboxes.contract import commands, copies, interpreters, life
@@ -18,6 +19,6 @@ BEHAVIOURS: tuple[Behaviour, ...] = tuple(
 )
 
 ContractBroken = SandboxContractBroken
-"""The earlier name, now that of the exception for environments and clients in `verifiers.testing`."""
+"""The earlier name. `verifiers.testing` has another exception of this name, for environments and clients."""
 
 __all__ = ["BEHAVIOURS", "Behaviour", "Bench", "ContractBroken", "SandboxContractBroken"]

@@ -1,4 +1,4 @@
-"""What behaviours are made of: a bench that makes sandboxes, and checks that say what they expected."""
+"""The parts of behaviours: a bench that makes sandboxes, and checks that report their expectation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from verifiers.sandboxes.spec import SandboxSpec
 ErrorType = TypeVar("ErrorType", bound=BaseException)
 
 TIMEOUT_S = 60.0
-"""No behaviour may take longer, hanging sandboxes included."""
+"""Time limit of each behaviour; it also covers sandboxes that hang."""
 
 
 class SandboxContractBroken(AssertionError):
-    """A back end does not do what the contract says."""
+    """A back end does not keep a promise of the contract."""
 
 
 class Behaviour(NamedTuple):
@@ -29,29 +29,29 @@ class Behaviour(NamedTuple):
     needs: Capability | None
 
     def applies_to(self, backend: SandboxBackend) -> bool:
-        """Whether the back end claims the capability this is about."""
+        """Whether the back end claims the capability that the behaviour needs."""
         return self.needs is None or self.needs in backend.capabilities
 
     async def check(self, bench: Bench) -> None:
-        """Raise SandboxContractBroken (or what the sandbox raised) if the promise is not kept."""
+        """Raise SandboxContractBroken, or the sandbox's own error, if the back end does not keep the promise."""
         async with asyncio.timeout(TIMEOUT_S):
             await self.run(bench)
 
 
 class Collection(list[Behaviour]):
-    """The behaviours of one module, filled by its decorator."""
+    """The behaviours of one module, collected by its decorators."""
 
     def promise(
         self, run: Callable[[Bench], Awaitable[None]], *, needs: Capability | None = None
     ) -> Callable[[Bench], Awaitable[None]]:
-        """Decorator: the function's name is the promise in words."""
+        """Decorator: add a behaviour. The function's name states the promise."""
         self.append(Behaviour(run.__name__, run, needs))
         return run
 
     def promise_if(
         self, needs: Capability
     ) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[[Bench], Awaitable[None]]]:
-        """The same, for back ends that claim a capability."""
+        """Decorator: add a behaviour for back ends that claim a capability."""
         return lambda run: self.promise(run, needs=needs)
 
 
@@ -66,20 +66,20 @@ class Bench:
     async def sandbox(
         self, *, snapshot: Snapshot | None = None, **changes: object
     ) -> AsyncGenerator[Sandbox]:
-        """A sandbox with the bench's specification and some changes."""
+        """Open a sandbox with the bench's specification and some changes."""
         spec = SandboxSpec.model_validate({**self.spec.model_dump(), **changes})
         async with await self.backend.create(spec, snapshot=snapshot) as sandbox:
             yield sandbox
 
 
 def expect(actual: object, wanted: object, what: str = "") -> None:
-    """`actual` equals `wanted`."""
+    """Check that `actual` equals `wanted`."""
     if actual != wanted:
         raise SandboxContractBroken(f"{what or 'the result'}: expected {wanted!r}, got {actual!r}")
 
 
 def expect_true(condition: object, what: str) -> None:
-    """The condition holds."""
+    """Check a condition."""
     if not condition:
         raise SandboxContractBroken(what)
 
@@ -87,7 +87,7 @@ def expect_true(condition: object, what: str) -> None:
 async def expect_error(
     error_type: type[ErrorType], action: Awaitable[object], what: str
 ) -> ErrorType:
-    """Awaiting raises an error of this type, which is returned."""
+    """Check that awaiting raises an error of this type, and return the error."""
     try:
         answer = await action
     except error_type as error:
@@ -98,8 +98,8 @@ async def expect_error(
 
 
 async def expect_ends(sandbox: Sandbox, command_line: str) -> None:
-    """No process with this command line is left soon."""
-    pattern = f"[{command_line[0]}]{command_line[1:]}"  # so that grep does not find itself
+    """Check that all processes with this command line end soon."""
+    pattern = f"[{command_line[0]}]{command_line[1:]}"  # so that grep does not match itself
     left = "?"
     for _ in range(100):
         left = (await sandbox.exec(f"ps ax | grep -c '{pattern}'")).text.strip()

@@ -1,4 +1,4 @@
-"""Promises of `Sandbox.exec` and `Sandbox.run_python`."""
+"""Promises of `Sandbox.exec`, `Sandbox.run_python`, `Sandbox.spawn` and `Process`."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def the_environment_of_the_host_is_invisible(bench: Bench) -> None:
             seen = await sandbox.exec("env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'")
             expect_true("do-not-show-this" not in seen.text, "a host variable is visible inside")
             own = {line.split("=")[0] for line in (await sandbox.exec(["env"])).text.splitlines()}
-            # What the host knows about its accounts never shows up, not even by name.
+            # The names of the host's accounts must not be visible either.
             expect(own & {"CONTRACT_SECRET", "VIRTUAL_ENV", "SSH_AUTH_SOCK"}, set())
     finally:
         del os.environ["CONTRACT_SECRET"]
@@ -182,7 +182,7 @@ async def output_that_is_not_text_is_kept_as_bytes(bench: Bench) -> None:
 @promise
 async def the_time_limit_is_a_result_and_the_sandbox_lives_on(bench: Bench) -> None:
     async with bench.sandbox() as sandbox:
-        await sandbox.ready()  # coming up is not what is timed
+        await sandbox.ready()  # startup must not count as run time
         started_s = time.monotonic()
         result = await sandbox.exec("echo before; sleep 60; echo after", timeout_s=1.0)
         expect((result.timed_out, result.exit_code), (True, None))
@@ -228,7 +228,7 @@ async def a_background_child_does_not_delay_the_result_and_lives_on(bench: Bench
     async with bench.sandbox() as sandbox:
         child = "(until test -e go; do sleep 0.05; done; touch later) &"
         result = await sandbox.exec(f"{child} echo now")
-        # The child waits for what only happens after the result.
+        # The child waits for an event after the result.
         expect((result.stdout, result.timed_out), (b"now\n", False), "the result without the child")
         result = await sandbox.exec("touch go; until test -e later; do sleep 0.05; done; ls")
         expect(result.stdout, b"go\nlater\n")

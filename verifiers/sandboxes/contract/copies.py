@@ -201,7 +201,7 @@ async def a_snapshot_starts_another_sandbox_with_the_same_files(bench: Bench) ->
 
 @promise_if("snapshot")
 async def a_snapshot_does_not_fail_by_what_a_program_has_left(bench: Bench) -> None:
-    """Deep directories, names that are not UTF-8, rights taken away, fifos, large files of nothing but zeros."""
+    """Deep directories, names that are not UTF-8, missing rights, fifos, large files of zeros."""
     async with bench.sandbox() as first:
         result = await first.exec(["python3", "-c", _ODD_FILES], timeout_s=30)
         expect(result.error_text, "", "making odd files")

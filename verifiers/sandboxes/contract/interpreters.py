@@ -135,7 +135,7 @@ async def reset_ends_a_running_cell(bench: Bench) -> None:
 @promise
 async def interrupt_raises_keyboard_interrupt_in_the_cell(bench: Bench) -> None:
     async with bench.sandbox() as sandbox, await sandbox.python() as session:
-        await session.interrupt()  # nothing runs: nothing happens
+        await session.interrupt()  # no cell is running, so nothing happens
         await session.run("x = 1")
         running = asyncio.create_task(session.run("open('started', 'w')\nwhile True: pass"))
         while b"started" not in (await sandbox.exec("ls")).stdout:

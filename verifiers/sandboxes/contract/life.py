@@ -1,4 +1,4 @@
-"""Promises about the life of a sandbox: readiness, independence, limits, death."""
+"""Promises about the lifetime of a sandbox: readiness, independence, limits, end."""
 
 # ruff: noqa: D103 - the name of a behaviour is the promise
 from __future__ import annotations
@@ -134,7 +134,7 @@ async def a_command_that_wants_too_much_memory_dies_alone(bench: Bench) -> None:
     async with bench.sandbox(memory_mb=128) as sandbox:
         code = "x = []\nwhile True: x.append(bytearray(8 << 20))"
         result = await sandbox.exec(["python3", "-c", code], timeout_s=30)
-        expect_true(not result.ok and not result.timed_out, f"it ended so: {result}")
+        expect_true(not result.ok and not result.timed_out, f"it ended as follows: {result}")
         told = result.oom or b"MemoryError" in result.stderr
         expect_true(told, f"neither oom nor MemoryError: {result}")
         expect((await sandbox.exec("echo alive")).stdout, b"alive\n")

@@ -1,4 +1,9 @@
-"""Sandboxes with a kernel of their own: gVisor's `runsc`, driven directly, without Docker."""
+"""Sandboxes with their own kernel in user space: gVisor's `runsc`, called directly, without Docker.
+
+Read in this order: `backend` (`GVisorBackend`) · `runsc` (its options, and state shared by all sandboxes) ·
+`container`
+(one sandbox) · `root` (visible files) · `statx_workaround` (a fault of old builds).
+"""
 
 from verifiers.sandboxes.gvisor.backend import GVisorBackend
 from verifiers.sandboxes.gvisor.runsc import GVisorConfig

@@ -1,4 +1,4 @@
-"""`GVisorBackend`: sandboxes of `runsc`, each with a kernel of its own in user space."""
+"""`GVisorBackend`: sandboxes of `runsc`, each with its own kernel in user space."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 
 class GVisorBackend(GuestBackend):
-    """See `SandboxBackend`. Isolation level "gvisor": what runs inside never talks to the kernel of this machine."""
+    """See `SandboxBackend`. Isolation level "gvisor": code inside cannot call the kernel of this machine."""
 
     name = "gvisor"
 
@@ -53,7 +53,7 @@ class GVisorBackend(GuestBackend):
         )
 
     async def probe(self, spec: SandboxSpec | None = None) -> SandboxInfo:
-        """What sandboxes here enforce, found out by making one. Raises SandboxCreationError with the reason."""
+        """Make a sandbox and return what it enforces. Raises SandboxCreationError with the reason."""
         async with await self.create(spec or SandboxSpec()) as sandbox:
             await sandbox.ready()
             return sandbox.info
@@ -63,7 +63,7 @@ class GVisorBackend(GuestBackend):
             raise IsolationUnavailable(f"gVisor needs Linux, this is {sys.platform}.")
         if not is_at_least("gvisor", spec.isolation_min):
             raise IsolationUnavailable(
-                f"gVisor isolates at level 'gvisor', not {spec.isolation_min!r}. A virtual machine does: Docker with "
+                f"gVisor isolates at level 'gvisor', not {spec.isolation_min!r}. Use a virtual machine: Docker with "
                 "runtime 'kata', or a remote service."
             )
         if spec.network != "none":
@@ -73,7 +73,7 @@ class GVisorBackend(GuestBackend):
             )
         if spec.image != "host" and spec.packages is not None:
             raise SandboxImageError(
-                f"packages={spec.packages!r} of this machine are not in an image; use one that has them."
+                f"packages={spec.packages!r} of this machine are not available in an image; use an image that has them."
             )
 
     def _open_host(self) -> RunscHost:
@@ -85,10 +85,12 @@ class GVisorBackend(GuestBackend):
     def _info(self, spec: SandboxSpec) -> SandboxInfo:
         groups = self._host.groups.describe() if self._host is not None else {}
         sizes = container.sizes_of(spec)
-        notes = ["A kernel of its own in user space; system calls cost 2 to 20 times as much."]
+        notes = [
+            "The sandbox has its own kernel in user space; system calls cost 2 to 20 times as much."
+        ]
         if "memory" not in groups:
             notes.append(
-                "No control groups: what gVisor itself uses is not limited, and cpu_cores is not enforced."
+                "No control groups: the memory of gVisor itself is not limited, and cpu_cores is not enforced."
             )
         cores = "fair share" if spec.cpu_cores is None else f"{spec.cpu_cores:g} cores"
         limits = {

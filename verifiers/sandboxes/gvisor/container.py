@@ -1,4 +1,4 @@
-"""One container of runsc: its bundle on disk, its control group, and the commands that make and remove it."""
+"""One container of runsc: its OCI bundle on disk, its control group, and the commands that make and remove it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _OPEN_FILES = 1024
 
 
 class Sizes(NamedTuple):
-    """How much the writable places hold, in MiB. Their sum leaves a quarter of the memory to work with."""
+    """Sizes of the writable folders in MiB. Together they leave a quarter of the memory to processes."""
 
     workdir: int
     other: int
-    """/tmp, /dev/shm and each further folder."""
+    """Size of /tmp, /dev/shm and each additional folder."""
 
 
 def sizes_of(spec: SandboxSpec) -> Sizes:
-    """At most two thirds of what files may take for the work directory, the rest for all others."""
+    """Return the sizes: up to two thirds of the memory for files go to the work directory, the rest to all others."""
     budget_mb = spec.memory_mb * 3 // 4
     workdir_mb = min(spec.disk_mb, max(1, budget_mb * 2 // 3))
     others = 2 + len(spec.folders)
@@ -38,10 +38,10 @@ def sizes_of(spec: SandboxSpec) -> Sizes:
 
 
 def bundle_config(spec: SandboxSpec, root: Root) -> dict[str, Any]:
-    """The bundle's configuration: no privileges, no network, one process that is the carried agent."""
+    """Return the bundle's `config.json`: no privileges, no network, and one process, the guest."""
     sizes = sizes_of(spec)
     limits = {
-        # One more than the commands may have: the agent itself.
+        # One more than the commands may have: the guest itself.
         "RLIMIT_NPROC": spec.max_processes + 1,
         "RLIMIT_NOFILE": _OPEN_FILES,
         "RLIMIT_FSIZE": sizes.workdir << 20,
@@ -87,7 +87,7 @@ def _mounts(spec: SandboxSpec, root: Root, sizes: Sizes) -> list[dict[str, Any]]
     if not inside_tmp:
         mounts.append(_tmpfs(spec.workdir, sizes.workdir, owner))
     mounts += [_tmpfs(folder, sizes.other, owner) for folder in spec.folders]
-    # Last: an interpreter may lie in a place that has been covered by then.
+    # Last: the mounts above may cover the folder of an interpreter.
     return [*mounts, *root.mounts]
 
 
@@ -101,12 +101,14 @@ def _tmpfs(place: str, size_mb: int, options: list[str]) -> dict[str, Any]:
 
 
 SENTRY_MEMORY_MB = 256
-"""What gVisor itself may take on top of the specification's memory."""
+"""Memory for gVisor itself, in addition to the specification's."""
 STUBS, STUBS_PER_PROCESS = 4096, 64
-"""Processes and threads of this machine, mostly one for each pair of a process inside and a thread of gVisor. Inside,
-RLIMIT_NPROC counts; this is for a gVisor that has been taken over, and a tight one would crash it under load."""
+"""Processes and threads on this machine: about one for each pair of a process inside and a thread of gVisor.
+RLIMIT_NPROC limits processes inside. This limit is for the case that code takes over gVisor; a low limit would
+crash gVisor under load.
+"""
 _ENTER_GROUPS = (
-    # Each file of a group is followed by whether entering it may fail.
+    # After each file of a group: whether a write to it may fail.
     'while [ "$1" != -- ]; do echo $$ > "$1" || [ "$2" = optional ] || exit 125; shift 2; done; '
     'shift; exec "$@"'
 )
@@ -137,7 +139,7 @@ class RunscContainer:
         path = os.path.join(self._bundle, "config.json")
         with open(path, "w") as file:
             json.dump(bundle_config(self._spec, root), file)
-        # Whatever this process's umask says: runsc may be another user.
+        # Independent of this process's umask: runsc may run as another user.
         os.chmod(self._bundle, 0o755)
         os.chmod(path, 0o644)
         run = [*host.runsc, "run", f"--bundle={self._bundle}", self._name]
@@ -167,7 +169,7 @@ class RunscContainer:
         return [*self._host.runsc, "delete", "--force", self._name]
 
     def process_options(self) -> ProcessOptions:
-        """See Container. Nothing of this program's environment, and the mark by which leftovers are found."""
+        """See Container. An empty environment, and the mark that identifies leftover processes."""
         assert self._host is not None
         folder, user = self._host.folder, self._host.run_as
         env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": folder, OWNER_MARK: folder}

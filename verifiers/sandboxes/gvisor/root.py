@@ -1,7 +1,7 @@
-"""The root file system of gVisor's sandboxes: a skeleton on disk, and what is mounted into it.
+"""The root file system of gVisor's sandboxes: a skeleton on disk, and the mounts in it.
 
-Like the local back end's it is an allow-listed, read-only view of this machine, or of a directory that holds an
-image. Nothing is ever written into that directory: its entries are mounted one by one into a skeleton of ours.
+As in the local back end, it is an allow-listed, read-only view of this machine, or of a directory with an image.
+That directory is never written: each of its entries is mounted into a separate skeleton.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Root(NamedTuple):
-    """A finished root."""
+    """A finished root file system."""
 
     path: str
-    """The skeleton."""
+    """Path of the skeleton."""
     mounts: list[dict[str, Any]]
-    """What goes into it, as OCI's `mounts`."""
+    """Mounts in the skeleton, in OCI's format."""
     path_variable: str
     python: str
 
 
 def host_root(path: str, interpreter: Sequence[str], *, with_shim: bool) -> Root:
-    """This machine as `interpreter` needs it. Raises SandboxImageError if that cannot be executed."""
+    """Return a view of this machine for `interpreter`. Raises SandboxImageError if it cannot be executed."""
     view = interpreter_view(interpreter)
     os.makedirs(path)
     mounts = []
@@ -64,11 +64,11 @@ def host_root(path: str, interpreter: Sequence[str], *, with_shim: bool) -> Root
 
 
 def image_root(path: str, image: str, python: str, *, with_shim: bool) -> Root:
-    """A directory that holds a root file system."""
+    """Return a view of a directory that holds a root file system."""
     if not os.path.isabs(image) or not os.path.isdir(image):
         raise SandboxImageError(
             f"image={image!r} is neither 'host' nor the absolute path of a directory with a root file system. "
-            f"gVisor pulls no images; unpack one (`docker export`, `debootstrap`). {OTHER_BACKEND}"
+            f"gVisor does not pull images; unpack one (`docker export`, `debootstrap`). {OTHER_BACKEND}"
         )
     os.makedirs(path)
     mounts: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ def image_root(path: str, image: str, python: str, *, with_shim: bool) -> Root:
 
 
 def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
-    """What an interpreter needs to see, by its own account."""
+    """Return which parts of this machine an interpreter needs, as it reports them itself."""
     try:
         done = subprocess.run(
             [*interpreter, str(_START), "view"],
@@ -97,7 +97,7 @@ def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
     if done.returncode != 0:
         complaint = done.stderr.decode("utf-8", "replace").strip()[-500:]
         raise SandboxImageError(
-            f"{interpreter[0]!r} is no interpreter that works here: {complaint}"
+            f"{interpreter[0]!r} is not an interpreter that works here: {complaint}"
         )
     return json.loads(done.stdout)
 
@@ -112,7 +112,7 @@ def _mount(source: str, destination: str) -> dict[str, Any]:
 
 
 def _show(root: str, source: str, place: str, mounts: list[dict[str, Any]]) -> None:
-    """Show a path of this machine at a place inside; nothing if it does not exist."""
+    """Show a path of this machine at a path inside. Does nothing if it does not exist."""
     inside = root + place
     if os.path.islink(source) and source.count("/") == place.count("/") == 1:
         os.symlink(os.readlink(source), inside)
@@ -129,7 +129,7 @@ def _show(root: str, source: str, place: str, mounts: list[dict[str, Any]]) -> N
 
 def _copy(source: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    # What this user may not read is not there: /etc has such files.
+    # Skip files that this user cannot read: /etc has some.
     with contextlib.suppress(OSError, shutil.Error):
         if os.path.isdir(source):
             shutil.copytree(source, target, symlinks=True, ignore=_unreadable)
@@ -145,7 +145,7 @@ def _unreadable(folder: str, names: list[str]) -> list[str]:
 
 
 def _is_public(path: str) -> bool:
-    """Whether everybody may read it: what only root may is not for sandboxes either."""
+    """Whether every user may read the file. Sandboxes must not get files that only root may read."""
     return bool(os.stat(path).st_mode & 0o004)
 
 
@@ -165,7 +165,7 @@ def _make_mount_points(root: str) -> None:
         os.makedirs(f"{root}/{name}", exist_ok=True)
     if not os.path.lexists(f"{root}/var/tmp"):
         os.symlink("../tmp", f"{root}/var/tmp")
-    # Whatever this process's umask says: inside, everything is used by somebody else.
+    # Independent of this process's umask: the user inside is another one.
     os.chmod(root, 0o755)
     for folder, folders, files in os.walk(root):
         for name in folders + files:

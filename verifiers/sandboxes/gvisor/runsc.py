@@ -1,4 +1,4 @@
-"""What all sandboxes of one back end share on this machine: a directory, root file systems, control groups."""
+"""Options of the gVisor back end, and the state on this machine that all its sandboxes share."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 
 class GVisorConfig(BaseModel):
-    """How the gVisor back end works on this machine."""
+    """Options of the gVisor back end."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     program: str | None = None
-    """The program; None: `runsc`, looked up in PATH."""
+    """Path of the program. None: `runsc` in PATH."""
     platform: Literal["ptrace", "systrap", "kvm"] | None = None
-    """How gVisor intercepts system calls; None: what this build of runsc prefers ("systrap" since 2023, "ptrace"
-    before). "ptrace" runs everywhere, "kvm" needs /dev/kvm and is fastest on bare metal."""
+    """How gVisor intercepts system calls. None: the default of this build of runsc ("systrap" since 2023, "ptrace"
+    before). "ptrace" works everywhere, "kvm" needs /dev/kvm and is the fastest on bare metal.
+    """
     python: str = "python3"
     """Interpreter in images other than "host"."""
     use_cgroups: bool = True
-    """Limit memory, processes and CPU from outside too, by control groups, where they can be had."""
+    """Also limit memory, processes and CPU from outside, by control groups, where this is possible."""
     run_as: int | None = Field(default=None, ge=1)
-    """As root only: run gVisor as this user instead (`--rootless`). The interpreter must be readable for it."""
+    """As root only: run gVisor as this user (`--rootless`). This user must be able to read the interpreter."""
     start_timeout_s: float = Field(default=60.0, gt=0)
-    """Until the agent answers."""
+    """Time limit until the guest is ready."""
     max_starting: int | None = Field(default=None, ge=1)
-    """Sandboxes that come up at once; None: twice the number of cores, since each start is mostly computing."""
+    """Number of sandboxes that start at the same time. None: twice the number of cores, because a start needs CPU
+    time.
+    """
 
 
 VERSION_TIMEOUT_S = 30.0
@@ -53,12 +56,15 @@ _HOW_TO_INSTALL = (
 
 
 class RunscHost:
-    """Made in a thread, since all of it blocks; used by many threads."""
+    """The shared directory, root file systems and control groups of one back end, and its runsc command.
+
+    The constructor blocks, so it runs in a thread. Several threads use the object.
+    """
 
     def __init__(self, config: GVisorConfig) -> None:
         program = config.program or shutil.which("runsc")
         if program is None:
-            raise SandboxCreationError(f"There is no program 'runsc' in PATH. {_HOW_TO_INSTALL}")
+            raise SandboxCreationError(f"The program 'runsc' is not in PATH. {_HOW_TO_INSTALL}")
         self._config = config
         self._lock = threading.Lock()
         self._roots: dict[tuple[str, ...], Root] = {}
@@ -68,21 +74,23 @@ class RunscHost:
         if config.use_cgroups and self.run_as is None:
             self.groups.open()
         self.folder = make_folder()
-        # The user that gVisor becomes has to get through; the names below it are not for guessing.
+        # gVisor's user must be able to enter this folder; the names in it cannot be guessed.
         os.chmod(self.folder, 0o711)
         state = os.path.join(self.folder, "state")
         os.mkdir(state, 0o700)
         if self.run_as is not None:
             os.chown(state, self.run_as, self.run_as)
         self.runsc = [program, f"--root={state}", "--network=none", "--ignore-cgroups"]
-        self.runsc += ["--log=/dev/null"]  # otherwise warnings would go to stdout, into the stream
+        self.runsc += [
+            "--log=/dev/null"
+        ]  # otherwise runsc would print warnings on stdout, into the stream
         if config.platform is not None:
             self.runsc.append(f"--platform={config.platform}")
         if os.getuid() != 0 or self.run_as is not None:
             self.runsc.append("--rootless")
 
     def root_for(self, spec: SandboxSpec) -> Root:
-        """The root file system for such sandboxes, made on first use."""
+        """Return the root file system for a specification; made at the first call."""
         interpreter = _interpreter(spec)
         kind = (spec.image, *interpreter)
         with self._lock:
@@ -104,12 +112,12 @@ class RunscHost:
         return is_old and os.uname().machine == "x86_64"
 
     def release_group(self, name: str) -> None:
-        """A container is gone: its control group may go."""
+        """Release the control group of an ended container."""
         with self._lock:
             self.groups.release(name)
 
     def close(self) -> None:
-        """Remove all of it. No container is left by now."""
+        """Remove everything. All containers have ended before."""
         for _ in range(_TIDY_ATTEMPTS):
             if not self.groups.tidy():
                 break
@@ -119,9 +127,9 @@ class RunscHost:
 
 
 def build_date(program: str) -> int | None:
-    """The date of a build of runsc as a number such as 20221219; None if it does not say.
+    """Return the date of a build of runsc as a number such as 20221219; None if its version has no date.
 
-    Raises SandboxCreationError for anything that is no runsc.
+    Raises SandboxCreationError if the program is not runsc.
     """
     try:
         done = subprocess.run(
@@ -133,13 +141,15 @@ def build_date(program: str) -> int | None:
         ) from error
     text = (done.stdout + done.stderr).decode("utf-8", "replace")
     if done.returncode != 0 or "runsc" not in text:
-        raise SandboxCreationError(f"{program} is no runsc: it says {text.strip()[-200:]!r}.")
+        raise SandboxCreationError(
+            f"{program} is not runsc: `--version` printed {text.strip()[-200:]!r}."
+        )
     found = re.search(r"(?<!\d)(20\d{6})(?!\d)", text)
     return None if found is None else int(found.group(1))
 
 
 def _interpreter(spec: SandboxSpec) -> tuple[str, ...]:
-    """The interpreter and its flags; with -S the standard library alone."""
+    """Return the interpreter and its flags; -S limits it to the standard library."""
     if spec.image != "host":
         return (spec.python or "",)
     if spec.packages == "host":
@@ -147,7 +157,7 @@ def _interpreter(spec: SandboxSpec) -> tuple[str, ...]:
     if spec.packages is not None:
         python = Path(spec.packages) / "bin" / "python"
         if not python.exists():
-            raise SandboxImageError(f"packages={spec.packages!r} is no virtual environment.")
+            raise SandboxImageError(f"packages={spec.packages!r} is not a virtual environment.")
         return str(python), "-I", "-B"
     base: str = getattr(sys, "_base_executable", sys.executable)
     return spec.python or os.path.realpath(base), "-I", "-B", "-S"

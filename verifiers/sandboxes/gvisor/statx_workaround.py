@@ -1,8 +1,11 @@
-"""A shared object of 4 KiB, written here byte by byte, for builds of runsc that do not know a flag of statx(2).
+"""A workaround for builds of runsc that reject a flag of statx(2): a shared object of 4 KiB, written byte by byte.
 
-gVisor before 2023 answers EINVAL to AT_NO_AUTOMOUNT, which `ls` and `stat` of coreutils 9 always pass: in Debian 12,
-whose runsc is of 2022, neither would work. The object defines `statx` as `syscall(SYS_statx, …)` without that flag
-(there is nothing to be mounted in a sandbox), and /etc/ld.so.preload puts it before the C library's.
+gVisor before 2023 returns EINVAL for AT_NO_AUTOMOUNT, which `ls` and `stat` of coreutils 9 always pass. The object
+defines `statx` as `syscall(SYS_statx, …)` without that flag (sandboxes mount nothing automatically).
+/etc/ld.so.preload loads it before the C library.
+
+Requiring a newer runsc would make this module unnecessary. It stays because `apt-get install runsc`, the documented
+installation, still gives a build of December 2022 on Debian 12.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import struct
 
 FIRST_WITHOUT_FAULT = 20240101
-"""Date of the builds from which on it is not needed. Later builds take no harm from it."""
+"""Builds from this date on do not need the workaround; it does no harm there."""
 
 _CODE = bytes.fromhex(
     "4d89c1"  # mov r9, r8                       buffer
@@ -33,9 +36,9 @@ _PAGE = 0x1000
 
 
 def shared_object() -> bytes:
-    """The file, for x86-64 and any C library with `syscall`."""
+    """Return the shared object, for x86-64 and any C library with `syscall`."""
     starts: dict[str, int] = {}
-    end = 64 + 3 * 56  # behind the ELF header and three program headers
+    end = 64 + 3 * 56  # after the ELF header and three program headers
 
     def place(name: str, size: int) -> int:
         nonlocal end
@@ -44,7 +47,7 @@ def shared_object() -> bytes:
         end = start + size
         return start
 
-    # One bucket whose chain has both names.
+    # One bucket whose chain holds both names.
     hash_table = struct.pack("<6I", 1, 3, 1, 0, 2, 0)
     hash_at = place("hash", len(hash_table))
     symbols_at = place("symbols", 3 * _SYMBOL)

@@ -32,7 +32,7 @@ GONE_TIMEOUT_S = 10.0
 
 
 class Assignment(NamedTuple):
-    """What the back end assigns to one sandbox."""
+    """Resources that the back end assigns to one sandbox."""
 
     backend: str
     number: int

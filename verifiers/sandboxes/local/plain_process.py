@@ -56,8 +56,7 @@ class PlainProcessMachine:
         """See Machine."""
         ours, theirs = socket.socketpair()
         # Making directories and processes blocks. After a cancellation, `gone` removes what the thread has made. Not a
-        # task:
-        # tasks are cancelled when a loop ends, and the results of the thread would be lost.
+        # task: tasks are cancelled when a loop ends, and the results of the thread would be lost.
         self._starting = asyncio.get_running_loop().run_in_executor(
             None, self._execute, theirs.detach()
         )

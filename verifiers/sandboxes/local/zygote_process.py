@@ -76,7 +76,7 @@ class _Message(NamedTuple):
 
 
 class ZygoteFacts(NamedTuple):
-    """What a zygote reported about this machine."""
+    """Facts about this machine that a zygote reported."""
 
     is_root: bool
     cgroups: dict[str, str]
@@ -118,8 +118,7 @@ class ZygoteProcess:
         self._send(settings)
         try:
             # Popen blocks until the new program has been executed. After a cancellation there is still a process to
-            # reap. Not a
-            # task: tasks are cancelled when a loop ends, and the process would be lost.
+            # reap. Not a task: tasks are cancelled when a loop ends, and the process would be lost.
             self._executing = asyncio.get_running_loop().run_in_executor(
                 None, self._execute, theirs.detach()
             )
@@ -317,8 +316,7 @@ def _send_fds(control: socket.socket, data: bytes, descriptors: list[int]) -> No
 
     The kernel counts descriptors in flight per user and refuses to send more than the sender may have open. If all
     sandboxes are the same user, one of them can use up the usual 1024; no sandbox may have more. Therefore this
-    call raises
-    the sender's limit to its maximum while it sends.
+    call raises the sender's limit to its maximum while it sends.
     """
     try:
         socket.send_fds(control, [data], descriptors)

@@ -1,7 +1,9 @@
-"""The process that makes local sandboxes, and what it does to a child before untrusted code runs in it.
+"""The process that makes local sandboxes by forking, and the confinement of each child before untrusted code runs.
 
-Standard library and ctypes only. It is executed as a fresh interpreter with an empty environment (`start`), never
-forked from the host program, whose threads, secrets and memory it must not inherit. Files: `start` (bootstrap) ·
-`server` (requests, children) · `rootfs` (what is visible inside) · `confine` (locking a child up) ·
-`landlock` (the weaker level) · `cgroups` (limits) · `linux` (system calls that Python lacks).
+Standard library and ctypes only. `start` executes the zygote in a fresh interpreter with an empty environment, so
+that
+it inherits no threads, secrets or memory of the host. Read in this order: `start` (entry point) · `server`
+(requests
+and children) · `rootfs` (visible files) · `confine` (steps of the confinement) · `cgroups` (limits) · `plain` and
+`landlock` (sandboxes without namespaces) · `linux` (system calls that Python lacks).
 """

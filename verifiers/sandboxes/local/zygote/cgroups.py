@@ -1,7 +1,7 @@
-"""Limits by control groups: version 1, hybrid, version 2, or none. Looked for once, before the root is changed.
+"""Limits by control groups: version 1, hybrid, version 2, or none.
 
-Layout: `<own group>/<owner>/<sandbox>`, owner = `vf-<pid namespace>-<pid>-<start time>`, so that a later process can
-tell whether whoever made a group still lives, and sweep what a killed one left.
+Layout: `<own group>/<owner>/<sandbox>`, with owner = `vf-<pid namespace>-<pid>-<start time>`. From the name, a
+later process can tell whether the owner is alive, and remove the groups of a killed one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MAY_BE_MISSING = (
     "memory.kmem.tcp.limit_in_bytes",
 )
 TCP_SHARE = 4
-"""The part of the memory limit that buffers of TCP may take on top of it, in version 1."""
+"""Version 1: the fraction of the memory limit that TCP buffers may use in addition."""
 
 
 class GroupLimits(NamedTuple):
-    """What one sandbox may use; None = no limit."""
+    """Limits of one sandbox; None = no limit."""
 
     memory_bytes: int
     processes: int
@@ -30,16 +30,16 @@ class GroupLimits(NamedTuple):
 
 
 class Hierarchy(NamedTuple):
-    """One mounted tree of groups."""
+    """One mounted tree of control groups."""
 
     path: str
-    """The group this process is in, or an ancestor, where groups may be made."""
+    """This process's group, or an ancestor of it where groups can be made."""
     controllers: tuple[str, ...]
     version: int
 
 
 def find_hierarchies(mountinfo: str, own_groups: str) -> list[Hierarchy]:
-    """Where this process's groups are, from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Return the trees that hold this process, given the texts of /proc/self/mountinfo and /proc/self/cgroup."""
     own: dict[str, str] = {}
     for line in own_groups.splitlines():
         _, names, path = line.split(":", 2)
@@ -69,7 +69,7 @@ def _below(mount_point: str, mount_root: str, group: str) -> str:
 
 
 def owner_name(pid: int) -> str:
-    """The group name that says who made it."""
+    """Return the name of the groups of one process."""
     return f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-{pid}-{_start_time(pid)}"
 
 
@@ -77,12 +77,12 @@ def _start_time(pid: int) -> str:
     with open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     if fields[0] in b"ZX":
-        raise ProcessLookupError(f"process {pid} has ended and waits for its parent to notice")
+        raise ProcessLookupError(f"process {pid} has ended and its parent has not reaped it")
     return fields[19].decode()
 
 
 def is_owner_alive(name: str) -> bool:
-    """Whether the maker of a group may still live. True for names we cannot judge."""
+    """Whether the owner of a group may be alive. True for names of another pid namespace or format."""
     try:
         namespace, pid, start_time = name[len(_PREFIX) :].split("-")
         if int(namespace) != os.stat("/proc/self/ns/pid").st_ino:
@@ -97,7 +97,7 @@ def is_owner_alive(name: str) -> bool:
 
 
 def sweep(base: str) -> int:
-    """Remove the groups whose makers are dead; returns how many."""
+    """Remove groups whose owners are dead; return their number."""
     removed = 0
     for name in os.listdir(base):
         if not name.startswith(_PREFIX) or is_owner_alive(name):
@@ -109,18 +109,18 @@ def sweep(base: str) -> int:
                 os.rmdir(path)
                 removed += 1
             except OSError:
-                pass  # its last processes are still dying; the next sweep gets it
+                pass  # its last processes are still ending; the next sweep removes it
     return removed
 
 
 def usable_controllers(text: str) -> list[str]:
-    """Those of `CONTROLLERS` that a `cgroup.controllers` of version 2 has."""
+    """Return those of `CONTROLLERS` that a version 2 file `cgroup.controllers` names."""
     there = text.split()
     return [controller for controller in CONTROLLERS if controller in there]
 
 
 class ControlGroups:
-    """The groups that this process makes for its sandboxes. Falsy if there are none to be had."""
+    """The control groups that this process makes for its sandboxes. False if there are none."""
 
     def __init__(self) -> None:
         self._folders: dict[str, tuple[int, int]] = {}  # controller → (descriptor, version)
@@ -134,11 +134,11 @@ class ControlGroups:
 
     @property
     def limits_cpu(self) -> bool:
-        """Whether every sandbox gets a share of the processor of its own."""
+        """Whether every sandbox gets its own share of CPU time."""
         return bool(self) and "cpu" in self._folders
 
     def open(self) -> None:
-        """Find a usable hierarchy and make this process's own group in it."""
+        """Find usable trees and make this process's own group in each."""
         with open("/proc/self/mountinfo") as mountinfo, open("/proc/self/cgroup") as own:
             hierarchies = find_hierarchies(mountinfo.read(), own.read())
         name = owner_name(os.getpid())
@@ -157,14 +157,14 @@ class ControlGroups:
         for controller in hierarchy.controllers:
             self._folders[controller] = (folder, 1)
         if "cpu" in hierarchy.controllers:
-            # As much weight as all cores' worth of ordinary processes: the sandboxes together, not each.
+            # As much weight as ordinary processes on all cores: for all sandboxes together, not for each.
             _write(folder, "cpu.shares", str(1024 * (os.cpu_count() or 1)))
 
     def _open_v2(self, hierarchy: Hierarchy, name: str) -> None:
         path = hierarchy.path
         while True:
-            # The own group usually holds processes, which forbids it to hand controllers down; one of its
-            # ancestors may be delegated to us.
+            # This process's group usually holds processes, and such a group cannot delegate controllers. One of its
+            # ancestors may be delegated to this user.
             try:
                 self._open_v2_at(path, name)
                 return
@@ -193,17 +193,17 @@ class ControlGroups:
         try:
             os.mkdir(path, 0o755)
         except FileExistsError:
-            pass  # made by another user of this class in the same process
+            pass  # another instance of this class made it in the same process
         parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._own.append((parent, os.path.basename(path)))
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def describe(self) -> dict[str, str]:
-        """Controller → version, for people."""
+        """Return controller → version, for people."""
         return {name: f"cgroup v{version}" for name, (_, version) in self._folders.items()}
 
     def make(self, box: str, limits: GroupLimits) -> None:
-        """A new group with limits. Raises OSError if memory or processes cannot be limited."""
+        """Make a group with limits. Raises OSError if memory or processes cannot be limited."""
         done = set()
         for controller, (folder, version) in self._folders.items():
             if folder not in done:
@@ -216,14 +216,14 @@ class ControlGroups:
                 try:
                     _write(folder, f"{box}/{file}", value)
                 except FileNotFoundError:
-                    if file not in _MAY_BE_MISSING:  # a kernel that does not count it
+                    if file not in _MAY_BE_MISSING:  # a kernel that does not count this
                         raise
 
     def confine(self, box: str, pid: int, limits: GroupLimits) -> None:
-        """Put a process into a new group with limits.
+        """Move a process into a new group with limits.
 
-        Raises OSError if memory or pids cannot be limited; CPU limits give way silently (real-time processes
-        cannot enter a version 1 cpu group).
+        Raises OSError if memory or pids cannot be limited. A failure to limit CPU is ignored, because real-time
+        processes cannot enter a version 1 cpu group.
         """
         self.make(box, limits)
         for controller, (folder, _) in self._folders.items():
@@ -234,7 +234,7 @@ class ControlGroups:
                     raise
 
     def entrances(self, box: str) -> list[tuple[str, bool]]:
-        """Files that a process writes its number into to enter a group, and whether it may not fail to."""
+        """Return the files into which a process writes its number to enter a group, and whether that must succeed."""
         files: dict[str, bool] = {}
         for controller, (folder, _) in self._folders.items():
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), box, "cgroup.procs")
@@ -242,29 +242,29 @@ class ControlGroups:
         return list(files.items())
 
     def open_oom_counter(self, box: str) -> int:
-        """A descriptor for `count_oom_kills`."""
+        """Open a descriptor for `count_oom_kills`."""
         folder, version = self._folders["memory"]
         name = "memory.oom_control" if version == 1 else "memory.events"
         return os.open(f"{box}/{name}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
 
     def release(self, box: str) -> None:
-        """The group's processes are gone: remove it now or at the next `tidy`."""
+        """Remove a group without processes, now or at the next `tidy`."""
         self._leftovers.append(box)
         self.tidy()
 
     def tidy(self) -> bool:
-        """Remove released groups; returns whether any is left for later."""
+        """Remove released groups; return whether any is left."""
         self._leftovers = [box for box in self._leftovers if not self._remove(box)]
         return bool(self._leftovers)
 
     def close(self) -> None:
-        """Remove this process's own groups, as far as they are empty."""
+        """Remove this process's own groups if they are empty."""
         self.tidy()
         for parent, name in self._own:
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
-                pass  # the next start sweeps it
+                pass  # the next start removes it
             os.close(parent)
         self._own.clear()
         for folder in {folder for folder, _ in self._folders.values()}:
@@ -286,7 +286,7 @@ def _settings(controller: str, version: int, limits: GroupLimits) -> list[tuple[
     if controller == "memory":
         amount = str(limits.memory_bytes)
         if version == 1:
-            # Version 1 counts the buffers of TCP apart.
+            # Version 1 counts TCP buffers separately.
             of_tcp = str(limits.memory_bytes // TCP_SHARE)
             return [
                 ("memory.limit_in_bytes", amount),
@@ -313,7 +313,7 @@ def _write(folder: int, name: str, value: str) -> None:
 
 
 def count_oom_kills(descriptor: int) -> int:
-    """How often the kernel has killed for memory, from `memory.oom_control` or `memory.events`."""
+    """Return how many processes the kernel's OOM killer has ended, from `memory.oom_control` or `memory.events`."""
     for line in os.pread(descriptor, 4096, 0).splitlines():
         if line.startswith(b"oom_kill "):
             return int(line.split()[1])

@@ -1,4 +1,4 @@
-"""From a freshly cloned child to the locked-up first process of a sandbox. Order matters; each step says why."""
+"""The steps from a cloned child to the confined first process of a sandbox. Their order matters; comments say why."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MAX_OPEN_FILES = 1024
 
 
 class BoxRequest(NamedTuple):
-    """One sandbox to make: the JSON of a create request."""
+    """One requested sandbox: the JSON of a create request."""
 
     box: int
     host_uid: int | None
-    """The user of the host that the sandbox's user is; None = the zygote's own."""
+    """The host's user id for the user inside; None = that of the zygote."""
     memory_bytes: int
     disk_bytes: int
     max_files: int
@@ -43,7 +43,7 @@ class BoxRequest(NamedTuple):
     env: dict[str, str]
     workdir: str
     proxy: bool
-    """Listen for proxy clients inside and hand the listening socket to the host."""
+    """Listen for proxy clients inside and pass the listening socket to the host."""
 
 
 class SetupError(Exception):
@@ -51,7 +51,7 @@ class SetupError(Exception):
 
 
 def step(name: str, action: Callable[..., Any], *arguments: Any) -> Any:
-    """Run one step; an OSError then says which step it was."""
+    """Run one step. An OSError becomes a SetupError that names the step."""
     try:
         return action(*arguments)
     except OSError as error:
@@ -59,7 +59,7 @@ def step(name: str, action: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def write_id_maps(pid: int, inside: int, uid: int, gid: int) -> None:
-    """Map one user and one group into the user namespace of a child that waits."""
+    """Map one user and one group into the user namespace of a waiting child."""
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{inside} {uid} 1"),
@@ -80,14 +80,14 @@ def confine_container(
     has_cpu_group: bool,
     proxy_channel: socket.socket | None,
 ) -> GuestSettings:
-    """Lock this process, the first of its namespaces, up for good; what the agent needs to know comes back."""
+    """Confine this process, the first of its namespaces, permanently; return the settings of its guest."""
     inside = rootfs.USER_ID
     linux.prctl(linux.PR_SET_KEEPCAPS, 1)
     step("set group", os.setresgid, inside, inside, inside)
     step("set user", os.setresuid, inside, inside, inside)
-    # After the change of user, which clears it.
+    # After the change of user, which clears the setting.
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # A new view of the groups, now that this process is in its own: /proc/self/cgroup then shows "/".
+    # After this process has entered its group, a new namespace shows it as "/" in /proc/self/cgroup.
     step("cgroup namespace", linux.unshare, linux.CLONE_NEWCGROUP)
     disk = (request.disk_bytes, request.max_files, request.workdir)
     step("writable file system", rootfs.add_writable, template, *disk)
@@ -100,10 +100,10 @@ def confine_container(
     step("user namespace limit", _forbid_user_namespaces)
     if oom_counter is None:
         _limit_tcp_buffers()
-    # The change of user made this process non-dumpable, and its files in /proc root's.
+    # After the change of user, this process is not dumpable and its files in /proc belong to root.
     linux.prctl(linux.PR_SET_DUMPABLE, 1)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-    # Commands cannot write to theirs: with the score of this process, they would be killed no sooner than it.
+    # Commands must not change their OOM score: with the guest's score, the kernel would not kill them before the guest.
     step("read-only proc", linux.mount, "proc", "/proc", "proc", flags | linux.MS_RDONLY)
     os.chdir(request.workdir)
     os.umask(0o022)
@@ -135,7 +135,7 @@ def confine_container(
 def guest_settings(
     request: BoxRequest, env: dict[str, str], oom_counter: int | None, oom_score: int | None
 ) -> GuestSettings:
-    """The agent's view of a locked-up process."""
+    """Return the guest's settings for a confined process."""
 
     def set_oom_score(score: int) -> None:
         if oom_score is not None:
@@ -159,7 +159,7 @@ def guest_settings(
 
 
 def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
-    """Resource limits of every process; without a memory group also the address space of each."""
+    """Set the resource limits of every process; without a memory group, also the address space of each."""
     limits = {
         resource.RLIMIT_NPROC: request.max_processes,
         resource.RLIMIT_CORE: 0,
@@ -172,7 +172,7 @@ def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
         resource.RLIMIT_RTPRIO: 0,
     }
     if not has_cgroup:
-        # The prepared interpreter is in it already, so it does not count against the program.
+        # The prepared interpreter occupies some already, which must not count against the program.
         limits[resource.RLIMIT_AS] = request.memory_bytes + address_space_bytes()
     for which, amount in limits.items():
         hard = resource.getrlimit(which)[1]
@@ -182,8 +182,8 @@ def set_limits(request: BoxRequest, has_cgroup: bool) -> None:
 
 
 def _open_files() -> int:
-    # Below what the host's program may have: the kernel compares descriptors in flight, of all processes of the user,
-    # with the limit of the sender.
+    # Lower than the host's limit: the kernel compares the descriptors in flight of all processes of a user with the
+    # limit of the sender.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard // 2)
 
@@ -195,8 +195,8 @@ def _loopback_up() -> None:
 
 
 def _listen_for_proxy(channel: socket.socket) -> None:
-    # A socket belongs to the network namespace it was made in: the host accepts on this one from outside, and no
-    # byte of the traffic passes through this process.
+    # A socket belongs to the network namespace in which it was made. The host accepts on this one from outside, so the
+    # traffic does not pass through this process.
     listener = socket.socket()
     listener.bind(("127.0.0.1", PROXY_PORT))
     listener.listen(128)
@@ -212,12 +212,12 @@ def _proxy_env() -> dict[str, str]:
 
 
 def _limit_tcp_buffers() -> None:
-    """Keep one connection from taking megabytes: the watchdog that counts them looks every 50 ms."""
+    """Limit the TCP buffers of one connection, because the watchdog that counts them runs only every 50 ms."""
     for name in ("tcp_rmem", "tcp_wmem"):
         try:
             descriptor = os.open(f"/proc/sys/net/ipv4/{name}", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
-            continue  # a host that mounts /proc/sys read-only
+            continue  # the host mounts /proc/sys read-only
         try:
             os.write(descriptor, b"4096 65536 262144")
         finally:
@@ -230,6 +230,6 @@ def _forbid_user_namespaces() -> None:
         os.write(descriptor, b"0")
         os.close(descriptor)
     except OSError as error:
-        # A host that mounts /proc/sys read-only: the system call filter forbids them all the same.
+        # The host mounts /proc/sys read-only: the system call filter also forbids user namespaces.
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise

@@ -1,4 +1,4 @@
-"""Landlock: which files a process and its descendants may use, without any namespace. Linux 6.7 or newer."""
+"""Landlock restricts which files a process and its descendants may use, without namespaces. Linux 6.7 or newer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_AND_WRITE_FILE = _READ_FILE | _WRITE_FILE | _TRUNCATE
 
 
 def abi() -> int:
-    """The kernel's version of Landlock; 0 if there is none."""
+    """Return the kernel's version of Landlock; 0 if it has none."""
     try:
         return linux.syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock")
     except OSError:
@@ -34,10 +34,10 @@ def abi() -> int:
 def restrict(
     readable: list[str], writable: list[str], devices: list[str], hidden: Sequence[str] = ()
 ) -> None:
-    """Only these paths may be used from now on, and no TCP; signals and abstract sockets stay inside (ABI 6).
+    """Allow only these paths from now on, and no TCP. With ABI 6, signals and abstract sockets are confined too.
 
-    Of directories in `hidden`, below readable ones, the names of files can be listed and nothing can be read. Paths
-    that do not exist are left out. Needs no_new_privs.
+    In directories of `hidden`, which are below readable ones, file names can be listed but no file can be read.
+    Paths that do not exist are skipped. Needs no_new_privs.
     """
     version = abi()
     handled = _ALL_UP_TO_ABI_4 | (_IOCTL_DEV if version >= 5 else 0)
@@ -60,12 +60,12 @@ def restrict(
 
 
 def all_but(folders: list[str], hidden: Sequence[str]) -> list[str]:
-    """The same files without those below the hidden directories: rules of Landlock can only add rights."""
+    """Return paths that cover the same files without the hidden directories: Landlock rules can only add rights."""
     found: dict[str, None] = {}
     seen: set[str] = set()
     todo = list(folders)
     while todo:
-        # A rule belongs to the place where links lead: "/lib" is "/usr/lib" on most machines.
+        # A rule applies to the target of links: "/lib" is "/usr/lib" on most machines.
         path = os.path.realpath(todo.pop())
         if path in seen or any(path == each or path.startswith(each + "/") for each in hidden):
             continue

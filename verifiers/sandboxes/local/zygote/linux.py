@@ -47,7 +47,7 @@ class _FilterProgram(ctypes.Structure):
 
 
 def is_supported_machine() -> bool:
-    """Whether system call numbers of this processor are known here."""
+    """Whether this module has the system call numbers of this processor."""
     return MACHINE in _NUMBERS
 
 
@@ -59,15 +59,15 @@ def _check(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: int | bytes | None, what: str) -> int:
-    """A raw system call; numbers travel as 64 bits. Raises OSError."""
+    """Make a raw system call. Numbers are passed as 64 bits. Raises OSError."""
     converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return _check(_libc.syscall(ctypes.c_long(number), *converted), what)
 
 
 def clone(flags: int) -> int:
-    """Like `os.fork`, into new namespaces. Only in a process of one thread."""
+    """Fork into new namespaces. Only in a process with one thread."""
     SIGCHLD = 17
-    # What os.fork does around the system call. PyDLL, because it must keep the interpreter lock.
+    # The same steps as os.fork. PyDLL, because the call must keep the interpreter lock.
     ctypes.pythonapi.PyOS_BeforeFork()
     number = ctypes.c_long(_NUMBERS[MACHINE]["clone"])
     zero = ctypes.c_long(0)
@@ -91,7 +91,7 @@ def mount(
 
 
 def unmount(target: str) -> None:
-    """Detach a mount and all below it."""
+    """Detach a mount and all mounts below it."""
     _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
 
 
@@ -117,23 +117,23 @@ def set_hostname(name: str) -> None:
 
 
 def trim_memory() -> None:
-    """Give back what the C library's allocator holds without use, where it can."""
+    """Return unused memory of the C library's allocator to the kernel, where possible."""
     trim = getattr(_libc, "malloc_trim", None)  # not every C library has it
     if trim is not None:
         trim(0)
 
 
 def drop_bounding_set() -> None:
-    """Keep programs that are executed later from gaining any capability. Needs CAP_SETPCAP, else does nothing."""
+    """Prevent programs that are executed later from gaining capabilities. Does nothing without CAP_SETPCAP."""
     for capability in range(64):
-        # EINVAL comes after the last capability of this kernel, EPERM where there are none to drop; the capset below
-        # settles it in any case.
+        # EINVAL follows the last capability of this kernel, EPERM means there are none to drop. The capset below
+        # removes them in any case.
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, now and for whatever is executed later."""
+    """Give up every capability, for this process and for programs that are executed later."""
     drop_bounding_set()
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
@@ -142,14 +142,14 @@ def drop_capabilities() -> None:
 
 
 class SystemCallFilter:
-    """An assembled seccomp program, kept in memory for installing it in many children."""
+    """An assembled seccomp program, kept in memory so that many children can install it."""
 
     def __init__(self, program: bytes) -> None:
         self._buffer = ctypes.create_string_buffer(program, len(program))
         self._program = _FilterProgram(len(program) // 8, ctypes.addressof(self._buffer))
 
     def install(self) -> None:
-        """Bind this process and all its descendants, for ever."""
+        """Apply the filter to this process and all its descendants, permanently."""
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         address = ctypes.addressof(self._program)
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, address)

@@ -1,4 +1,4 @@
-"""An agent in an ordinary process: level "restricted" (Landlock, system call filter, limits) or "none"."""
+"""A guest in an ordinary process: level "restricted" (Landlock, system call filter, limits) or "none"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import NamedTuple
 
-# Imported before anything is restricted, used or not.
+# Imported before anything is restricted, whether used or not.
 from ...guest import archive, files, interpreter, loop, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import confine, landlock, linux, rootfs
 
@@ -19,14 +19,14 @@ _SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/proc")
 
 
 class PlainSettings(NamedTuple):
-    """What the host program says on stdin."""
+    """Settings that the host writes to stdin."""
 
     folder: str
-    """The sandbox's own directory; it holds `box` and `tmp`."""
+    """The sandbox's own directory, which contains `box` and `tmp`."""
     env: dict[str, str]
     preload: list[str]
     uid: int | None
-    """As root: become this user first."""
+    """As root: switch to this user first."""
     restrict: bool
     memory_bytes: int
     disk_bytes: int
@@ -34,7 +34,7 @@ class PlainSettings(NamedTuple):
 
 
 def main(descriptor: int) -> None:
-    """Serve the host program on an inherited socket until it hangs up."""
+    """Serve the host on an inherited socket until the host closes it."""
     settings = PlainSettings(**json.loads(sys.stdin.buffer.read()))
     stream = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
@@ -50,7 +50,7 @@ def main(descriptor: int) -> None:
     workdir = os.path.join(settings.folder, "box")
     temporary = os.path.join(settings.folder, "tmp")
     if settings.uid is not None:
-        linux.drop_bounding_set()  # only root may
+        linux.drop_bounding_set()  # only root can
         os.setgroups([])
         os.setresgid(settings.uid, settings.uid, settings.uid)
         os.setresuid(settings.uid, settings.uid, settings.uid)
@@ -75,8 +75,8 @@ def main(descriptor: int) -> None:
 
 
 def _hang_up(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not disturb the clean-up
-    raise EOFError  # the agent's loop takes it for the end of the stream, and ends what it has started
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
+    raise EOFError  # the guest's loop treats it as the end of the stream and ends what it has started
 
 
 def _path_variable() -> str:
@@ -100,7 +100,7 @@ def _restrict(settings: PlainSettings) -> None:
     prefixes = rootfs.interpreter_prefixes(())
     hidden = rootfs.host_packages_to_hide(prefixes)
     confine.set_limits(request, has_cgroup=False)
-    # After the limits, which look at this process's own /proc.
+    # After the limits, which read this process's own /proc.
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
@@ -120,7 +120,7 @@ def _restrict(settings: PlainSettings) -> None:
 
 
 def _own_processes() -> int:
-    """Processes that this user runs already: the limit of processes counts them too."""
+    """Return the number of threads that this user already runs: the limit of processes counts them too."""
     own, count = os.getuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():

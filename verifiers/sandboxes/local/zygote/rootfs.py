@@ -1,7 +1,8 @@
-"""What is visible inside: an allow-listed, read-only view of the host, built once and shared by all sandboxes.
+"""The files visible inside: an allow-listed, read-only view of the host, made once and shared by all sandboxes.
 
-`build_template` runs in the zygote, as the real user: a path such as /root/.pyenv (mode 0700 above) could not be
-reached any more after giving up root. Each sandbox then only adds its own writable, size-capped file system.
+`build_template` runs in the zygote as the real user, because another user could not reach a path such as
+/root/.pyenv
+(mode 0700 above it). Each sandbox then adds only its own writable file system of limited size.
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ _READ_ONLY = MS_RDONLY | MS_NOSUID | MS_NODEV
 
 
 class Template(NamedTuple):
-    """The finished view, as far as a sandbox has to know it."""
+    """Properties of the finished view that a sandbox needs."""
 
     path_variable: str
     rebind: tuple[tuple[str, str], ...]
-    """(hidden place, real place) of directories that a sandbox's own file systems would cover."""
+    """(hidden path, real path) of directories that a sandbox's own file systems would cover."""
     folders: tuple[str, ...]
-    """Directories that a sandbox can write besides the usual ones."""
+    """Directories that a sandbox can write in addition to the usual ones."""
 
 
 def interpreter_prefixes(extra: tuple[str, ...]) -> list[str]:
-    """Directories this interpreter needs, outermost first, none inside another or inside /usr."""
+    """Return directories that this interpreter needs, outermost first, none inside another or inside /usr."""
     wanted = [os.path.realpath(sys.base_prefix), os.path.abspath(sys.prefix), *extra]
-    # A virtual environment's `bin/python` may lead over several links to the real one.
+    # A virtual environment's `bin/python` may lead to the real one through several links.
     executable = sys.executable
     for _ in range(8):
         if not os.path.islink(executable):
@@ -89,9 +90,10 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def host_packages_to_hide(visible: list[str]) -> list[str]:
-    """Places of installed packages below the visible prefixes that this interpreter itself does not import from.
+    """Return folders of installed packages below the visible prefixes from which this interpreter does not import.
 
-    Besides its own `site-packages`, a prefix may hold whole environments (pyenv, conda, pipx) and conda's packages.
+    In addition to its own `site-packages`, a prefix may hold whole environments (pyenv, conda, pipx) and conda's
+    packages.
     """
     hidden = set()
     for prefix in ["/usr", "/usr/local", *visible]:
@@ -111,12 +113,12 @@ def host_packages_to_hide(visible: list[str]) -> list[str]:
 
 
 def build_template(folders: tuple[str, ...] = ()) -> Template:
-    """Replace this process's root by the read-only view. Needs CAP_SYS_ADMIN over the mount namespace."""
+    """Replace this process's root with the read-only view. Needs CAP_SYS_ADMIN in the mount namespace."""
     prefixes = interpreter_prefixes(())
     hidden = host_packages_to_hide(prefixes)
     mount("none", "/", None, MS_PRIVATE | MS_REC)
-    # The new root is made on top of a directory that exists everywhere. After the pivot the old one is whole again
-    # below /old, what the new root had covered included.
+    # The new root is mounted on a directory that exists everywhere. After the pivot, the old root is complete again
+    # below /old, which includes the covered directory.
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     os.umask(0o022)
     os.mkdir("/tmp/old")
@@ -141,7 +143,7 @@ def build_template(folders: tuple[str, ...] = ()) -> Template:
     for path, text in WRITTEN_FILES.items():
         with open(path, "w") as file:
             file.write(text)
-    # Recursive: a new proc may only be mounted in a sandbox while a complete one is visible here.
+    # Recursive: a sandbox may only mount a new proc while a complete one is visible here.
     mount("/old/proc", "/proc", None, MS_BIND | MS_REC)
     path_variable = _path_variable()
     linux.unmount("/old")
@@ -163,10 +165,10 @@ def _bind_system() -> None:
 
 
 def _bind(path: str, place: str | None = None) -> None:
-    """Show a path of the old root read-only at the same (or another) place; nothing if it does not exist."""
+    """Show a path of the old root read-only at the same or another path. Does nothing if it does not exist."""
     source, target = "/old" + path, place or path
     if os.path.islink(source) and not os.path.isdir(source):
-        # Absolute links would lead out of /old: follow them by hand, once.
+        # Absolute links would lead out of /old: follow them here, once.
         linked = os.path.join(os.path.dirname(path), os.readlink(source))
         source = "/old" + os.path.normpath(linked)
     if os.path.isdir(source):
@@ -177,7 +179,7 @@ def _bind(path: str, place: str | None = None) -> None:
             pass
     else:
         return
-    # Not recursive: file systems mounted below (network shares, secrets) stay outside.
+    # Not recursive: file systems mounted below (network shares, secrets) stay invisible.
     mount(source, target, None, MS_BIND)
     mount("none", target, None, MS_REMOUNT | MS_BIND | _READ_ONLY)
 
@@ -203,11 +205,11 @@ def _make_devices() -> None:
         ("stderr", "fd/2"),
     ):
         os.symlink(target, f"/dev/{name}")
-    os.makedirs("/dev/shm", 0o1777, exist_ok=True)  # it may hold an interpreter already
+    os.makedirs("/dev/shm", 0o1777, exist_ok=True)  # it may already hold an interpreter
 
 
 def program_folders() -> list[str]:
-    """Directories of programs, this interpreter's first. `TOOLS` leads if it must provide the name `python`."""
+    """Return directories of programs, this interpreter's first. `TOOLS` leads if it must provide the name `python`."""
     folders = [os.path.dirname(sys.executable), os.path.join(sys.base_prefix, "bin")]
     if not os.path.exists(os.path.join(folders[0], "python")):
         folders.insert(0, TOOLS)
@@ -216,7 +218,7 @@ def program_folders() -> list[str]:
 
 
 def _path_variable() -> str:
-    """PATH of the sandbox, with this interpreter under the names `python` and `python3`."""
+    """Return PATH of the sandbox, which has this interpreter under the names `python` and `python3`."""
     folders = program_folders()
     if folders[0] == TOOLS:
         os.makedirs(TOOLS, 0o755)
@@ -225,7 +227,7 @@ def _path_variable() -> str:
 
 
 def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: str) -> None:
-    """Inside a sandbox: its own file system, one size and file count for all writable places together."""
+    """Inside a sandbox: mount its own file system, with one size and file limit for all writable directories."""
     data = f"mode=755,size={disk_bytes},nr_inodes={max_files}"
     mount("tmpfs", "/rw", "tmpfs", MS_NOSUID | MS_NODEV, data)
     for place, mode in (("/box", 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)):
@@ -239,9 +241,9 @@ def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: s
         mount(folder, place, None, MS_BIND)
     for hidden_place, place in template.rebind:
         os.makedirs(place, 0o755)
-        # Recursive, with what is mounted below it: the empty directories that hide packages.
+        # Recursive: includes the empty directories that hide packages.
         mount(hidden_place, place, None, MS_BIND | MS_REC)
     if workdir != "/box":
         os.makedirs(workdir, 0o755, exist_ok=True)
-    # What is mounted stays. Here, the places themselves could be removed or renamed.
+    # The mounts stay. Through /rw, code could remove or rename the directories themselves.
     mount(_EMPTY, "/rw", None, MS_BIND)

@@ -1,9 +1,9 @@
-"""The zygote's loop: takes requests from the host program, makes children, reports their ends.
+"""The zygote's loop: receives requests from the host, forks children, reports their ends.
 
-Host → zygote, one JSON datagram each: first `ZygoteSettings`, then `{"op": "create", …BoxRequest}` with the sandbox's
-stream (and, for a proxy, a channel for the listening socket) attached, `{"op": "kill", "box"}`. Zygote → host:
-`{"event": "ready"|"failed"}`, then `{"event": "exited", "box", "exit_code", "oom"}`. The zygote ends when the host
-hangs up or dies.
+All messages are JSON datagrams. The host sends `ZygoteSettings`, then requests: `{"op": "create", …BoxRequest}`
+with the sandbox's stream attached (and, for a proxy, a channel for the listening socket), or `{"op": "kill",
+"box"}`. The zygote sends `{"event": "ready"|"failed"}`, then `{"event": "exited", "box", "exit_code", "oom"}`. The
+zygote ends when the host closes the socket or ends.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ import time
 import traceback
 from typing import Any, NamedTuple
 
-# Imported before any fork, used or not.
+# Imported before any fork, whether used or not.
 from ...guest import archive, files, frames, interpreter, launch, loop, seccomp  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from . import cgroups, confine, linux, rootfs
 
 MAX_MESSAGE_BYTES = 128 << 10
 _TIDY_INTERVAL_S = 0.02
 _MAX_DESCRIPTORS = 4096
-"""This process never has so many open: a handful, and two for a sandbox while it is being made."""
+"""Above the number of descriptors that this process opens: a handful, and two per sandbox while it is made."""
 
 
 class ZygoteSettings(NamedTuple):
-    """What all sandboxes of one zygote share."""
+    """Settings that all sandboxes of one zygote share."""
 
     preload: list[str]
     run_as: int | None
-    """Give up root for this user first; None stays what it is."""
+    """Switch from root to this user first. None: keep the user."""
     use_cgroups: bool
     host_pid: int
     trial_uid: int
-    """User id on the host of the sandbox that is made for trial."""
+    """User id on the host of the trial sandbox."""
     folders: list[str]
-    """Further directories that each sandbox can write."""
+    """Additional directories that each sandbox can write."""
 
 
 class Zygote:
-    """Makes sandboxes for one host program."""
+    """Makes sandboxes for one host."""
 
     def __init__(self, control: socket.socket, settings: ZygoteSettings) -> None:
         self._control = control
@@ -54,18 +54,18 @@ class Zygote:
         self._uid, self._gid = os.getuid(), os.getgid()
         self._groups = cgroups.ControlGroups()
         self._boxes: dict[int, int] = {}  # pid → number of the sandbox
-        self._pids: dict[int, int] = {}  # the other way round
+        self._pids: dict[int, int] = {}  # the reverse
         self._has_leftovers = False
 
     def prepare(self) -> dict[str, Any]:
-        """Everything that is done once. Raises SetupError, ImportError."""
+        """Do everything that is done once, and return facts for the host. Raises SetupError, ImportError."""
         for module in self._settings.preload:
             importlib.import_module(module)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (hard, hard)
-        )  # what it sends is counted per user
-        os.environ.clear()  # not before: the thread limits of numerical libraries are in it
+        )  # descriptors in flight are counted per user
+        os.environ.clear()  # not earlier: it has the thread limits for numerical libraries
         self._host = os.pidfd_open(self._settings.host_pid)
         if self._settings.use_cgroups and self._settings.run_as is None:
             self._groups.open()
@@ -92,7 +92,7 @@ class Zygote:
         launch.warm_up()
         self._try_once()
         gc.collect()
-        linux.trim_memory()  # every fork pays for each page that there is
+        linux.trim_memory()  # every fork pays for each page of memory
         gc.freeze()
         gc.disable()
         return {
@@ -103,7 +103,7 @@ class Zygote:
         }
 
     def _try_once(self) -> None:
-        """Make one sandbox and throw it away: what this machine forbids shows now, with its name."""
+        """Make one sandbox and discard it, so that a step that the machine forbids fails now, with its name."""
         ours, theirs = socket.socketpair()
         request = confine.BoxRequest(
             box=0,
@@ -123,7 +123,7 @@ class Zygote:
             reader = frames.FrameReader(frames.AGENT_KINDS)
             answers = list(reader.feed(ours.recv(1 << 16)))
         for pid in list(self._boxes):
-            os.waitpid(pid, 0)  # it ends because we have hung up
+            os.waitpid(pid, 0)  # the sandbox ends because its stream is closed
             self._groups.release(str(self._boxes.pop(pid)))
             self._has_leftovers = True
         self._pids.clear()
@@ -132,17 +132,17 @@ class Zygote:
             raise confine.SetupError(reason)
 
     def _become_user(self) -> bool:
-        """Whether this process can give each sandbox a user id of its own."""
+        """Switch to the requested user. Return whether this process can assign a separate user id to each sandbox."""
         run_as = self._settings.run_as
         if os.getuid() == 0:
             try:
                 os.setgroups([])
             except PermissionError:
-                pass  # root of a namespace that has setgroups denied: it has no foreign groups either
+                pass  # root of a namespace that denies setgroups: it has no foreign groups
         if run_as is not None and run_as != os.getuid():
             os.setresgid(run_as, run_as, run_as)
             os.setresuid(run_as, run_as, run_as)
-            # Our own files in /proc must stay ours to write, for the maps.
+            # This user must be able to write this process's files in /proc, for the id maps.
             linux.prctl(linux.PR_SET_DUMPABLE, 1)
         if os.getuid() != 0:
             return False
@@ -150,7 +150,7 @@ class Zygote:
             return any(int(line.split()[2]) > 1 << 16 for line in file)
 
     def serve(self) -> None:
-        """Take requests until the host is gone."""
+        """Serve requests until the host ends."""
         wakeup_out, wakeup_in = os.pipe()
         for descriptor in (wakeup_out, wakeup_in):
             os.set_blocking(descriptor, False)
@@ -172,7 +172,7 @@ class Zygote:
                 self._has_leftovers = self._groups.tidy()
 
     def _take_request(self) -> bool:
-        """Serve one message; False when the host has hung up."""
+        """Serve one message. Return False when the host has closed the socket."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 2)
         except ConnectionResetError:
@@ -185,7 +185,7 @@ class Zygote:
             box = confine.BoxRequest(**request)
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
             try:
-                # Too few have come when this process had no descriptors left.
+                # Descriptors are missing if this process had reached its limit.
                 if len(sockets) == 1 + box.proxy:
                     self._create(box, sockets[0], sockets[1] if box.proxy else None)
             except OSError as error:
@@ -224,7 +224,7 @@ class Zygote:
                 uid = gid = request.host_uid
             confine.write_id_maps(pid, rootfs.USER_ID, uid, gid)
             if self._groups:
-                # One more than the commands may have: the agent itself.
+                # One more than the commands may have: the guest itself.
                 processes = request.max_processes + 1
                 limits = cgroups.GroupLimits(request.memory_bytes, processes, request.cpu_cores)
                 self._groups.confine(str(request.box), pid, limits)
@@ -241,7 +241,7 @@ class Zygote:
         proxy: socket.socket | None,
         go: int,
     ) -> None:
-        """In the child: wait for the parent's part, lock up, serve. Never returns."""
+        """In the child: wait for the parent's steps, confine this process, serve. Never returns."""
         try:
             if os.read(go, 1) != b"1":
                 os._exit(1)
@@ -284,21 +284,21 @@ class Zygote:
         try:
             counter = self._groups.open_oom_counter(box)
         except OSError:
-            return 0  # it never got as far as having a group
+            return 0  # the sandbox failed before it had a group
         try:
             return cgroups.count_oom_kills(counter)
         finally:
             os.close(counter)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Report to the host program."""
+        """Send a report to the host."""
         try:
             self._control.send(json.dumps(message).encode())
         except (BrokenPipeError, ConnectionError):
-            pass  # the host is gone, which the next round notices
+            pass  # the host has ended; the next iteration notices it
 
     def close(self) -> None:
-        """End every sandbox and leave no groups behind."""
+        """End every sandbox and remove all groups."""
         for pid in self._boxes:
             os.kill(pid, signal.SIGKILL)
         for pid in list(self._boxes):
@@ -312,10 +312,10 @@ class Zygote:
 
 
 def _forget_parent(keep: list[int | None]) -> None:
-    """Close all that was inherited but what is kept; standard streams lead nowhere."""
+    """Close all inherited descriptors except `keep`; standard streams lead to /dev/null."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT):
-        # The first process of a pid namespace only gets signals it has handlers for: leave none.
+        # The first process of a pid namespace receives only signals that it handles, so it must handle none.
         signal.signal(number, signal.SIG_DFL)
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(3):
@@ -330,21 +330,21 @@ def _say_failed(stream: socket.socket, reason: str) -> None:
         stream.setblocking(True)
         stream.sendall(frames.encode(frames.FAILED, 0, reason.encode("utf-8", "replace")))
     except OSError:
-        pass  # nobody listens any more
+        pass  # the host has closed the stream
 
 
 def main(descriptor: int) -> None:
-    """Serve the host program on an inherited socket until it hangs up."""
+    """Serve the host on an inherited socket until the host closes it."""
     control = socket.socket(fileno=descriptor)
     first = control.recv(MAX_MESSAGE_BYTES)
     if not first:
-        return  # the host has given up already
+        return  # the host has already ended
     settings = ZygoteSettings(**json.loads(first))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the host program's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host to handle
     zygote = Zygote(control, settings)
     try:
         facts = zygote.prepare()
-    except Exception as error:  # noqa: BLE001 - the host must learn of it whatever it is
+    except Exception as error:  # noqa: BLE001 - the host receives any error
         reason = str(error) if isinstance(error, confine.SetupError) else repr(error)
         zygote.tell({"event": "failed", "reason": reason})
         sys.exit(1)

@@ -22,7 +22,7 @@ def _package(name: str, folder: str) -> None:
 
 
 def make_packages() -> None:
-    """Let `sandboxes.guest` and `sandboxes.local.zygote` be imported."""
+    """Make `sandboxes.guest` and `sandboxes.local.zygote` importable."""
     here = os.path.dirname(os.path.abspath(__file__))
     local = os.path.dirname(here)
     _package("sandboxes", os.path.dirname(local))
@@ -45,7 +45,7 @@ def refuse_old_python(mode: str) -> None:
 
 
 def print_view() -> None:
-    """Print what this interpreter needs to see of the machine."""
+    """Print which parts of the machine this interpreter needs."""
     import json
 
     from sandboxes.local.zygote import rootfs  # pyright: ignore[reportMissingImports]
@@ -61,7 +61,7 @@ def print_view() -> None:
 
 
 def main() -> None:
-    """Make the packages and run what the first argument names."""
+    """Make the packages and run the process that the first argument names."""
     mode = sys.argv[1]
     if sys.version_info < (3, 9):  # noqa: UP036 - the host runs a newer one, this may be any
         refuse_old_python(mode)
