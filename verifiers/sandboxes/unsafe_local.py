@@ -63,6 +63,6 @@ def _interpreter(spec: SandboxSpec) -> list[str]:
 
 def _info(workdir: str) -> SandboxInfo:
     names = ["memory", "processes", "cpu", "disk", "network"]
-    nothing = dict.fromkeys(names, "not enforced")
+    limits = dict.fromkeys(names, "not enforced")
     notes = ("No isolation: the code has all rights of this program and no limits.",)
-    return SandboxInfo("unsafe-local", "none", workdir, nothing, notes)
+    return SandboxInfo("unsafe-local", "none", workdir, limits, notes)

@@ -72,10 +72,12 @@ class Bench:
             yield sandbox
 
 
-def expect(actual: object, wanted: object, what: str = "") -> None:
-    """Check that `actual` equals `wanted`."""
-    if actual != wanted:
-        raise SandboxContractBroken(f"{what or 'the result'}: expected {wanted!r}, got {actual!r}")
+def expect(actual: object, expected: object, what: str = "") -> None:
+    """Check that `actual` equals `expected`."""
+    if actual != expected:
+        raise SandboxContractBroken(
+            f"{what or 'the result'}: expected {expected!r}, got {actual!r}"
+        )
 
 
 def expect_true(condition: object, what: str) -> None:

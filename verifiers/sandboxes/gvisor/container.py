@@ -91,9 +91,9 @@ def _mounts(spec: SandboxSpec, root: Root, sizes: Sizes) -> list[dict[str, Any]]
     return [*mounts, *root.mounts]
 
 
-def _tmpfs(place: str, size_mb: int, options: list[str]) -> dict[str, Any]:
+def _tmpfs(folder: str, size_mb: int, options: list[str]) -> dict[str, Any]:
     return {
-        "destination": place,
+        "destination": folder,
         "type": "tmpfs",
         "source": "tmpfs",
         "options": ["nosuid", "nodev", f"size={size_mb << 20}", *options],

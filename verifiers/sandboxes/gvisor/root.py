@@ -85,7 +85,7 @@ def image_root(path: str, image: str, python: str, *, with_shim: bool) -> Root:
 def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
     """Return which parts of this machine an interpreter needs, as it reports them itself."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*interpreter, str(_START), "view"],
             capture_output=True,
             timeout=VIEW_TIMEOUT_S,
@@ -94,12 +94,12 @@ def interpreter_view(interpreter: Sequence[str]) -> dict[str, Any]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxImageError(f"Cannot execute {interpreter[0]!r}: {error}") from error
-    if done.returncode != 0:
-        complaint = done.stderr.decode("utf-8", "replace").strip()[-500:]
+    if completed.returncode != 0:
+        stderr_tail = completed.stderr.decode("utf-8", "replace").strip()[-500:]
         raise SandboxImageError(
-            f"{interpreter[0]!r} is not an interpreter that works here: {complaint}"
+            f"{interpreter[0]!r} is not an interpreter that works here: {stderr_tail}"
         )
-    return json.loads(done.stdout)
+    return json.loads(completed.stdout)
 
 
 def _mount(source: str, destination: str) -> dict[str, Any]:
@@ -111,20 +111,20 @@ def _mount(source: str, destination: str) -> dict[str, Any]:
     }
 
 
-def _show(root: str, source: str, place: str, mounts: list[dict[str, Any]]) -> None:
+def _show(root: str, source: str, destination: str, mounts: list[dict[str, Any]]) -> None:
     """Show a path of this machine at a path inside. Does nothing if it does not exist."""
-    inside = root + place
-    if os.path.islink(source) and source.count("/") == place.count("/") == 1:
-        os.symlink(os.readlink(source), inside)
+    target = root + destination
+    if os.path.islink(source) and source.count("/") == destination.count("/") == 1:
+        os.symlink(os.readlink(source), target)
     elif os.path.islink(source) and not os.path.isabs(os.readlink(source)):
-        os.makedirs(os.path.dirname(inside), exist_ok=True)
-        os.symlink(os.readlink(source), inside)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.symlink(os.readlink(source), target)
     elif os.path.isdir(source):
-        os.makedirs(inside, exist_ok=True)
-        mounts.append(_mount(os.path.realpath(source), place))
+        os.makedirs(target, exist_ok=True)
+        mounts.append(_mount(os.path.realpath(source), destination))
     elif os.path.isfile(source):
-        _write(inside, b"")
-        mounts.append(_mount(os.path.realpath(source), place))
+        _write(target, b"")
+        mounts.append(_mount(os.path.realpath(source), destination))
 
 
 def _copy(source: str, target: str) -> None:

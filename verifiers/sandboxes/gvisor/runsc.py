@@ -132,20 +132,20 @@ def build_date(program: str) -> int | None:
     Raises SandboxCreationError if the program is not runsc.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [program, "--version"], capture_output=True, timeout=VERSION_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxCreationError(
             f"{program} cannot be executed: {error}. {_HOW_TO_INSTALL}"
         ) from error
-    text = (done.stdout + done.stderr).decode("utf-8", "replace")
-    if done.returncode != 0 or "runsc" not in text:
+    text = (completed.stdout + completed.stderr).decode("utf-8", "replace")
+    if completed.returncode != 0 or "runsc" not in text:
         raise SandboxCreationError(
             f"{program} is not runsc: `--version` printed {text.strip()[-200:]!r}."
         )
-    found = re.search(r"(?<!\d)(20\d{6})(?!\d)", text)
-    return None if found is None else int(found.group(1))
+    match = re.search(r"(?<!\d)(20\d{6})(?!\d)", text)
+    return None if match is None else int(match.group(1))
 
 
 def _interpreter(spec: SandboxSpec) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def shared_object() -> bytes:
     starts: dict[str, int] = {}
     end = 64 + 3 * 56  # after the ELF header and three program headers
 
-    def place(name: str, size: int) -> int:
+    def reserve(name: str, size: int) -> int:
         nonlocal end
         start = (end + 7) & ~7
         starts[name] = start
@@ -49,11 +49,11 @@ def shared_object() -> bytes:
 
     # One bucket whose chain holds both names.
     hash_table = struct.pack("<6I", 1, 3, 1, 0, 2, 0)
-    hash_at = place("hash", len(hash_table))
-    symbols_at = place("symbols", 3 * _SYMBOL)
-    names_at = place("names", len(_NAMES))
-    relocations_at = place("relocations", _RELOCATION)
-    code_at = place("code", len(_CODE) + 4)
+    hash_at = reserve("hash", len(hash_table))
+    symbols_at = reserve("symbols", 3 * _SYMBOL)
+    names_at = reserve("names", len(_NAMES))
+    relocations_at = reserve("relocations", _RELOCATION)
+    code_at = reserve("code", len(_CODE) + 4)
     read_only_end = end
     dynamic = [
         (_HASH, hash_at),

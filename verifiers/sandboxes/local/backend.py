@@ -25,7 +25,7 @@ from verifiers.sandboxes.sandbox import Capability, SandboxInfo
 from verifiers.sandboxes.spec import SandboxSpec, is_at_least
 
 CORES_PER_ZYGOTE = 8
-_TAKEN = frozenset(
+_RESERVED_NAMES = frozenset(
     [
         "bin",
         "box",
@@ -91,7 +91,7 @@ class LocalBackend(GuestBackend):
         self._zygotes_of_a_kind = self.config.zygotes or max(1, cores // CORES_PER_ZYGOTE)
         self._starting: dict[ZygoteKind, asyncio.Task[ZygoteProcess]] = {}
         self._numbers = itertools.count(1)
-        self._turn = itertools.count()
+        self._rotation = itertools.count()
         self._uid_offset = random.SystemRandom().randrange(_HOST_UIDS)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -145,10 +145,10 @@ class LocalBackend(GuestBackend):
                 f"workdir must be /box, /tmp or a directory below, got {spec.workdir!r}."
             )
         for folder in spec.folders:
-            if folder.split("/")[1] in _TAKEN:
+            if folder.split("/")[1] in _RESERVED_NAMES:
                 raise SandboxImageError(
                     f"folders={folder!r} hides a folder of the system. Choose one outside "
-                    f"{', '.join(f'/{name}' for name in sorted(_TAKEN))}."
+                    f"{', '.join(f'/{name}' for name in sorted(_RESERVED_NAMES))}."
                 )
 
     # --- zygotes
@@ -187,7 +187,7 @@ class LocalBackend(GuestBackend):
             if not running:
                 # Shielded: when one waiting call is cancelled, the others must still get the zygote.
                 return await asyncio.shield(starting)
-        return running[next(self._turn) % len(running)]
+        return running[next(self._rotation) % len(running)]
 
     async def _start_zygote(self, kind: ZygoteKind) -> ZygoteProcess:
         zygote = ZygoteProcess(kind, self._on_zygote_death)

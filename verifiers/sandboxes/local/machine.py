@@ -61,22 +61,22 @@ class LocalMachine:
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
             with ExitStack() as stack:
-                ours, theirs = socket.socketpair()
-                stack.enter_context(theirs)
-                stack.callback(ours.close)
-                given = [theirs]
+                host_socket, guest_socket = socket.socketpair()
+                stack.enter_context(guest_socket)
+                stack.callback(host_socket.close)
+                sent_sockets = [guest_socket]
                 proxy_channel = None
                 if self._spec.network != "none":
-                    proxy_channel, theirs = socket.socketpair()
-                    given.append(stack.enter_context(theirs))
+                    proxy_channel, guest_socket = socket.socketpair()
+                    sent_sockets.append(stack.enter_context(guest_socket))
                     stack.enter_context(proxy_channel)
-                zygote.create(self._request(), given)
+                zygote.create(self._request(), sent_sockets)
                 self._zygote = zygote
-                for each in given:
+                for each in sent_sockets:
                     each.close()  # the zygote has duplicates; an open copy here would keep a dead sandbox's stream open
-                ours.setblocking(False)
+                host_socket.setblocking(False)
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: GuestConnection(on_closed), sock=ours.dup()
+                    lambda: GuestConnection(on_closed), sock=host_socket.dup()
                 )
                 try:
                     await connection.ready
@@ -207,29 +207,32 @@ class RestrictedMachine:
             raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
         return await self._current.start(on_closed)
 
-    def _restricted(self, why: str) -> PlainProcessMachine:
+    def _restricted(self, reason: str) -> PlainProcessMachine:
         version = landlock.abi()
         if version < landlock.MIN_ABI:
             raise IsolationUnavailable(
-                f"{why} The level 'restricted' needs Landlock {landlock.MIN_ABI} (Linux 6.7), not {version}."
+                f"{reason} The level 'restricted' needs Landlock {landlock.MIN_ABI} (Linux 6.7), not {version}."
             )
         if self._spec.network != "none":
-            raise IsolationUnavailable(f"{why} The level 'restricted' has network='none' only.")
+            raise IsolationUnavailable(f"{reason} The level 'restricted' has network='none' only.")
         if self._spec.folders:
             raise IsolationUnavailable(
-                f"{why} The level 'restricted' cannot add the folders {', '.join(self._spec.folders)}."
+                f"{reason} The level 'restricted' cannot add the folders {', '.join(self._spec.folders)}."
             )
         flags = ["-I", "-B"] if self._assignment.with_packages else ["-I", "-B", "-S"]
         uid = self._assignment.host_uid if os.getuid() == 0 else None
         if uid is not None and not is_mapped(uid, Path("/proc/self/uid_map").read_text()):
             raise IsolationUnavailable(
-                f"{why} At level 'restricted' each sandbox of root is a separate user, and the user namespace of "
+                f"{reason} At level 'restricted' each sandbox of root is a separate user, and the user namespace of "
                 f"this program does not have user {uid}. Run it as an ordinary user, or map all users into it."
             )
-        if uid is not None and (closed := closed_to_others(self._assignment.python)) is not None:
+        if (
+            uid is not None
+            and (closed_folder := closed_to_others(self._assignment.python)) is not None
+        ):
             raise SandboxImageError(
                 f"The interpreter {self._assignment.python} cannot be used at level 'restricted', where each "
-                f"sandbox is a separate user: {closed} is closed to other users. Name another one, such as "
+                f"sandbox is a separate user: {closed_folder} is closed to other users. Name another one, such as "
                 "SandboxSpec(python='/usr/bin/python3')."
             )
         return PlainProcessMachine(

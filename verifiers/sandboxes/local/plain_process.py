@@ -54,19 +54,19 @@ class PlainProcessMachine:
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
         """See Machine."""
-        ours, theirs = socket.socketpair()
+        host_socket, guest_socket = socket.socketpair()
         # Making directories and processes blocks. After a cancellation, `gone` removes what the thread has made. Not a
         # task: tasks are cancelled when a loop ends, and the results of the thread would be lost.
         self._starting = asyncio.get_running_loop().run_in_executor(
-            None, self._execute, theirs.detach()
+            None, self._execute, guest_socket.detach()
         )
         try:
             await asyncio.shield(self._starting)
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-            ours.setblocking(False)
+            host_socket.setblocking(False)
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: GuestConnection(on_closed), sock=ours.dup()
+                lambda: GuestConnection(on_closed), sock=host_socket.dup()
             )
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
@@ -77,9 +77,9 @@ class PlainProcessMachine:
         except SandboxDead as error:
             if self._is_killed:
                 raise
-            raise SandboxCreationError(f"The guest did not start: {self._complaint()}") from error
+            raise SandboxCreationError(f"The guest did not start: {self._stderr_tail()}") from error
         finally:
-            ours.close()
+            host_socket.close()
         assert self._folder is not None
         self._is_up = True
         return Started(connection, self._info(os.path.join(self._folder, "box")))
@@ -125,7 +125,7 @@ class PlainProcessMachine:
         finally:
             os.close(descriptor)
 
-    def _complaint(self) -> str:
+    def _stderr_tail(self) -> str:
         if self._process is None or self._process.stderr is None:
             return "the interpreter could not be executed"
         os.set_blocking(self._process.stderr.fileno(), False)

@@ -103,10 +103,10 @@ class ZygoteProcess:
 
     async def start(self) -> None:
         """Execute the zygote and wait until it can make sandboxes. Raises SandboxCreationError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        self._control = ours
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._on_message)
+        host_socket, zygote_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        host_socket.setblocking(False)
+        self._control = host_socket
+        asyncio.get_running_loop().add_reader(host_socket.fileno(), self._on_message)
         settings = {
             "preload": list(self.kind.preload),
             "run_as": self.kind.run_as,
@@ -120,7 +120,7 @@ class ZygoteProcess:
             # Popen blocks until the new program has been executed. After a cancellation there is still a process to
             # reap. Not a task: tasks are cancelled when a loop ends, and the process would be lost.
             self._executing = asyncio.get_running_loop().run_in_executor(
-                None, self._execute, theirs.detach()
+                None, self._execute, zygote_socket.detach()
             )
             await asyncio.shield(self._executing)
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -138,7 +138,7 @@ class ZygoteProcess:
             self._die(SandboxCreationError("The start of the zygote was cancelled."))
             raise
         finally:
-            theirs.close()
+            zygote_socket.close()
         self._facts.result()
 
     @property
@@ -178,8 +178,8 @@ class ZygoteProcess:
                 f"The specification is too long: its variables must fit into {MAX_MESSAGE_BYTES} bytes."
             )
         try:
-            for each in sockets:
-                descriptors.append(os.dup(each.fileno()))
+            for socket_ in sockets:
+                descriptors.append(os.dup(socket_.fileno()))
         except OSError:
             _close_all(descriptors)
             del self._exits[number]

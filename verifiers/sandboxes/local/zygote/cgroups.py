@@ -40,12 +40,12 @@ class Hierarchy(NamedTuple):
 
 def find_hierarchies(mountinfo: str, own_groups: str) -> list[Hierarchy]:
     """Return the trees that hold this process, given the texts of /proc/self/mountinfo and /proc/self/cgroup."""
-    own: dict[str, str] = {}
+    group_paths: dict[str, str] = {}
     for line in own_groups.splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
-            own[name] = path
-    found = []
+            group_paths[name] = path
+    hierarchies = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
@@ -53,13 +53,15 @@ def find_hierarchies(mountinfo: str, own_groups: str) -> list[Hierarchy]:
             continue
         mount_root, mount_point = fields[3], fields[4]
         if rest[0] == "cgroup2":
-            found.append(Hierarchy(_below(mount_point, mount_root, own.get("", "/")), (), 2))
+            hierarchies.append(
+                Hierarchy(_below(mount_point, mount_root, group_paths.get("", "/")), (), 2)
+            )
         elif rest[0] == "cgroup":
             mounted = tuple(c for c in CONTROLLERS if c in rest[2].split(","))
             if mounted:
-                path = _below(mount_point, mount_root, own.get(mounted[0], "/"))
-                found.append(Hierarchy(path, mounted, 1))
-    return found
+                path = _below(mount_point, mount_root, group_paths.get(mounted[0], "/"))
+                hierarchies.append(Hierarchy(path, mounted, 1))
+    return hierarchies
 
 
 def _below(mount_point: str, mount_root: str, group: str) -> str:
@@ -115,8 +117,8 @@ def sweep(base: str) -> int:
 
 def usable_controllers(text: str) -> list[str]:
     """Return those of `CONTROLLERS` that a version 2 file `cgroup.controllers` names."""
-    there = text.split()
-    return [controller for controller in CONTROLLERS if controller in there]
+    available = text.split()
+    return [controller for controller in CONTROLLERS if controller in available]
 
 
 class ControlGroups:
@@ -204,14 +206,14 @@ class ControlGroups:
 
     def make(self, box: str, limits: GroupLimits) -> None:
         """Make a group with limits. Raises OSError if memory or processes cannot be limited."""
-        done = set()
+        made = set()
         for controller, (folder, version) in self._folders.items():
-            if folder not in done:
+            if folder not in made:
                 try:
                     os.mkdir(box, 0o755, dir_fd=folder)
                 except FileExistsError:
                     pass
-                done.add(folder)
+                made.add(folder)
             for file, value in _settings(controller, version, limits):
                 try:
                     _write(folder, f"{box}/{file}", value)
@@ -287,11 +289,11 @@ def _settings(controller: str, version: int, limits: GroupLimits) -> list[tuple[
         amount = str(limits.memory_bytes)
         if version == 1:
             # Version 1 counts TCP buffers separately.
-            of_tcp = str(limits.memory_bytes // TCP_SHARE)
+            tcp_amount = str(limits.memory_bytes // TCP_SHARE)
             return [
                 ("memory.limit_in_bytes", amount),
                 ("memory.memsw.limit_in_bytes", amount),
-                ("memory.kmem.tcp.limit_in_bytes", of_tcp),
+                ("memory.kmem.tcp.limit_in_bytes", tcp_amount),
             ]
         return [("memory.max", amount), ("memory.swap.max", "0")]
     if controller == "pids":

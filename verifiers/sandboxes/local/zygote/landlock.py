@@ -61,20 +61,20 @@ def restrict(
 
 def all_but(folders: list[str], hidden: Sequence[str]) -> list[str]:
     """Return paths that cover the same files without the hidden directories: Landlock rules can only add rights."""
-    found: dict[str, None] = {}
-    seen: set[str] = set()
-    todo = list(folders)
-    while todo:
+    paths: dict[str, None] = {}
+    visited: set[str] = set()
+    pending = list(folders)
+    while pending:
         # A rule applies to the target of links: "/lib" is "/usr/lib" on most machines.
-        path = os.path.realpath(todo.pop())
-        if path in seen or any(path == each or path.startswith(each + "/") for each in hidden):
+        path = os.path.realpath(pending.pop())
+        if path in visited or any(path == each or path.startswith(each + "/") for each in hidden):
             continue
-        seen.add(path)
+        visited.add(path)
         if any(each.startswith(path.rstrip("/") + "/") for each in hidden):
-            todo += [os.path.join(path, name) for name in _names(path)]
+            pending += [os.path.join(path, name) for name in _names(path)]
         else:
-            found[path] = None
-    return list(found)
+            paths[path] = None
+    return list(paths)
 
 
 def _names(folder: str) -> list[str]:

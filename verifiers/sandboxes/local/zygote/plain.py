@@ -63,14 +63,14 @@ def main(descriptor: int) -> None:
         "PYTHONDONTWRITEBYTECODE": "1",
         **settings.env,
     }
-    agent = loop.GuestSettings(workdir=workdir, env=env, is_init=False)
+    guest_settings = loop.GuestSettings(workdir=workdir, env=env, is_init=False)
     if settings.restrict:
         _restrict(settings)
-        agent = agent._replace(
+        guest_settings = guest_settings._replace(
             watched_memory_bytes=settings.memory_bytes,
             prepare_fork=lambda: linux.prctl(linux.PR_SET_DUMPABLE, 1),
         )
-    loop.serve(stream, agent)
+    loop.serve(stream, guest_settings)
     os._exit(0)
 
 

@@ -69,7 +69,7 @@ class Template(NamedTuple):
 
 def interpreter_prefixes(extra: tuple[str, ...]) -> list[str]:
     """Return directories that this interpreter needs, outermost first, none inside another or inside /usr."""
-    wanted = [os.path.realpath(sys.base_prefix), os.path.abspath(sys.prefix), *extra]
+    candidates = [os.path.realpath(sys.base_prefix), os.path.abspath(sys.prefix), *extra]
     # A virtual environment's `bin/python` may lead to the real one through several links.
     executable = sys.executable
     for _ in range(8):
@@ -77,12 +77,12 @@ def interpreter_prefixes(extra: tuple[str, ...]) -> list[str]:
             break
         target = os.path.join(os.path.dirname(executable), os.readlink(executable))
         executable = os.path.normpath(target)
-        wanted.append(os.path.dirname(os.path.dirname(executable)))
-    kept: list[str] = []
-    for prefix in sorted(set(wanted), key=len):
-        if not any(_is_within(prefix, outer) for outer in ("/usr", *kept)):
-            kept.append(prefix)
-    return kept
+        candidates.append(os.path.dirname(os.path.dirname(executable)))
+    prefixes: list[str] = []
+    for prefix in sorted(set(candidates), key=len):
+        if not any(_is_within(prefix, outer) for outer in ("/usr", *prefixes)):
+            prefixes.append(prefix)
+    return prefixes
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -132,10 +132,12 @@ def build_template(folders: tuple[str, ...] = ()) -> Template:
     for prefix in prefixes:
         _bind(prefix)
         if any(_is_within(prefix, own) for own in (*WRITABLE, *folders)):
-            place = f"{_AGAIN}/{len(rebind)}"
-            _bind(prefix, place)
-            rebind.append((place, prefix))
-            hidden += [place + path[len(prefix) :] for path in hidden if _is_within(path, prefix)]
+            mount_point = f"{_AGAIN}/{len(rebind)}"
+            _bind(prefix, mount_point)
+            rebind.append((mount_point, prefix))
+            hidden += [
+                mount_point + path[len(prefix) :] for path in hidden if _is_within(path, prefix)
+            ]
     _hide(hidden)
     for folder in folders:
         os.makedirs(folder, 0o755, exist_ok=True)
@@ -164,13 +166,13 @@ def _bind_system() -> None:
         _bind(path)
 
 
-def _bind(path: str, place: str | None = None) -> None:
+def _bind(path: str, mount_point: str | None = None) -> None:
     """Show a path of the old root read-only at the same or another path. Does nothing if it does not exist."""
-    source, target = "/old" + path, place or path
+    source, target = "/old" + path, mount_point or path
     if os.path.islink(source) and not os.path.isdir(source):
         # Absolute links would lead out of /old: follow them here, once.
-        linked = os.path.join(os.path.dirname(path), os.readlink(source))
-        source = "/old" + os.path.normpath(linked)
+        link_target = os.path.join(os.path.dirname(path), os.readlink(source))
+        source = "/old" + os.path.normpath(link_target)
     if os.path.isdir(source):
         os.makedirs(target, 0o755, exist_ok=True)
     elif os.path.isfile(source):
@@ -230,19 +232,19 @@ def add_writable(template: Template, disk_bytes: int, max_files: int, workdir: s
     """Inside a sandbox: mount its own file system, with one size and file limit for all writable directories."""
     data = f"mode=755,size={disk_bytes},nr_inodes={max_files}"
     mount("tmpfs", "/rw", "tmpfs", MS_NOSUID | MS_NODEV, data)
-    for place, mode in (("/box", 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)):
-        folder = "/rw/" + place.rpartition("/")[2]
+    for mount_point, mode in (("/box", 0o755), ("/tmp", 0o1777), ("/dev/shm", 0o1777)):
+        folder = "/rw/" + mount_point.rpartition("/")[2]
         os.mkdir(folder)
         os.chmod(folder, mode)
-        mount(folder, place, None, MS_BIND)
-    for index, place in enumerate(template.folders):
+        mount(folder, mount_point, None, MS_BIND)
+    for index, mount_point in enumerate(template.folders):
         folder = f"/rw/{index}"
         os.mkdir(folder, 0o755)
-        mount(folder, place, None, MS_BIND)
-    for hidden_place, place in template.rebind:
-        os.makedirs(place, 0o755)
+        mount(folder, mount_point, None, MS_BIND)
+    for hidden_place, mount_point in template.rebind:
+        os.makedirs(mount_point, 0o755)
         # Recursive: includes the empty directories that hide packages.
-        mount(hidden_place, place, None, MS_BIND | MS_REC)
+        mount(hidden_place, mount_point, None, MS_BIND | MS_REC)
     if workdir != "/box":
         os.makedirs(workdir, 0o755, exist_ok=True)
     # The mounts stay. Through /rw, code could remove or rename the directories themselves.

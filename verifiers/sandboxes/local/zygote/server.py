@@ -104,7 +104,7 @@ class Zygote:
 
     def _try_once(self) -> None:
         """Make one sandbox and discard it, so that a step that the machine forbids fails now, with its name."""
-        ours, theirs = socket.socketpair()
+        host_socket, guest_socket = socket.socketpair()
         request = confine.BoxRequest(
             box=0,
             host_uid=self._settings.trial_uid,
@@ -117,18 +117,18 @@ class Zygote:
             workdir="/box",
             proxy=False,
         )
-        with ours:
-            with theirs:
-                self._create(request, theirs, None)
+        with host_socket:
+            with guest_socket:
+                self._create(request, guest_socket, None)
             reader = frames.FrameReader(frames.AGENT_KINDS)
-            answers = list(reader.feed(ours.recv(1 << 16)))
+            replies = list(reader.feed(host_socket.recv(1 << 16)))
         for pid in list(self._boxes):
             os.waitpid(pid, 0)  # the sandbox ends because its stream is closed
             self._groups.release(str(self._boxes.pop(pid)))
             self._has_leftovers = True
         self._pids.clear()
-        if not answers or answers[0].kind != frames.READY:
-            reason = answers[0].payload.decode() if answers else "the first child died silently"
+        if not replies or replies[0].kind != frames.READY:
+            reason = replies[0].payload.decode() if replies else "the first child died silently"
             raise confine.SetupError(reason)
 
     def _become_user(self) -> bool:
@@ -189,12 +189,12 @@ class Zygote:
                 if len(sockets) == 1 + box.proxy:
                     self._create(box, sockets[0], sockets[1] if box.proxy else None)
             except OSError as error:
-                _say_failed(sockets[0], f"a new sandbox: {error}")
+                _report_failure(sockets[0], f"a new sandbox: {error}")
             finally:
                 for each in sockets:
                     each.close()
             if box.box not in self._pids:
-                self.tell({"event": "exited", "box": box.box, "exit_code": 1, "oom": False})
+                self.report({"event": "exited", "box": box.box, "exit_code": 1, "oom": False})
         elif operation == "kill":
             pid = self._pids.get(request["box"])
             if pid is not None:
@@ -210,7 +210,7 @@ class Zygote:
         except OSError as error:
             os.close(go_out)
             os.close(go_in)
-            _say_failed(stream, f"new namespaces: {error}")
+            _report_failure(stream, f"new namespaces: {error}")
             return
         if pid == 0:
             os.close(go_in)
@@ -230,7 +230,7 @@ class Zygote:
                 self._groups.confine(str(request.box), pid, limits)
             os.write(go_in, b"1")
         except OSError as error:
-            _say_failed(stream, f"prepare the child from outside: {error}")
+            _report_failure(stream, f"prepare the child from outside: {error}")
         finally:
             os.close(go_in)
 
@@ -254,9 +254,9 @@ class Zygote:
             )
             loop.serve(stream, settings)
         except confine.SetupError as error:
-            _say_failed(stream, str(error))
+            _report_failure(stream, str(error))
         except BaseException:  # noqa: BLE001 - nothing of the zygote may run on in a child
-            _say_failed(stream, traceback.format_exc())
+            _report_failure(stream, traceback.format_exc())
         finally:
             os._exit(0)
 
@@ -278,7 +278,7 @@ class Zygote:
                 self._groups.release(str(box))
                 self._has_leftovers = True
             code = os.waitstatus_to_exitcode(status)
-            self.tell({"event": "exited", "box": box, "exit_code": code, "oom": oom})
+            self.report({"event": "exited", "box": box, "exit_code": code, "oom": oom})
 
     def _count_oom_kills(self, box: str) -> int:
         try:
@@ -290,7 +290,7 @@ class Zygote:
         finally:
             os.close(counter)
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def report(self, message: dict[str, Any]) -> None:
         """Send a report to the host."""
         try:
             self._control.send(json.dumps(message).encode())
@@ -325,7 +325,7 @@ def _forget_parent(keep: list[int | None]) -> None:
         os.closerange(lower + 1, upper)
 
 
-def _say_failed(stream: socket.socket, reason: str) -> None:
+def _report_failure(stream: socket.socket, reason: str) -> None:
     try:
         stream.setblocking(True)
         stream.sendall(frames.encode(frames.FAILED, 0, reason.encode("utf-8", "replace")))
@@ -346,10 +346,10 @@ def main(descriptor: int) -> None:
         facts = zygote.prepare()
     except Exception as error:  # noqa: BLE001 - the host receives any error
         reason = str(error) if isinstance(error, confine.SetupError) else repr(error)
-        zygote.tell({"event": "failed", "reason": reason})
+        zygote.report({"event": "failed", "reason": reason})
         sys.exit(1)
     try:
-        zygote.tell({"event": "ready", **facts})
+        zygote.report({"event": "ready", **facts})
         zygote.serve()
     finally:
         zygote.close()
