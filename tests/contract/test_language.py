@@ -53,6 +53,14 @@ REWRITTEN = (
     "verifiers/rollouts",
     "verifiers/runs",
     "verifiers/sandbox_server",
+    "verifiers/sandboxes/guest",
+    "verifiers/sandboxes/local",
+    "verifiers/sandboxes/gvisor",
+    "verifiers/sandboxes/contract",
+    "verifiers/sandboxes/carried_guest.py",
+    "verifiers/sandboxes/python_session.py",
+    "verifiers/sandboxes/unsafe_local.py",
+    "verifiers/sandboxes/admission.py",
     "verifiers/tokens",
     "verifiers/tools",
     "verifiers/serve",
@@ -84,6 +92,7 @@ REWRITTEN = (
     "docs/train.md",
     "docs/trainers/*.md",
     "environments/*/README.md",
+    "docs/sandboxes.md",
 )
 """Folders and pages that follow the style sheet. Add a folder once it has no findings; never remove one."""
 

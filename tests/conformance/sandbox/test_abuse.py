@@ -95,7 +95,7 @@ async def probe_inside(sandbox: Sandbox, facts: dict[str, object]) -> dict[str, 
 
 
 GVISOR = {
-    # gVisor keeps no secrets of a process that has made itself non-dumpable; there are none in the agent.
+    # gVisor keeps no secrets of a process that has made itself non-dumpable; there are none in the guest.
     "read_environ_of_pid_1": "PATH and HOME, which commands have too",
     "read_maps_of_pid_1": "addresses in a process that nobody may trace or write to",
     "list_descriptors_of_pid_1": "the stream cannot be opened (the next test); pipes are those of commands",
@@ -108,7 +108,7 @@ GVISOR = {
     "may_gain_new_privileges": "gVisor's /proc does not tell; setuid programs give nothing, as another probe shows",
 }
 ENGINE = {
-    "reset_the_oom_score": "the agent may die in place of the command; the result is then SandboxDead('oom')",
+    "reset_the_oom_score": "the guest may die in place of the command; the result is then SandboxDead('oom')",
     "raise_the_limit_of_processes": "it would count all containers together; the engine's pids limit holds instead",
 }
 ALLOWED: dict[str, dict[str, str]] = {
@@ -154,7 +154,7 @@ async def outcomes_of_probes(bench: Bench, host_facts: dict[str, object]) -> dic
                 "sibling_pid": pid + 5000 if has_sockets else pid,
             }
             outcomes = await probe_inside(attacker, facts)
-            # The agent has survived too.
+            # The guest has survived too.
             assert (await attacker.exec("echo alive")).stdout == b"alive\n"
     assert len(outcomes) >= 79
     return outcomes
@@ -192,9 +192,9 @@ async def test_the_stream_to_the_host_cannot_be_opened(other_bench: tuple[str, B
     _, bench = other_bench
     code = (
         "import os\n"
-        "agent = os.getppid()\n"
-        "for number in os.listdir(f'/proc/{agent}/fd'):\n"
-        "    path = f'/proc/{agent}/fd/{number}'\n"
+        "guest = os.getppid()\n"
+        "for number in os.listdir(f'/proc/{guest}/fd'):\n"
+        "    path = f'/proc/{guest}/fd/{number}'\n"
         "    for flags in (os.O_RDONLY, os.O_WRONLY):\n"
         "        try:\n"
         "            os.close(os.open(path, flags | os.O_NONBLOCK))\n"
@@ -275,7 +275,7 @@ MAX_SIBLING_P99_S_OF = {
     "prime": 0.5,
 }
 """A command of gVisor costs 20 to 30 ms of computing, and its kernels share the cores of this machine. Each frame of
-the stand-in and "prime" passes an agent inside another sandbox here, and of "prime" a server in this very process."""
+the stand-in and "prime" passes a guest inside another sandbox here, and of "prime" a server in this very process."""
 
 
 def p99(times_s: list[float]) -> float:

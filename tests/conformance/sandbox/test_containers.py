@@ -106,7 +106,7 @@ while [ "$1" != python:3.11-slim ]; do shift; done
 shift
 exec unshare --user --map-root-user --pid --fork "$@"
 """
-"""A program that makes the agent the first process of a pid namespace, as an engine does, and nothing else."""
+"""A program that makes the guest the first process of a pid namespace, as an engine does, and nothing else."""
 
 
 async def test_signals_from_inside_do_not_end_an_agent_that_is_the_first_process(tmp_path: Path):

@@ -34,8 +34,8 @@ if landlock.abi() >= landlock.MIN_ABI and (os.getuid() != 0 or os.path.exists(SY
     LEVELS.append("restricted")
 
 
-async def agent_of(sandbox: Sandbox) -> int:
-    """The number that the agent of a sandbox has on this machine."""
+async def guest_of(sandbox: Sandbox) -> int:
+    """The number that the guest of a sandbox has on this machine."""
     mark = f"4711.{os.getpid()}{id(sandbox) % 100_000}"
     await sandbox.spawn(["sleep", mark], discard_output=True)
     while True:
@@ -54,7 +54,7 @@ async def test_a_command_whose_sandbox_ends_with_it_has_an_outcome():
         running = asyncio.create_task(sandbox.exec("echo begun; sleep 1000"))
         session = await sandbox.python()
         cell = asyncio.create_task(session.run("import time; time.sleep(1000)"))
-        os.kill(await agent_of(sandbox), signal.SIGKILL)
+        os.kill(await guest_of(sandbox), signal.SIGKILL)
         result = await running
         assert (result.exit_code, result.ok, result.oom) == (137, False, False)
         assert b"The code inside ended the sandbox" in result.stderr

@@ -83,7 +83,7 @@ async def test_a_killed_program_leaves_nothing_that_the_next_start_does_not_remo
         if victims == "all":
             for pid in marked(folder):
                 with_suppressed_kill(pid)
-        # The agent sees the end of its stream, and the container ends with it.
+        # The guest sees the end of its stream, and the container ends with it.
         await until_gone(folder)
     assert os.path.exists(folder)
     async with GVisorBackend() as backend, await backend.create(SandboxSpec()) as sandbox:

@@ -16,7 +16,7 @@ from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.guest.frames import HeadTail, joined
 from verifiers.sandboxes.python_session import Interpreter
 
-agent_frames = st.builds(
+guest_frames = st.builds(
     frames.encode,
     st.sampled_from(sorted(frames.AGENT_KINDS)),
     st.integers(0, 2**32 - 1) | st.integers(0, 4),
@@ -41,7 +41,7 @@ agent_frames = st.builds(
 )
 
 
-@given(st.lists(agent_frames, max_size=20), st.data())
+@given(st.lists(guest_frames, max_size=20), st.data())
 def test_frames_survive_being_cut_anywhere(encoded: list[bytes], data: st.DataObject):
     stream = b"".join(encoded)
     reader = frames.FrameReader(frames.AGENT_KINDS)
@@ -82,7 +82,7 @@ def test_a_report_is_checked_or_refused(payload: bytes):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(agent_frames | st.binary(max_size=60), max_size=25))
+@given(st.lists(guest_frames | st.binary(max_size=60), max_size=25))
 def test_the_host_survives_any_conversation(pieces: list[bytes]):
     async def converse() -> None:
         closed: list[Exception] = []

@@ -62,16 +62,16 @@ async def test_nothing_is_left_of_a_terminated_sandbox():
         assert not os.path.exists(folder)
 
 
-async def test_a_killed_agent_leaves_nothing_either():
+async def test_a_killed_guest_leaves_nothing_either():
     async with UnsafeLocalBackend() as backend, await backend.create(SPEC) as sandbox:
         await sandbox.ready()
         folder = os.path.dirname(sandbox.info.workdir)
         process = await sandbox.spawn("sleep 1000")
         await sandbox.exec("true")
-        [agent] = [
+        [guest] = [
             p for p in marked(folder) if "start.py" in Path(f"/proc/{p}/cmdline").read_text()
         ]
-        os.kill(agent, signal.SIGKILL)
+        os.kill(guest, signal.SIGKILL)
         with pytest.raises(SandboxDead):
             await process.wait()
         await sandbox.terminate()

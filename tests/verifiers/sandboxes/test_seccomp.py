@@ -142,7 +142,7 @@ FIRST = seccomp.Protection(1, forbids_signals=True)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_commands_cannot_limit_or_starve_the_agent(machine: str):
+def test_commands_cannot_limit_or_starve_the_guest(machine: str):
     for program in (
         seccomp.instructions(machine, deny_unbounded_memory=False, protection=AGENT),
         seccomp.protection_alone(machine, AGENT),
@@ -162,7 +162,7 @@ def test_commands_cannot_limit_or_starve_the_agent(machine: str):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_signals_to_the_agent_are_refused_where_the_kernel_does_not_do_it(machine: str):
+def test_signals_to_the_guest_are_refused_where_the_kernel_does_not_do_it(machine: str):
     minus = 2**64
     for protection, refused, allowed in (
         (AGENT, (77, minus - 77, minus - 1), (0, 78, 1)),

@@ -13,7 +13,7 @@ import sys
 
 from probing import FACTS, PROBES, content
 
-for name in ("host_files", "other_processes", "network", "privileges", "kernel_surfaces", "agent"):
+for name in ("host_files", "other_processes", "network", "privileges", "kernel_surfaces", "guest"):
     importlib.import_module(name)
 
 
@@ -39,6 +39,6 @@ def attempt(function):
 
 
 if __name__ == "__main__":
-    FACTS.update(json.loads(content(sys.argv[1])), agent_pid=os.getppid())
+    FACTS.update(json.loads(content(sys.argv[1])), guest_pid=os.getppid())
     wanted = sys.argv[2:] or list(PROBES)
     print(json.dumps({name: attempt(PROBES[name]) for name in wanted}))

@@ -76,7 +76,7 @@ def lower_the_oom_score():
 
 @probe
 def reset_the_oom_score():
-    """To the agent's: then the agent is as likely to be killed for memory as the command that takes it."""
+    """To the guest's: then the guest is as likely to be killed for memory as the command that takes it."""
     return overwritten("/proc/self/oom_score_adj", "0")
 
 
