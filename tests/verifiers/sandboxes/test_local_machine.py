@@ -361,7 +361,7 @@ async def test_a_whole_program_of_an_ordinary_user_works(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1000\n ")
     assert "42" in done.stdout
-    assert "apart by namespaces only" in done.stdout
+    assert "only namespaces separate them" in done.stdout
 
 
 def owners_of(command_line: bytes) -> set[int]:

@@ -45,7 +45,7 @@ class GuestSettings(NamedTuple):
     workdir: str
     env: dict[str, str]
     is_init: bool
-    """Whether this process is the first of its own pid namespace."""
+    """Whether this process is the first one in its pid namespace."""
     watched_memory_bytes: int | None = None
     """Memory limit of all jobs together that the guest enforces itself, because no control group does."""
     used_memory_bytes: Callable[[], int] | None = None
