@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import get_annotations
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 ClientType = Literal[
     "openai_completions",
@@ -66,6 +66,8 @@ class Option:
     """The value must be above 0."""
     is_unlimited: bool = False
     """-1 means all, or no limit; other numbers below 1 are refused on the command line and in files."""
+    is_repeatable: bool = False
+    """A list has one value per occurrence on the command line; other lists are separated by commas."""
     metavar: str | None = None
     older: tuple[str, ...] = ()
     """Older names in files and in Python; the first one that starts with `--` is a hidden command-line name."""
@@ -270,7 +272,7 @@ class ModelOptions:
         help="Endpoint registry: endpoints.toml, or an older endpoints.py.",
     )
     header: list[str] | None = option(
-        None, "--header", panel=MODEL,
+        None, "--header", panel=MODEL, is_repeatable=True,
         help="Extra HTTP header 'Name: value'. Can be repeated.",
     )
     headers: dict[str, str] | None = option(
@@ -278,7 +280,7 @@ class ModelOptions:
         help="Extra HTTP headers; a line of `header` replaces the same name.",
     )
     header_from_state: list[str] | None = option(
-        None, "--header-from-state", panel=MODEL,
+        None, "--header-from-state", panel=MODEL, is_repeatable=True,
         help="HTTP header whose value is a key of the rollout's state, 'Name: state_key'. Can be repeated. "
         "X-Session-ID: example_id is always sent.",
     )
@@ -311,6 +313,19 @@ def options_of(owner: type) -> tuple[Option, ...]:
         for one in fields(owner)
         if one.name in own and (declared := one.metadata.get("option")) is not None
     )
+
+
+def kinds_of(one: Option) -> tuple[Any, ...]:
+    """Return the types that a value of the option may have, without None: `(int,)` for `int | None`."""
+    is_union = isinstance(one.type, UnionType) or get_origin(one.type) is Union
+    return tuple(
+        kind for kind in (get_args(one.type) if is_union else (one.type,)) if kind is not type(None)
+    )
+
+
+def choices_of(one: Option) -> tuple[str, ...]:
+    """Return the values of an option with a `Literal` type; () for other types."""
+    return next((get_args(kind) for kind in kinds_of(one) if get_origin(kind) is Literal), ())
 
 
 ROLLOUT_OPTIONS = options_of(RolloutOptions)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from verifiers.run_options import FILE_OPTIONS
+from verifiers.run_options import FILE_OPTIONS, kinds_of
 from vf_cli import eval_options
 
 app = typer.Typer(add_completion=False)
@@ -72,10 +72,11 @@ def settings_of_command(values: Mapping[str, Any]) -> dict[str, Any]:
             # By identity: 0 equals False, and is a value.
             if value is None or value is False or key in settings or key == "resume":
                 continue
-            if dict in (one.type, get_origin(one.type), *map(get_origin, get_args(one.type))):
+            kinds = [get_origin(kind) for kind in kinds_of(one)]
+            if dict in kinds:
                 value = eval_options.json_object(value, one.flags[-1])
-            elif key == "state_columns":
-                value = [column.strip() for column in value.split(",") if column.strip()]
+            elif list in kinds and not one.is_repeatable:
+                value = [part.strip() for part in value.split(",") if part.strip()]
             settings[key] = value
     if values["push"]:
         settings["save_results"] = True

@@ -2,10 +2,10 @@
 
 # Annotations are not postponed here: `options_of` reads them as objects.
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,8 @@ from verifiers.run_options import (
     PANELS,
     RESULTS,
     Option,
+    choices_of,
+    kinds_of,
     option,
     options_of,
 )
@@ -114,7 +116,7 @@ _CALLBACKS: Mapping[str, Callable[..., Any]] = {
 def typer_option(name: str) -> Any:
     """Return the `typer.Option` of an option, for `Annotated`."""
     one = OPTIONS[name]
-    choices = _choices(one)
+    choices = choices_of(one)
     return typer.Option(
         *one.flags,
         help=one.full_help,
@@ -126,23 +128,14 @@ def typer_option(name: str) -> Any:
     )
 
 
-def _choices(one: Option) -> Sequence[str]:
-    return next(
-        (get_args(part) for part in (one.type, *get_args(one.type)) if get_origin(part) is Literal),
-        (),
-    )
-
-
 def _command_type(one: Option) -> Any:
-    """Return the type of the value on the command line. JSON, columns and names of choices are text there."""
-    kinds = [part for part in (get_args(one.type) or (one.type,)) if part is not type(None)]
-    if one.type is bool and one.metavar is None:
+    """Return the type of the value on the command line. JSON, columns and choices are text there."""
+    kinds = kinds_of(one)
+    if kinds == (bool,) and one.metavar is None:
         return bool
-    if one.name in ("header", "header_from_state"):
+    if one.is_repeatable:
         return list[str] | None
-    return {int: int | None, float: float | None}.get(
-        kinds[0] if len(kinds) == 1 else str, str | None
-    )
+    return {(int,): int | None, (float,): float | None}.get(kinds, str | None)
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:

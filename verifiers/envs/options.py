@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from verifiers.errors import ConfigError
 from verifiers.notebooks import NotebookProgress, in_notebook
 from verifiers.rollouts.limits import RolloutLimits
-from verifiers.run_options import ROLLOUT_OPTIONS, RUN_OPTIONS, Option, RunOptions
+from verifiers.run_options import ROLLOUT_OPTIONS, RUN_OPTIONS, Option, RunOptions, choices_of
 from verifiers.runs.prices import PriceTable
 from verifiers.types import (
     LogCallback,
@@ -131,7 +131,7 @@ def _check(option: Option, given: Mapping[str, Any]) -> None:
     value = given.get(option.name)
     if value is None:
         return
-    choices = get_args(option.type) if get_origin(option.type) is Literal else ()
+    choices = choices_of(option)
     if choices and value not in choices:
         raise ConfigError(f"{option.name} must be one of {', '.join(choices)}; got {value!r}.")
     if option.name in _COUNTS and value < option.minimum:

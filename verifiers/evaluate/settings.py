@@ -34,8 +34,6 @@ SESSION_HEADER = {"X-Session-ID": "example_id"}
 
 Settings = dict[str, Any]
 """The options given for one evaluation: key of a configuration file → value. Options that were left out are absent."""
-
-
 _UNLIMITED = [key for key, option in FILE_OPTIONS.items() if option.is_unlimited]
 
 
