@@ -141,7 +141,7 @@ def test_away_from_this_machine_a_key_is_needed_and_checked(serve):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dialect", "tgi"], "prime_rl or vllm, not 'tgi'"),
+        (["--dialect", "tgi"], "prime_rl or vllm; got 'tgi'"),
         (["-S", "{"], "not valid JSON"),
         (["-g", "0"], "--groups-per-batch"),
         (["--state", "nowhere.json"], "nowhere.json cannot be read"),

@@ -158,7 +158,7 @@ def test_the_older_registry_is_read_as_data_and_never_run():
         "a": [{"model": "m", "url": "u", "key": "K"}],
         "b": [{"model": "m", "url": "v", "key": "K"}],
     }
-    with pytest.raises(ConfigError, match="without running it"):
+    with pytest.raises(ConfigError, match="without being executed"):
         load_endpoints("code.py")
     assert not Path("ran").exists()
 
@@ -189,7 +189,7 @@ def test_a_folder_or_a_missing_toml_file_falls_back_to_the_older_registry():
         ),
         (
             '[[endpoint]]\nendpoint_id="a"\nmodel="m"\nurl="u"\nkey="K"\ntype="x"',
-            "none of openai_completions",
+            "not one of openai_completions",
         ),
         ('[endpoint]\nendpoint_id="a"', "double brackets"),
         ('[a]\nmodel="m"', "not part of a registry"),
