@@ -354,14 +354,22 @@ class ChatCompletions(Dialect):
     sdk_method = "chat.completions.create"
     sdk_type = ("openai.types.chat", "ChatCompletion")
 
-    native_tool = staticmethod(native_tool)
-    check_payload = staticmethod(check_payload)
-    response_of = staticmethod(response_of)
-
     def native_prompt(self, messages: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return messages in the API's format; with audio in them, `modalities` requests a text response."""
         native = native_messages(messages)
         return native, {"modalities": ["text"]} if has_audio(native) else {}
+
+    def native_tool(self, tool: Any) -> dict[str, Any]:
+        """Return a function definition."""
+        return native_tool(tool)
+
+    def check_payload(self, payload: Any) -> None:
+        """Raise for any number of choices but one, and for an empty choice."""
+        check_payload(payload)
+
+    def response_of(self, payload: Any) -> Response:
+        """Return a response in the library's format."""
+        return response_of(payload)
 
     def chat_messages(self, body: Mapping[str, Any]) -> list[RawMessage]:
         """Return copies of the messages."""

@@ -208,7 +208,7 @@ class Environment(HasRows, OlderForms, ABC):
                 f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} calls the model. "
                 "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."
             )
-        chosen = state.client if client is None else resolve_client(client)
+        chosen: Any = state.client if client is None else resolve_client(client)
         tools = older.get("oai_tools") if tool_defs is None else tool_defs
         response = await chosen.get_response(
             prompt,
