@@ -2,8 +2,8 @@
 
     python tests/benchmarks/learning.py [CONFIG] [--seeds 0 1 2 3 4] [--out FOLDER] [--plot FILE.svg]
 
-Ends with code 1 when a seed's last five steps have a mean reward under 0.85, or less than 0.25 above its first five.
-A run that is in FOLDER already and complete is not repeated.
+Exits with code 1 if the last five steps of a seed have a mean reward below 0.85, or less than 0.25 above that of its
+first five. A complete run in FOLDER is not repeated.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def train(config: str, seed: int, folder: Path) -> float:
-    """Wall seconds of the run, 0 when it was there already."""
+    """Return the wall seconds of the run; 0 if it existed already."""
     if (folder / "done").exists():
         return float((folder / "done").read_text())
     begun = time.monotonic()
@@ -70,7 +70,7 @@ def train(config: str, seed: int, folder: Path) -> float:
 
 
 def rewards_of(folder: Path) -> tuple[list[float], str]:
-    """Mean reward of every step; and the largest mismatch KL on step 1 and on any."""
+    """Return the mean reward of every step, and the mismatch KL of step 1 and its maximum."""
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["phase"] == "step"]
     mismatch = [line["trainer/mismatch_kl"] for line in steps]

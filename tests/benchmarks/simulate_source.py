@@ -1,16 +1,16 @@
-"""What asynchronous rollouts and in-flight weight updates save, simulated event by event at the size of a real run.
+"""The effect of asynchronous rollouts and in-flight weight updates, simulated event by event at the size of a real run.
 
     python tests/benchmarks/simulate_source.py [--steps 12] [--plot FILE.png]      the plot needs matplotlib
 
-512 prompts x 16 rollouts a step, lengths with a long tail, three ways to schedule the same work:
+512 prompts x 16 rollouts per step, lengths with a long tail, three ways to schedule the same work:
 
-    synchronous    play a batch, wait for its last rollout, train, load the weights, again
-    asynchronous   the next batch is played while the last one trains; weights are loaded when nothing is in flight
-    in-flight      a rollout that ends is replaced at once; weights are loaded under the rollouts in flight
+    synchronous    play a batch, wait for its last rollout, train, load the weights, repeat
+    asynchronous   play the next batch during training; load the weights when nothing is in flight
+    in-flight      replace a rollout as soon as it ends; load the weights while rollouts are in flight
 
-The third is `Dispatch`, the state machine that `RolloutSource` runs on, with simulated time in the place of servers.
-Rollouts decode in one continuous batch: a step of decoding takes longer the more of them there are. Nothing here was
-measured on GPUs; times are those of the constants below, ratios are what to look at.
+The third way runs `Dispatch`, the state machine of `RolloutSource`, with simulated time instead of servers. Rollouts
+decode in one continuous batch: the more rollouts there are, the longer a decoding step takes. Nothing was measured on
+GPUs. The times depend on the constants below; compare the ratios.
 """
 
 import argparse
@@ -28,9 +28,9 @@ from verifiers.training.source_config import SourceConfig
 GROUPS, ROLLOUTS = 512, 16
 SERVERS = 64
 MEDIAN_TOKENS, SPREAD, MOST_TOKENS = 5_000, 1.0, 64_000
-"""Lengths are log-normal: half of the rollouts have at most the median, one in a hundred ten times as many."""
+"""Lengths are log-normal: half of the rollouts have at most the median, one in a hundred has ten times the median."""
 DECODE_S, DECODE_S_PER_SEQUENCE = 0.010, 0.00012
-"""Of one token for every sequence on a server, and what each sequence on it adds."""
+"""Time of one token for every sequence on a server, and the time that each sequence adds."""
 TRAIN_S, LOAD_S = 180.0, 10.0
 LONG_TOKENS = 50_000
 LEAST_SPEEDUP = 2.0
@@ -38,27 +38,28 @@ LEAST_SPEEDUP = 2.0
 
 
 class Mode(NamedTuple):
-    """What was simulated of one way to schedule."""
+    """The results of one way to schedule."""
 
     step_ends_s: list[float]
     in_flight: list[tuple[float, int]]
-    """Rollouts in flight from a time on."""
+    """Number of rollouts in flight from a time on."""
     dropped: int
-    """Groups that became too old."""
+    """Number of groups that became too old."""
     staleness: float
-    """Mean policy versions between beginning and training."""
+    """Mean number of policy versions between start and training."""
     long_share: float = 1.0
-    """Share of rollouts of LONG_TOKENS or more among those trained on, over their share among all that were begun."""
+    """Share of rollouts of LONG_TOKENS or more among the trained ones, divided by their share among all started ones.
+    Share of rollouts of LONG_TOKENS or more among the trained ones, divided by their share among all started ones."""
 
     @property
     def step_s(self) -> float:
-        """Mean time of a step after the first two, in which everything fills up."""
+        """Mean time of a step, without the first two steps, in which the servers fill up."""
         ends = self.step_ends_s[1:]
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
     @property
     def used(self) -> float:
-        """Mean share of the most rollouts that may be in flight, after the first two steps."""
+        """Mean share of the maximum number of rollouts in flight, after the first two steps."""
         begin, area = self.step_ends_s[1], 0.0
         for (start, count), (end, _) in zip(self.in_flight, self.in_flight[1:], strict=False):
             area += count * max(0.0, end - max(start, begin))
@@ -66,7 +67,7 @@ class Mode(NamedTuple):
 
 
 class Engine:
-    """All servers: sequences decode together, so one count of decoded tokens says when each of them ends."""
+    """All servers. Sequences decode together, so one count of decoded tokens determines the end of each."""
 
     def __init__(self, seed: int) -> None:
         self.now_s = 0.0
@@ -77,7 +78,7 @@ class Engine:
         self._running: set[int] = set()
 
     def start(self, ticket: int) -> float:
-        """Begin a rollout of a random length, and give the length."""
+        """Start a rollout of a random length and return the length."""
         length = min(MOST_TOKENS, self._random.lognormvariate(0.0, SPREAD) * MEDIAN_TOKENS)
         heapq.heappush(self._ends, (self._decoded + length, ticket))
         self._running.add(ticket)
@@ -89,11 +90,11 @@ class Engine:
 
     @property
     def token_s(self) -> float:
-        """Seconds for the next token of every sequence."""
+        """Return the seconds for the next token of every sequence."""
         return DECODE_S + DECODE_S_PER_SEQUENCE * len(self._running) / SERVERS
 
     def next_end(self) -> float | None:
-        """When the next rollout ends, None when none is in flight."""
+        """Return the time when the next rollout ends; None if none is in flight."""
         while self._ends and self._ends[0][1] not in self._running:
             heapq.heappop(self._ends)
         if not self._ends:
@@ -101,28 +102,28 @@ class Engine:
         return self.now_s + (self._ends[0][0] - self._decoded) * self.token_s
 
     def run_until(self, time_s: float) -> None:
-        """Decode until a time, at which no rollout may have ended before."""
+        """Decode until a time before the end of the next rollout."""
         self._decoded += (time_s - self.now_s) / self.token_s
         self.now_s = time_s
 
     def pause(self, pause_s: float) -> None:
-        """Stand still."""
+        """Pause decoding."""
         self.now_s += pause_s
 
     def finish(self) -> int:
-        """End the rollout whose end it is."""
+        """End the rollout that ends now."""
         _, ticket = heapq.heappop(self._ends)
         self._running.remove(ticket)
         return ticket
 
     def note(self) -> None:
-        """Write down how many are in flight now."""
+        """Record the number of rollouts in flight."""
         if self.in_flight[-1][1] != len(self._running):
             self.in_flight.append((self.now_s, len(self._running)))
 
 
 def play_batch(engine: Engine) -> None:
-    """Play a batch to its last rollout."""
+    """Play a batch to the end of its last rollout."""
     for ticket in range(GROUPS * ROLLOUTS):
         engine.start(ticket)
     engine.note()
@@ -147,7 +148,7 @@ def asynchronous(steps: int, seed: int) -> Mode:
     play_batch(engine)
     for _ in range(steps):
         begun_s = engine.now_s
-        play_batch(engine)  # while the batch before trains
+        play_batch(engine)  # while the previous batch trains
         engine.pause(max(0.0, begun_s + TRAIN_S - engine.now_s) + LOAD_S)
         ends.append(engine.now_s)
     engine.in_flight.append((engine.now_s, 0))
@@ -166,9 +167,9 @@ def in_flight(steps: int, seed: int, max_groups_ahead: int | None = None) -> Mod
     is_long: defaultdict[int, list[bool]] = defaultdict(list)
     """By group, whether each of its rollouts is long."""
     trained_on: list[tuple[int, int]] = []
-    """Groups in batches, with the version that began them."""
+    """Groups in batches, with the version that they were started with."""
     trained_s: float | None = None
-    """When the trainer is ready with its batch; None while it waits for one."""
+    """Time when the trainer finishes its batch; None while it waits for one."""
     while len(ends) < steps:
         while (start := dispatch.next_start()) is not None:
             is_long[start.group].append(engine.start(start.ticket) >= LONG_TOKENS)
@@ -193,7 +194,7 @@ def in_flight(steps: int, seed: int, max_groups_ahead: int | None = None) -> Mod
             trained_s = engine.now_s + TRAIN_S
     engine.in_flight.append((engine.now_s, 0))
     dropped = sum(dispatch.tally.cancelled.values())
-    # Groups that were begun so long ago that each of them is in a batch or was dropped.
+    # Groups that started so long ago that each of them is in a batch or was dropped.
     latest = dispatch.version - config.max_off_policy_steps - 1
     kept = [long for number, version in trained_on if version <= latest for long in is_long[number]]
     lost = [
@@ -211,7 +212,7 @@ MODES = {"synchronous": synchronous, "asynchronous": asynchronous, "in-flight": 
 
 
 def plot(found: dict[str, Mode], path: Path) -> None:
-    """Rollouts in flight over time, with the steps; the same stretch of time for all."""
+    """Plot the rollouts in flight over time, with the steps, over the same duration for all ways."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -234,7 +235,7 @@ def plot(found: dict[str, Mode], path: Path) -> None:
         axis.set_ylim(0, GROUPS * ROLLOUTS * 1.08)
     axes[-1].set_xlabel("minutes (red: new weights)", fontsize=9)
     figure.tight_layout()
-    # A test compares these figures with those of docs/train.md: a plot of an older state is noticed.
+    # A test compares these figures with those of docs/train.md, to detect an outdated plot.
     figure.savefig(
         path, dpi=110, metadata={"Description": "\n".join(map(line_of, found, found.values()))}
     )
@@ -254,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path)
     chosen = parser.parse_args(argv)
     found = {
-        # Its steps are shorter: more of them make as long a stretch of time.
+        # Its steps are shorter, so the same duration needs more of them.
         name: simulate(chosen.steps * (4 if simulate is in_flight else 1), chosen.seed)
         for name, simulate in MODES.items()
     }
