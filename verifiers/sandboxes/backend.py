@@ -1,7 +1,6 @@
-"""`GuestBackend`: the part of a back end that is the same for all whose sandboxes have a guest inside.
+"""`GuestBackend`: base class of the back ends whose sandboxes have a guest inside.
 
-A back end derives from it and supplies the specifications that it refuses, the `Machine` of a sandbox, and whatever
-its sandboxes share.
+A subclass supplies the specifications that it refuses, the `Machine` of a sandbox, and shared resources.
 """
 
 from __future__ import annotations
@@ -21,9 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 class GuestBackend:
-    """See `SandboxBackend`. Keeps the sandboxes of a back end, cleans up after each, and ends all of them at the end.
+    """See `SandboxBackend`. Tracks the sandboxes of a back end, cleans up after each, and terminates all of them at
+    the end.
 
-    Subclasses implement `_check`, `_machine` and `_info`, and override `_close` if their sandboxes share something.
+    Subclasses implement `_check`, `_machine` and `_info`, and override `_close` if their sandboxes share
+    resources.
     """
 
     name: str
@@ -38,7 +39,7 @@ class GuestBackend:
         self._is_closed = False
 
     def _check(self, spec: SandboxSpec) -> None:
-        """Raise an error if this back end cannot make such a sandbox; the specification alone decides."""
+        """Raise an error if this back end cannot create such a sandbox. The specification alone decides."""
         raise NotImplementedError
 
     def _machine(self, spec: SandboxSpec) -> Machine:
@@ -68,7 +69,7 @@ class GuestBackend:
         self._clean_up_in_background(sandbox.gone(), name=f"wait for the end of {sandbox.id}")
 
     def _clean_up_in_background(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Do something that `aclose` waits for. A failure is logged, since nobody awaits it."""
+        """Run a task that `aclose` waits for. A failure is logged, because no caller awaits the task."""
         cleanup = asyncio.get_running_loop().create_task(work, name=name)
         self._cleanups.add(cleanup)
         cleanup.add_done_callback(self._on_cleaned_up)

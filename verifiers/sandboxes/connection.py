@@ -14,18 +14,18 @@ from verifiers.sandboxes.guest import frames
 from verifiers.sandboxes.sandbox import ExecResult, StreamName
 
 ANSWER_GRACE_S = 20.0
-"""Beyond a command's own limit: a sandbox that has not reported by then is taken for hung."""
+"""Grace period beyond a command's time limit. After it, the sandbox counts as hung."""
 _STDOUT_KINDS = (frames.STDOUT, frames.STDOUT_TAIL)
 
 
 class JobSink(Protocol):
-    """Whoever started a job, as the connection sees it. Methods are called from the event loop and must not raise."""
+    """The receiver of a job's frames. The event loop calls its methods, which must not raise."""
 
     def on_output(self, kind: int, data: bytes) -> None:
         """Bytes of STDOUT, STDERR, STDOUT_TAIL or STDERR_TAIL."""
 
     def on_stdin_taken(self, count: int) -> None:
-        """So many bytes of stdin have been taken; STDIN_CLOSED when nobody reads it."""
+        """`count` bytes of stdin have been accepted; STDIN_CLOSED if the command has closed its stdin."""
 
     def on_control(self, data: bytes) -> None:
         """Bytes of a session's control stream."""
@@ -38,7 +38,7 @@ class JobSink(Protocol):
 
 
 class JobReport:
-    """The content of an EXIT frame, checked: values of a wrong type become the harmless default."""
+    """The checked content of an EXIT frame. Values of a wrong type become a harmless default."""
 
     __slots__ = ("dropped_bytes", "exit_code", "oom", "overflowed", "run_s", "timed_out")
 
@@ -48,7 +48,7 @@ class JobReport:
         except (ValueError, RecursionError) as error:
             raise frames.ProtocolViolation("an EXIT frame that is not JSON") from error
         if not isinstance(fields, dict):
-            raise frames.ProtocolViolation("an EXIT frame that is no object")
+            raise frames.ProtocolViolation("an EXIT frame that is not an object")
         code, run_s, dropped = (fields.get(key) for key in ("exit_code", "run_s", "dropped"))
         self.exit_code = code if isinstance(code, int) else None
         self.run_s = float(run_s) if isinstance(run_s, int | float) else 0.0
@@ -62,7 +62,7 @@ class JobReport:
 
 
 class GuestConnection(asyncio.Protocol):
-    """Frames in and out. `on_closed(error)` is called once, when the stream has ended for whatever reason."""
+    """Sends and receives frames. `on_closed(error)` is called once, when the stream has ended for any reason."""
 
     def __init__(self, on_closed: Callable[[Exception], None]) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,8 +80,9 @@ class GuestConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        # By its methods, not by its class: transports of uvloop do not derive from those of asyncio. What this method
-        # raised would reach only the event loop's log, and `ready` would never be done.
+        # Recognised by its methods, not by its class: transports of uvloop do not derive from those of asyncio. An
+        # exception
+        # raised here would reach only the log of the event loop, and `ready` would never be done.
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -107,7 +108,7 @@ class GuestConnection(asyncio.Protocol):
     # --- for the sandbox
 
     def open(self, start: bytes, sink: JobSink) -> int:
-        """Start a job; returns its channel. Raises SandboxDead."""
+        """Start a job and return its channel. Raises SandboxDead."""
         if self._death is not None:
             raise self._death
         channel = self._next_channel
@@ -117,25 +118,26 @@ class GuestConnection(asyncio.Protocol):
         return channel
 
     def send(self, kind: int, channel: int, payload: bytes = b"") -> None:
-        """Send a frame; after the end of the stream it goes nowhere."""
+        """Send a frame. After the end of the stream, the frame is dropped."""
         if self._transport is not None and self._death is None and not self._is_lost:
             self._transport.write(frames.encode(kind, channel, payload))
 
     async def drained(self) -> None:
-        """Wait until the stream takes more."""
+        """Wait until the stream accepts more data."""
         await self._can_write.wait()
 
     def forget(self, channel: int) -> None:
-        """Ignore whatever still comes on a channel."""
+        """Ignore later frames of a channel."""
         self._sinks.pop(channel, None)
 
     def fail(self, error: Exception) -> None:
-        """End the connection and tell everybody who waits. Only the first call counts."""
+        """End the connection and pass the error to all waiters. Only the first call counts."""
         if self._death is not None:
             return
         if self._on_closed is not None:
             on_closed, self._on_closed = self._on_closed, None
-            # First: it may know why, and end this connection with that reason, which all who wait then get.
+            # Call the owner first: it can find the cause and end this connection with it, which all waiters then
+            # receive.
             on_closed(error)
             if self._death is not None:
                 return
@@ -145,13 +147,13 @@ class GuestConnection(asyncio.Protocol):
         self._can_write.set()
         if not self.ready.done():
             self.ready.set_exception(error)
-            self.ready.exception()  # it may be that nobody waits any more
+            self.ready.exception()  # all waiters may have gone
         sinks, self._sinks = list(self._sinks.values()), {}
         for sink in sinks:
             sink.on_lost(error)
 
     def _lose(self, error: Exception) -> None:
-        """The stream has ended by itself. After READY, the owner first finds out why, and then calls `fail`."""
+        """Handle the end of the stream. After READY, the owner finds the cause first and then calls `fail`."""
         if self._is_lost or self._death is not None:
             return
         if self._on_closed is None or not self.ready.done() or self.ready.exception() is not None:
@@ -172,13 +174,13 @@ class GuestConnection(asyncio.Protocol):
             elif kind == frames.FAILED:
                 reason = payload[:4000].decode("utf-8", "replace")
                 if self.ready.done():
-                    self._lose(SandboxDead(f"The sandbox's agent failed: {reason}", "crashed"))
+                    self._lose(SandboxDead(f"The sandbox's guest failed: {reason}", "crashed"))
                 else:
                     self.fail(SandboxCreationError(f"The sandbox could not be set up: {reason}"))
             return
         sink = self._sinks.get(channel)
         if sink is None:
-            return  # late or invented: nobody waits for it
+            return  # late or invented: no job waits for it
         if kind in (frames.STDOUT, frames.STDERR, frames.STDOUT_TAIL, frames.STDERR_TAIL):
             sink.on_output(kind, payload)
         elif kind == frames.STDIN_TAKEN:
@@ -192,7 +194,7 @@ class GuestConnection(asyncio.Protocol):
 
 
 class JobEnd:
-    """The parts of a sink that every job has: an end to wait for, and stdin to be fed."""
+    """Base class of all jobs: waits for the end, and feeds stdin."""
 
     def __init__(self) -> None:
         self.channel = 0
@@ -229,10 +231,10 @@ class JobEnd:
         self._stdin_taken.set()
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # a cancelled caller no longer looks at it
+            self.ended.exception()  # a cancelled caller does not retrieve it
 
     async def feed(self, connection: GuestConnection, data: bytes) -> None:
-        """Send stdin in pieces, each when the one before has been taken. Raises BrokenPipeError."""
+        """Send stdin in pieces, each after the previous one was accepted. Raises BrokenPipeError."""
         view = memoryview(data)
         while len(view):
             if self.is_stdin_closed:
@@ -246,7 +248,7 @@ class JobEnd:
     async def feed_all(
         self, connection: GuestConnection, data: bytes | AsyncIterator[bytes]
     ) -> None:
-        """Send the whole stdin and end it; a command that does not want it is no error."""
+        """Send the whole stdin and close it. A command that does not read its stdin is not an error."""
         try:
             if isinstance(data, bytes):
                 await self.feed(connection, data)
@@ -265,7 +267,7 @@ class Collected(JobEnd):
         super().__init__()
         self._heads = (bytearray(), bytearray())
         self._tails = (bytearray(), bytearray())
-        # The agent keeps to the limit; one that has been taken over is kept to it here.
+        # The guest applies the limit. A guest under hostile control is limited here.
         self._room_bytes = max_bytes + 4096 + (max_bytes if slack is None else slack)
         self._started_s = time.monotonic()
 
@@ -278,7 +280,7 @@ class Collected(JobEnd):
         kept[0 if kind in _STDOUT_KINDS else 1].extend(data)
 
     def result(self, report: JobReport, queued_s: float) -> ExecResult:
-        """Everything together."""
+        """Return the result of the job."""
         dropped = report.dropped_bytes
         if report.overflowed:
             self._tails = (bytearray(), bytearray())
@@ -300,7 +302,7 @@ class Collected(JobEnd):
         )
 
     def last_result(self, death: SandboxDead, queued_s: float) -> ExecResult:
-        """Of a command whose sandbox ended by what ran inside: killed, with what was printed until then."""
+        """Return the result of a command whose sandbox was ended by code inside: killed, with the output until then."""
         note = f"sandbox: {death}\n".encode("utf-8", "replace")
         return ExecResult(
             exit_code=137,
@@ -313,7 +315,7 @@ class Collected(JobEnd):
 
 
 class GuestProcess(JobEnd):
-    """A live command over an agent connection: `verifiers.sandboxes.Process`."""
+    """A live command over a guest connection: `verifiers.sandboxes.Process`."""
 
     def __init__(self, connection: GuestConnection, *, has_stdin: bool) -> None:
         super().__init__()
@@ -372,9 +374,9 @@ class GuestProcess(JobEnd):
         return _OutputReader(self)
 
     async def next_output(self) -> tuple[StreamName, bytes]:
-        """The next piece of output. Raises StopAsyncIteration after the last."""
+        """Return the next piece of output. Raises StopAsyncIteration after the last."""
         if self._is_being_read:
-            raise RuntimeError("The output of this process is being read already.")
+            raise RuntimeError("The output of this process already has a reader.")
         self._is_being_read = True
         try:
             while not self._chunks:
@@ -392,11 +394,11 @@ class GuestProcess(JobEnd):
     async def signal(self, number: int) -> None:
         """See Process."""
         if not 0 < number < 65:
-            raise ValueError(f"There is no signal {number}.")
+            raise ValueError(f"{number} is not a signal.")
         self._connection.send(frames.SIGNAL, self.channel, bytes([number]))
 
     def kill_soon(self) -> None:
-        """Have it killed, without waiting."""
+        """Kill the command without waiting."""
         self._connection.send(frames.SIGNAL, self.channel, bytes([frames.KILL_TREE]))
 
     async def kill(self) -> None:

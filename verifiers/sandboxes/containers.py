@@ -38,7 +38,7 @@ from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
 MAX_STARTING = 8
-"""Containers that start at once: engines slow down badly beyond."""
+"""Maximum number of containers that start at once. Engines become much slower beyond it."""
 USER_ID = 1000
 OPEN_FILES = 1024
 RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
@@ -47,7 +47,7 @@ RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
     "kata-runtime": "vm",
     "io.containerd.kata.v2": "vm",
 }
-"""What runtimes other than the engine's own are known to give."""
+"""Isolation of runtimes other than the engine's default."""
 
 END_TIMEOUT_S = 30.0
 _IMAGE_WORDS = (
@@ -73,31 +73,31 @@ class ProcessOptions(TypedDict, total=False):
 
 
 class Container(Protocol):
-    """What differs from engine to engine. All of it is called in threads, and may block."""
+    """The differences between engines. All methods run in threads, and may block."""
 
     def prepared_command(self) -> list[str]:
-        """Prepare what the container needs; the program that then makes and becomes it. Raises SandboxCreationError."""
+        """Prepare the container. Return the command that becomes it. Raises SandboxCreationError."""
         ...
 
     def remove_command(self) -> list[str]:
-        """The program that kills and removes it, whatever state it is in. Called at any time after preparation."""
+        """Return the command that kills and removes the container in any state. Called after preparation."""
         ...
 
     def process_options(self) -> ProcessOptions:
-        """For both programs."""
+        """Return options for both commands."""
         ...
 
     def was_out_of_memory(self) -> bool:
-        """Whether the kernel has killed something of it for want of memory. Quick, from any thread."""
+        """Whether the kernel has killed a process of the container because of lack of memory. Fast, from any thread."""
         ...
 
     def clean_up(self) -> None:
-        """All its processes are gone, or it never had any."""
+        """Clean up. All processes of the container have ended, or there were none."""
         ...
 
 
 class ContainerMachine:
-    """The `Machine` of one container: a foreground process whose stdin and stdout are the agent's."""
+    """The `Machine` of one container: a foreground process whose stdin and stdout belong to the guest."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ContainerMachine:
         self._process: subprocess.Popen[bytes] | None = None
         self._removal: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None
-        self._complaint = "It said nothing."
+        self._complaint = "It printed no message."
         self._executing: asyncio.Future[None] | None = None
         self._is_killed = False
         self._has_hung_up = False
@@ -127,8 +127,8 @@ class ContainerMachine:
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
             ours, theirs = socket.socketpair()
-            # Making a process blocks; cancelled meanwhile, `gone` cleans up what came of it. No task: those are
-            # cancelled when a loop ends, and the process would be forgotten.
+            # Creating a process blocks. If cancelled meanwhile, `gone` cleans up. It is not a task, because tasks are
+            # cancelled when a loop ends, and the process would then be lost.
             self._executing = asyncio.get_running_loop().run_in_executor(
                 None, self._execute, theirs
             )
@@ -157,7 +157,7 @@ class ContainerMachine:
                 await connection.ready
         except TimeoutError:
             error = SandboxCreationError(
-                f"The container's agent did not answer within {self._start_timeout_s:g} s."
+                f"The guest in the container did not respond within {self._start_timeout_s:g} s."
             )
             connection.fail(error)
             raise error from None
@@ -181,7 +181,7 @@ class ContainerMachine:
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=self._complaints,
-                    start_new_session=True,  # Ctrl-C is for this program, which then ends it in order
+                    start_new_session=True,  # Ctrl-C is meant for this program, which then ends the container in order
                 )
             except OSError as error:
                 raise SandboxCreationError(
@@ -227,7 +227,7 @@ class ContainerMachine:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-        # The engine may have made it only after the first removal found nothing.
+        # The engine may have created the container after the first removal failed to find it.
         if self._process is not None and not self._has_hung_up:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(
@@ -251,28 +251,28 @@ class ContainerMachine:
 
 
 class ContainerConfig(BaseModel):
-    """Which engine, and how its containers are made."""
+    """The engine, and options for its containers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: Literal["docker", "podman"] = "docker"
     program: str | None = None
-    """The command line program; None: the engine's name, looked up in PATH."""
+    """The command line program. None: the engine's name, looked up in PATH."""
     image: str = "python:3.11-slim"
-    """For specifications with image "host". Any image with Python 3.9 or newer and `sh` will do."""
+    """For specifications with image "host". Any image with Python 3.9 or newer and `sh` works."""
     python: str = "python3"
     """Interpreter in the image."""
     runtime: str | None = None
-    """Passed on as `--runtime`, such as "runsc" for gVisor."""
+    """Passed as `--runtime`, such as "runsc" for gVisor."""
     pull: Literal["missing", "never", "always"] = "missing"
     start_timeout_s: float = Field(default=120.0, gt=0)
-    """Until the agent answers, pulling the image included."""
+    """Time until the guest responds, including the pull of the image."""
     extra_arguments: tuple[str, ...] = ()
-    """Put before the image, such as `("--gpus", "all")`. They can undo the isolation."""
+    """Inserted before the image, such as `("--gpus", "all")`. They can disable the isolation."""
 
 
 class ContainerBackend(GuestBackend):
-    """See `SandboxBackend`. Isolation level "container", or what the runtime gives."""
+    """See `SandboxBackend`. Isolation level "container", or the level of the runtime."""
 
     def __init__(self, config: ContainerConfig | None = None) -> None:
         super().__init__()
@@ -284,14 +284,14 @@ class ContainerBackend(GuestBackend):
 
     @property
     def isolation(self) -> IsolationLevel:
-        """What its containers give."""
+        """Isolation of the containers."""
         return RUNTIME_ISOLATION.get(self.config.runtime or "", "container")
 
     def _machine(self, spec: SandboxSpec) -> ContainerMachine:
         program = self.config.program or shutil.which(self.config.engine)
         if program is None:
             raise SandboxCreationError(
-                f"There is no program {self.config.engine!r} in PATH. Install it, or name it in "
+                f"The program {self.config.engine!r} is not in PATH. Install it, or set its path in "
                 "ContainerConfig(program=…)."
             )
         number = next(self._numbers)
@@ -313,15 +313,15 @@ class ContainerBackend(GuestBackend):
         if not is_at_least(self.isolation, spec.isolation_min):
             raise IsolationUnavailable(
                 f"{self.name} with runtime {self.config.runtime or 'its own'!r} isolates at level {self.isolation!r}, "
-                f"not {spec.isolation_min!r}. Runtimes that do: runsc (gvisor), kata (vm)."
+                f"not {spec.isolation_min!r}. Use the runtime runsc (gvisor) or kata (vm)."
             )
         if spec.packages is not None:
             raise SandboxImageError(
-                f"packages={spec.packages!r} of this machine are not in an image; use an image that has them."
+                f"packages={spec.packages!r} of this machine are not in an image. Use an image that has them."
             )
         if not isinstance(spec.network, str):
             raise SandboxCapabilityMissing(
-                f"{self.name} cannot limit the network to domains; use 'none' or 'full', or the local back end."
+                f"{self.name} cannot limit the network to domains. Use 'none' or 'full', or the local back end."
             )
 
 
@@ -329,7 +329,7 @@ class EngineContainer:
     """The `Container` of an engine."""
 
     def __init__(self, program: str, name: str, spec: SandboxSpec, config: ContainerConfig) -> None:
-        # It may run in a directory of its own; a bare name is looked up in PATH.
+        # The process may run in another directory. A bare name is looked up in PATH.
         self._program = os.path.abspath(program) if os.sep in program else program
         self._name = name
         self._spec = spec
@@ -348,12 +348,14 @@ class EngineContainer:
 
     def process_options(self) -> ProcessOptions:
         """See Container."""
-        # Podman's conmon leaves a file `oom` where it was started when a container has run out of memory.
+        # If a container runs out of memory, Podman's conmon writes a file `oom` in its current directory.
         return {} if self._folder is None else {"cwd": self._folder}
 
     def was_out_of_memory(self) -> bool:
         """See Container."""
-        return False  # the agent tells of each command, and nobody of the container
+        return (
+            False  # the guest reports each command; the engine reports nothing about the container
+        )
 
     def clean_up(self) -> None:
         """See Container."""
@@ -363,9 +365,9 @@ class EngineContainer:
 
 
 def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list[str]:
-    """What `docker` or `podman` is called with."""
+    """Return the arguments for `docker` or `podman`."""
     is_podman = config.engine == "podman"
-    # Podman knows no uid=…: its U gives a tmpfs to the user of the container.
+    # Podman does not support uid=…; its option U gives a tmpfs to the user of the container.
     owner = "U" if is_podman else f"uid={USER_ID},gid={USER_ID}"
     arguments = [
         "run",
@@ -386,7 +388,7 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         f"--pids-limit={spec.max_processes}",
-        # Not nproc: without user namespaces it counts the processes of all containers together.
+        # Not nproc: without user namespaces, it counts the processes of all containers together.
         f"--ulimit=nofile={OPEN_FILES}:{OPEN_FILES}",
         f"--ulimit=fsize={spec.disk_mb << 20}:{spec.disk_mb << 20}",
         "--ulimit=core=0:0",
@@ -394,10 +396,12 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         f"--memory-swap={spec.memory_mb}m",  # the same number: no swap
         f"--network={'none' if spec.network == 'none' else 'bridge'}",
         f"--workdir={spec.workdir}",
-        "--log-driver=none",  # the stream is ours; the engine need not keep a copy on disk
+        "--log-driver=none",  # the engine need not store a copy of the stream on disk
     ]
     if is_podman:
-        arguments.append("--read-only-tmpfs=false")  # it would make /run and /var/tmp writable
+        arguments.append(
+            "--read-only-tmpfs=false"
+        )  # Podman's default makes /run and /var/tmp writable
     if spec.cpu_cores is not None:
         arguments.append(f"--cpus={spec.cpu_cores:g}")
     if config.runtime is not None:

@@ -1,22 +1,22 @@
-"""What can go wrong with a sandbox.
+"""Errors of sandboxes.
 
     Error
     ├── InfraError
-    │   └── SandboxError                      the machinery failed; never a verdict on the model
-    │       ├── SandboxCreationError          a sandbox did not come up
+    │   └── SandboxError                      the infrastructure failed; never a verdict on the model
+    │       ├── SandboxCreationError          a sandbox did not start
     │       │   ├── SandboxImageError         (also ValueError) the image cannot be used
     │       │   ├── SandboxRateLimited        the provider refused for now
-    │       │   └── IsolationUnavailable      this machine cannot isolate as strongly as was asked
-    │       ├── SandboxDead                   it was there and is gone: `reason` says why, `by_program` who did it
-    │       └── SandboxUnresponsive           (also TimeoutError) it did not answer in time and was killed
+    │       │   └── IsolationUnavailable      this machine cannot provide the requested isolation
+    │       ├── SandboxDead                   the sandbox has ended: `reason`, and `by_program` if its code did it
+    │       └── SandboxUnresponsive           (also TimeoutError) it did not respond in time and was killed
     ├── SandboxFileError                      (also OSError) a path inside cannot be read or written
     │   ├── SandboxFileNotFound               (also FileNotFoundError)
     │   └── SandboxFileTooLarge
     └── AuthorError
         └── SandboxCapabilityMissing          (also NotImplementedError) this back end cannot do that
 
-A command that fails, runs out of time or floods its output is no error: it is an `ExecResult`. File errors are
-not under `InfraError`, because usually the model's program simply did not write the file.
+A command that fails, times out or floods its output is not an error: it is an `ExecResult`. File errors are
+not below `InfraError`, because usually the model's program did not write the file.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ OTHER_BACKEND = (
     "Choose a back end with images: `vf-eval … --sandbox-backend docker` (or podman, prime), the environment variable "
     'VF_SANDBOX_BACKEND=docker, or the argument backend="docker" of the environment.'
 )
-"""What to do about an image that a back end does not have."""
+"""Advice for an image that a back end does not have."""
 
 DeathReason = Literal["oom", "program", "ttl", "terminated", "crashed", "protocol"]
-"""Why a sandbox is gone: its code used up the memory; its code ended it in another way; its lifetime has passed; it was
-terminated by its owner; the machinery lost it; it sent bytes that are not frames."""
+"""Why a sandbox has ended: its code used up the memory; its code ended it in another way; its lifetime is over; its
+owner terminated it; the infrastructure lost it; it sent bytes that are not frames.
+"""
 
 
 class SandboxCreationError(SandboxError):
-    """A sandbox did not come up."""
+    """A sandbox did not start."""
 
 
 class SandboxImageError(SandboxCreationError, ValueError):
-    """The image, interpreter or virtual environment asked for cannot be used."""
+    """The requested image, interpreter or virtual environment cannot be used."""
 
 
 class SandboxRateLimited(SandboxCreationError):
@@ -49,11 +50,11 @@ class SandboxRateLimited(SandboxCreationError):
 
 
 class IsolationUnavailable(SandboxCreationError):
-    """This machine cannot isolate as strongly as the specification asks."""
+    """This machine cannot provide the isolation of the specification."""
 
 
 class SandboxDead(SandboxError):
-    """The sandbox was running and is gone."""
+    """The sandbox was running and has ended."""
 
     def __init__(self, message: str, reason: DeathReason = "crashed"):
         super().__init__(message, reason)
@@ -61,7 +62,9 @@ class SandboxDead(SandboxError):
 
     @property
     def by_program(self) -> bool:
-        """Whether the code inside caused it: then it is an outcome with a score, not a failure of the machinery."""
+        """Whether the code inside caused the end. It is then an outcome with a score, not a failure of the
+        infrastructure.
+        """
         return self.reason in ("oom", "program", "protocol")
 
     def __str__(self) -> str:
@@ -69,7 +72,7 @@ class SandboxDead(SandboxError):
 
 
 class SandboxUnresponsive(SandboxError, TimeoutError):
-    """The sandbox did not answer within the time limit plus grace, and was killed."""
+    """The sandbox did not respond within the time limit plus a grace period, and was killed."""
 
 
 class SandboxFileError(Error, OSError):
@@ -77,12 +80,12 @@ class SandboxFileError(Error, OSError):
 
 
 class SandboxFileNotFound(SandboxFileError, FileNotFoundError):
-    """There is no such path inside the sandbox."""
+    """The path does not exist inside the sandbox."""
 
 
 class SandboxFileTooLarge(SandboxFileError):
-    """A file inside the sandbox is larger than the caller allows."""
+    """A file inside the sandbox is larger than the caller's limit."""
 
 
 class SandboxCapabilityMissing(AuthorError, NotImplementedError):
-    """This back end cannot do what was asked."""
+    """This back end does not support the request."""

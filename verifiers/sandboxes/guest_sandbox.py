@@ -1,6 +1,6 @@
-"""`Sandbox` over an agent connection: the part that is the same for every back end with an agent inside.
+"""`GuestSandbox`: the implementation of `Sandbox` for every back end that has a guest inside its sandboxes.
 
-A back end gives it a `Machine`, which knows how to bring the agent up and how to kill it; this class does the rest.
+A back end supplies a `Machine`, which starts the guest and kills it. This class does the rest.
 """
 
 from __future__ import annotations
@@ -54,40 +54,43 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 FILE_TIMEOUT_S = 120.0
 MAX_COMMANDS_AT_ONCE = 48
-"""In one sandbox; further ones wait their turn. Spawned processes and sessions do not count."""
+"""Maximum number of commands at once in one sandbox; further commands wait. Spawned processes and sessions do not
+count.
+"""
 _HEADER_BYTES = 256
 _NO_LIMIT_BYTES = 1 << 50
 _numbers = itertools.count(1)
-"""Of all sandboxes of this process, whichever back end makes them."""
+"""Numbers for all sandboxes of this process, of every back end."""
 
 
 class Started(NamedTuple):
-    """A sandbox whose agent is being waited for."""
+    """A sandbox whose guest is ready."""
 
     connection: GuestConnection
     info: SandboxInfo
 
 
 class Machine(Protocol):
-    """What a back end does for one sandbox."""
+    """The part of a sandbox that depends on the back end."""
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
-        """Bring the agent up, up to its READY. Cancelled or failing, it leaves nothing behind."""
+        """Start the guest and wait for its READY frame. If cancelled or failing, it leaves nothing behind."""
         ...
 
     def kill_now(self) -> None:
-        """Begin to end it, without waiting or an event loop. Idempotent, also before or during `start`."""
+        """Begin to end the machine, without waiting or an event loop. Idempotent, also before or during `start`."""
         ...
 
     async def gone(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until nothing is left of the machine."""
         ...
 
     async def why_dead(self, error: Exception) -> Exception:
-        """A better error than a connection's, if it can be found out why the sandbox ended. Waits seconds at most.
+        """Return a more precise error than the connection's, if the cause of the end can be found. Waits seconds at
+        most.
 
-        One rule decides who caused the end of a sandbox that was ready: its code did (`SandboxDead.by_program`), unless
-        it was told to end, or the machinery that holds it has failed as well.
+        One rule decides who caused the end of a sandbox that was ready: its code did (`SandboxDead.by_program`),
+        unless this program ended the sandbox, or the infrastructure that holds it has failed as well.
         """
         ...
 
@@ -121,11 +124,11 @@ class GuestSandbox:
         self._variables: dict[str, str] = {}
 
     def begin(self, snapshot: Snapshot | None) -> GuestSandbox:
-        """Start coming up, in the background."""
+        """Start in the background."""
         self._starting = asyncio.get_running_loop().create_task(
             self._start(snapshot), name=f"start sandbox {self.id}"
         )
-        # Whoever uses the sandbox gets the error; if nobody does, it is not worth a warning.
+        # Users of the sandbox receive the error. Without users, asyncio must not warn about it.
         self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self
 
@@ -158,7 +161,7 @@ class GuestSandbox:
 
     async def _why_not_started(self, error: Exception) -> Exception:
         if isinstance(error, SandboxFileError):
-            return SandboxCreationError(f"The files could not be put in: {error}")
+            return SandboxCreationError(f"The files could not be written: {error}")
         if isinstance(error, OSError) and not isinstance(error, Error):
             return SandboxCreationError(f"The sandbox could not be created: {_advice(error)}")
         return await self._machine.why_dead(error)
@@ -166,7 +169,7 @@ class GuestSandbox:
     def _on_closed(self, error: Exception) -> None:
         if self._death is None and self._explaining is None:
             self._explaining = asyncio.get_running_loop().create_task(
-                self._explain(error), name=f"find out why sandbox {self.id} ended"
+                self._explain(error), name=f"find the cause of the end of sandbox {self.id}"
             )
 
     async def _explain(self, error: Exception) -> None:
@@ -180,7 +183,7 @@ class GuestSandbox:
         self._end(SandboxDead(message, "ttl"))
 
     def _end(self, error: Exception) -> None:
-        """Mark it dead and kill it. Only the first reason counts."""
+        """Mark the sandbox as dead and kill it. Only the first reason counts."""
         if self._death is not None:
             return
         self._death = error
@@ -200,7 +203,7 @@ class GuestSandbox:
     async def _up(self) -> GuestConnection:
         if self._starting is None:
             raise RuntimeError(
-                "This sandbox was never started; get one from a back end's create()."
+                "This sandbox was never started. Create sandboxes with create() of a back end."
             )
         if not self._starting.done():
             await asyncio.wait([self._starting])
@@ -426,7 +429,7 @@ class GuestSandbox:
         request: wire.JobRequest,
         stdin: bytes | AsyncIterator[bytes] | None,
     ) -> JobReport:
-        """Run a job to its end; on cancellation have it killed."""
+        """Run a job to its end. If cancelled, kill the job."""
         request = request._replace(stdin=stdin is not None)
         job.channel = connection.open(request.encode(), job)
         limit_s = request.timeout_s
@@ -441,7 +444,7 @@ class GuestSandbox:
                 await asyncio.wait([job.ended])
         except TimeoutError:
             error = SandboxUnresponsive(
-                f"Sandbox {self.id} gave no result {ANSWER_GRACE_S:g} s after the time limit of "
+                f"Sandbox {self.id} returned no result {ANSWER_GRACE_S:g} s after the time limit of "
                 f"{limit_s or 0:g} s; it was killed."
             )
             self._end(error)
@@ -467,7 +470,7 @@ class GuestSandbox:
     async def upload(self, local: Path | str, remote: str) -> None:
         """See Sandbox."""
         if not await asyncio.to_thread(os.path.exists, local):
-            raise FileNotFoundError(errno.ENOENT, "nothing to upload", str(local))
+            raise FileNotFoundError(errno.ENOENT, "the path to upload does not exist", str(local))
         connection = await self._up()
         chunks = archive_chunks(str(local))
         await self._copy(connection, "unpack", remote, stdin=chunks)
@@ -477,10 +480,10 @@ class GuestSandbox:
     ) -> None:
         """See Sandbox."""
         connection = await self._up()
-        # Headers may take as much again as the smallest files.
+        # headers can take as much space again as the smallest files
         room_bytes = 2 * max_bytes + (1 << 20)
         packed = await self._copy(connection, "pack", remote, max_answer_bytes=room_bytes)
-        # Writing files blocks, and this may be many.
+        # writing many files blocks
         await asyncio.to_thread(unpack_download, packed, str(local), remote, max_bytes)
 
     async def snapshot(self) -> Snapshot:
@@ -493,7 +496,7 @@ class GuestSandbox:
         return snapshot
 
     def _places(self) -> dict[str, str]:
-        """The places that a snapshot has, by their names there, each with its path in this sandbox."""
+        """Return the places of a snapshot: name → path in this sandbox."""
         above = posixpath.dirname(self.info.workdir)
         is_plain = self.info.isolation in ("none", "restricted")
         places = {"tmp": f"{above}/tmp" if is_plain and above != "/" else "/tmp"}
@@ -521,7 +524,7 @@ class GuestSandbox:
                     raise SandboxFileTooLarge(
                         errno.EFBIG, f"the snapshot has more than {room_bytes} bytes", path
                     )
-                # Writing to a file blocks, if only for a moment.
+                # writing to a file blocks briefly
                 await asyncio.to_thread(snapshot.add, data)
             result = await process.wait()
         raise_trouble(path, dataclasses.replace(result, stderr=errors))
@@ -542,7 +545,7 @@ class GuestSandbox:
     async def end_processes(self) -> None:
         """See Sandbox."""
         connection = await self._up()
-        # What is started from now on comes after this frame, so that there is nothing to wait for.
+        # Frames of later commands follow this frame, so there is nothing to wait for.
         connection.send(frames.SIGNAL, 0, bytes([frames.KILL_TREE]))
 
     def set_variables(self, variables: Mapping[str, str]) -> None:
@@ -560,7 +563,7 @@ class GuestSandbox:
         **options: object,
     ) -> bytes:
         if not path or "\0" in path:
-            raise ValueError(f"{path!r} is no path.")
+            raise ValueError(f"{path!r} is not a valid path.")
         limit_bytes = max_answer_bytes if name in ("read", "pack") else _NO_LIMIT_BYTES
         operation = {"name": name, "path": path, "max_bytes": limit_bytes, **options}
         request = self._request(
@@ -582,14 +585,14 @@ def _advice(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return (
-            f"{error.strerror}. This program may have {limit} descriptors open. A sandbox needs one, and up to "
-            "256 more with a network. Raise the limit (`ulimit -n`), or have fewer sandboxes at once."
+            f"{error.strerror}. This program can have {limit} descriptors open. A sandbox needs one, and up to "
+            "256 more with a network. Raise the limit (`ulimit -n`), or use fewer sandboxes at once."
         )
     return str(error)
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is somewhere below a folder."""
+    """Whether a path is below a folder."""
     return path.startswith(folder.rstrip("/") + "/")
 
 
@@ -609,7 +612,7 @@ def _argv(command: Command) -> list[str]:
 
 def _checked_argv(argv: Sequence[str]) -> list[str]:
     if isinstance(argv, str):
-        raise TypeError("argv must be a sequence of texts, not one text.")
+        raise TypeError("argv must be a sequence of strings, not one string.")
     for argument in argv:
         if "\0" in argument:
             raise ValueError(f"The argument {argument[:80]!r} contains a zero byte.")
@@ -617,7 +620,7 @@ def _checked_argv(argv: Sequence[str]) -> list[str]:
 
 
 async def archive_chunks(local: str) -> AsyncIterator[bytes]:
-    """The archive of a local file or directory, read in a thread, in pieces of a good size to send."""
+    """Return the archive of a local file or directory, read in a thread, in pieces suited for sending."""
 
     def joined() -> Iterator[bytes]:
         chunk = bytearray()
@@ -633,13 +636,13 @@ async def archive_chunks(local: str) -> AsyncIterator[bytes]:
 
 
 async def in_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The same chunks, each made in a thread."""
+    """Return the same chunks, each produced in a thread."""
     while chunk := await asyncio.to_thread(next, chunks, b""):
         yield chunk
 
 
 def unpack_download(packed: bytes, local: str, remote: str, max_bytes: int) -> None:
-    """Write a downloaded archive to `local`. Raises SandboxFileError if it is not what it should be."""
+    """Write a downloaded archive to `local`. Raises SandboxFileError if the archive is malformed."""
     parent = os.path.dirname(os.path.abspath(local))
     os.makedirs(parent, exist_ok=True)
     pieces = iter([packed])
@@ -649,12 +652,12 @@ def unpack_download(packed: bytes, local: str, remote: str, max_bytes: int) -> N
         raise SandboxFileTooLarge(errno.EFBIG, str(error), remote) from error
     except archive.BadArchive as error:
         raise SandboxFileError(
-            errno.EINVAL, f"the sandbox sent nonsense: {error}", remote
+            errno.EINVAL, f"the sandbox sent a malformed archive: {error}", remote
         ) from error
 
 
 def raise_trouble(path: str, result: ExecResult) -> None:
-    """Raise what a file copy reported, if it failed."""
+    """Raise the error of a file copy that failed."""
     if result.ok:
         return
     try:

@@ -1,5 +1,5 @@
 """Get a sandbox: `open_sandbox` for one, `LoopBackends` for an environment, `SandboxPool` for sandboxes that are
-up before they are needed.
+ready before they are needed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from verifiers.sandboxes.spec import SandboxSpec
 
 logger = logging.getLogger(__name__)
 RETRY_S = (0.1, 0.5, 2.0, 10.0)
-"""How long to wait before the next attempt, after so many failures in a row; the last goes on for ever."""
+"""Delay before the next attempt, by the number of failures in a row. The last delay repeats."""
 MAX_WAITED_OF_TTL = 0.1
-"""The part of its life that a sandbox may spend waiting."""
+"""The part of its lifetime that a sandbox may spend in the pool."""
 
 BackendName = Literal["local", "unsafe-local", "gvisor", "docker", "podman", "prime"]
 BACKEND_VARIABLE = "VF_SANDBOX_BACKEND"
-"""Environment variable that names the back end of everything that names none itself; `--sandbox-backend` sets it."""
+"""Environment variable with the name of the default back end. `--sandbox-backend` sets it."""
 
 
 def default_backend_name() -> BackendName:
-    """The name in `VF_SANDBOX_BACKEND`, else "local". Raises ConfigError for a name that does not exist."""
+    """Return the name in `VF_SANDBOX_BACKEND`, or "local". Raises ConfigError for an unknown name."""
     name = os.environ.get(BACKEND_VARIABLE) or "local"
     if name not in get_args(BackendName):
         raise ConfigError(
@@ -42,8 +42,8 @@ def default_backend_name() -> BackendName:
 
 
 def backend_by_name(name: BackendName) -> SandboxBackend:
-    """A back end with its default configuration; nothing is started yet. Raises ValueError for an unknown name."""
-    # Imported where it is used: each back end brings its own machinery.
+    """Return a back end with its default configuration, not yet started. Raises ValueError for an unknown name."""
+    # Imported here, so that only the chosen back end is loaded.
     if name == "local":
         from verifiers.sandboxes.local import LocalBackend
 
@@ -72,9 +72,9 @@ def backend_by_name(name: BackendName) -> SandboxBackend:
 class LoopBackends:
     """The back end of the running event loop.
 
-    Made from a name, it opens a back end in each event loop on first use and closes it with that loop, or by
-    `aclose()`. None is the name in `VF_SANDBOX_BACKEND`, else "local". Made from a back end, it returns that back end
-    and never closes it: it belongs to the caller.
+    Created from a name, it opens a back end in each event loop on first use and closes it with that loop, or by
+    `aclose()`. None stands for the name in `VF_SANDBOX_BACKEND`, or "local". Created from a back end, it returns that
+    back end and never closes it, since the caller owns it.
     """
 
     def __init__(self, given: SandboxBackend | BackendName | None = None) -> None:
@@ -103,10 +103,10 @@ class LoopBackends:
 async def open_sandbox(
     spec: SandboxSpec | None = None, *, backend: SandboxBackend | BackendName | None = None
 ) -> AsyncGenerator[Sandbox]:
-    """A sandbox that is terminated at the end of the block. It comes up while the block already runs.
+    """Return a sandbox that is terminated at the end of the block. It starts while the block already runs.
 
-    Pass a back end to share its machinery among many sandboxes; a name opens one for this block alone. Without one,
-    the environment variable VF_SANDBOX_BACKEND names it, else it is "local".
+    Pass a back end to share its processes among many sandboxes; a name opens a back end for this block only. The
+    default is the name in the environment variable VF_SANDBOX_BACKEND, or "local".
     """
     backend = default_backend_name() if backend is None else backend
     async with AsyncExitStack() as stack:
@@ -117,10 +117,11 @@ async def open_sandbox(
 
 
 class SandboxPool:
-    """Keeps `size` sandboxes of one specification ready. Use as `async with`; each sandbox is handed out once.
+    """Keeps `size` sandboxes of one specification ready. Use it as `async with`. Each sandbox is handed out once.
 
-    The caller who acquires a sandbox terminates it. Those nobody acquired are terminated at the end of the block, and
-    so is one that has spent a tenth of its `ttl_s` here, which is replaced: a lifetime is for whoever acquires it.
+    The caller that acquires a sandbox terminates it. The pool terminates the other sandboxes at the end of the block.
+    It also replaces a sandbox that has spent a tenth of its `ttl_s` in the pool, so that the caller receives most of
+    the lifetime.
     """
 
     def __init__(self, backend: SandboxBackend, spec: SandboxSpec, *, size: int) -> None:
@@ -136,12 +137,12 @@ class SandboxPool:
 
     @property
     def ready_count(self) -> int:
-        """How many could be acquired at once now."""
+        """Number of sandboxes that can be acquired without waiting."""
         return len(self._ready)
 
     async def __aenter__(self) -> SandboxPool:
         if self._filler is not None:
-            raise RuntimeError("This pool is open already.")
+            raise RuntimeError("This pool is already open.")
         self._wanted.set()
         self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill pool")
         return self
@@ -155,7 +156,7 @@ class SandboxPool:
         await asyncio.gather(*(waiting.sandbox.terminate() for waiting in leftovers), *self._stale)
 
     async def acquire(self) -> Sandbox:
-        """A ready sandbox, at once if there is one; otherwise one that is coming up. Raises SandboxCreationError."""
+        """Return a ready sandbox, or one that is starting if none is ready. Raises SandboxCreationError."""
         if self._filler is None:
             raise RuntimeError("This pool is not open; use `async with SandboxPool(…) as pool`.")
         while self._ready:
@@ -179,11 +180,11 @@ class SandboxPool:
                 await self._add_one()
             except (AuthorError, IsolationUnavailable, SandboxImageError) as error:
                 logger.warning("the warm pool stays empty: %s", error)
-                return  # trying again cannot help, and whoever acquires gets the error
+                return  # another attempt cannot help, and the caller of acquire() receives the error
             except SandboxError as error:
                 failures += 1
-                # The caller of acquire() gets the error; here it is only worth trying again.
-                logger.warning("a sandbox for the warm pool did not come up: %s", error)
+                # The caller of acquire() receives the error; here, the pool only tries again.
+                logger.warning("a sandbox for the warm pool did not start: %s", error)
                 await asyncio.sleep(RETRY_S[min(failures, len(RETRY_S)) - 1])
             else:
                 failures = 0
@@ -204,7 +205,7 @@ def _backend_of(backend: SandboxBackend | BackendName) -> SandboxBackend:
 
 
 class _Waiting(NamedTuple):
-    """A sandbox that nobody has acquired yet."""
+    """A sandbox in the pool, and the time of its creation."""
 
     sandbox: Sandbox
     since_s: float
@@ -214,5 +215,5 @@ async def _is_alive(sandbox: Sandbox) -> bool:
     try:
         await sandbox.ready()
     except SandboxError:
-        return False  # its lifetime ended, or its zygote died, while it waited here
+        return False  # its lifetime ended, or its zygote died, in the pool
     return True

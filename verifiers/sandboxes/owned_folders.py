@@ -1,6 +1,6 @@
-"""Directories of this machine that belong to a running program: when it is killed, the next one removes them.
+"""Directories of this machine that belong to a running program. If the program is killed, the next one removes them.
 
-The name says who made it, `vf-<pid namespace>-<pid>-<start time>-<random>`; processes that work for it carry the
+The name identifies the owner: `vf-<pid namespace>-<pid>-<start time>-<random>`. Processes that work for it have the
 path in their environment.
 """
 
@@ -16,30 +16,32 @@ from pathlib import Path
 from verifiers.sandboxes.local.zygote import cgroups
 
 OWNER_MARK = "SANDBOX_FOLDER"
-"""The variable by which a process says which directory it works for."""
+"""Environment variable of a process with the directory that it works for."""
 
 
 def make_folder() -> str:
-    """A new directory of this program, closed to others. Those of dead programs are removed first."""
+    """Create a directory of this program, closed to other users. Removes directories of dead programs first."""
     sweep_folders()
     owner = cgroups.owner_name(os.getpid())
     return tempfile.mkdtemp(prefix=f"{owner}-", dir=tempfile.gettempdir())
 
 
 def sweep_folders() -> None:
-    """Remove directories of programs that were killed, and what still runs for them."""
+    """Remove the directories of programs that were killed, and kill the processes that still work for them."""
     top = tempfile.gettempdir()
     for name in os.listdir(top):
         if name.startswith("vf-") and not cgroups.is_owner_alive(name.rpartition("-")[0]):
             path = os.path.join(top, name)
-            with contextlib.suppress(FileNotFoundError):  # another program sweeps too
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # another program may sweep at the same time
                 if not os.path.islink(path) and os.stat(path).st_uid == os.getuid():
                     kill_leftovers(path)
                     remove_folder(path)
 
 
 def kill_leftovers(folder: str) -> None:
-    """End the processes that carry the mark of a directory."""
+    """Kill the processes that carry the mark of a directory."""
     mark = f"{OWNER_MARK}={folder}".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -54,7 +56,7 @@ def kill_leftovers(folder: str) -> None:
 def remove_folder(folder: str) -> None:
     """Remove such a directory, unreadable and deeply nested parts included. Links in it are never followed.
 
-    Neither recursion nor long paths: the directories of a directory move up to the top before it is removed.
+    The removal avoids recursion and long paths: it moves nested directories to the top before it removes their parent.
     """
     os.chmod(folder, stat.S_IRWXU)
     top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -78,7 +80,7 @@ def remove_folder(folder: str) -> None:
 
 
 def _remove_files(directory: int) -> list[str]:
-    """Remove everything in a directory but its directories, which are returned, readable and writable."""
+    """Remove all files in a directory. Return its subdirectories, made readable and writable."""
     directories = []
     with os.scandir(directory) as entries:
         for entry in list(entries):
@@ -91,7 +93,7 @@ def _remove_files(directory: int) -> list[str]:
 
 
 def _give_rights(name: str, parent: int) -> None:
-    """Make a directory readable and writable; whatever has taken its place meanwhile is left alone."""
+    """Make a directory readable and writable. If its name now belongs to something else, leave that alone."""
     with contextlib.suppress(NotADirectoryError, FileNotFoundError):
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
         descriptor = os.open(name, flags, dir_fd=parent)

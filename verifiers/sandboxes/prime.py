@@ -1,7 +1,7 @@
-"""`PrimeBackend`: sandboxes of Prime, or of any server that speaks its protocol, such as our own `vf-sandboxes serve`.
+"""`PrimeBackend`: sandboxes of Prime, or of any server with the same protocol, such as our own `vf-sandboxes serve`.
 
-Needs `pip install 'prime-sandboxes>=0.5'`. One agent runs in each sandbox on one live process: a command
-is a frame on a stream that is open already, and nothing is polled.
+Needs `pip install 'prime-sandboxes>=0.5'`. One guest runs in each sandbox on one live process: a command
+is a frame on an open stream, and nothing is polled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_PIECE_BYTES = 1 << 20, 256 << 10, 512 <
 
 
 class PrimeConfig(BaseModel):
-    """Which service, and what is asked of it beyond the specification.
+    """The service, and requests beyond the specification.
 
     The package reads the address and the key from its own configuration (`prime login`) or from PRIME_API_BASE_URL
     and PRIME_API_KEY.
@@ -50,15 +50,17 @@ class PrimeConfig(BaseModel):
     image: str = "python:3.11-slim"
     """For specifications with image "host"."""
     python: str = "python3"
-    """Interpreter in the image, 3.9 or newer, for the agent and for Python sessions."""
+    """Interpreter in the image, 3.9 or newer, for the guest and for Python sessions."""
     isolation: IsolationLevel = "container"
-    """How strongly the service isolates. It cannot be asked: say "vm" if you know that it gives virtual machines."""
+    """Isolation of the service. The service does not report it: set "vm" if you know that it provides virtual
+    machines.
+    """
     lifetime_minutes: int = Field(default=120, ge=1)
-    """Longest life of a sandbox whose specification names none: nothing outlives it, whatever happens here."""
+    """Maximum lifetime of a sandbox without `ttl_s`. No sandbox outlives it, even if this program crashes."""
     gb_step: float = Field(default=1.0, gt=0)
-    """Memory and disk are asked for in multiples of this, rounded up, in GB."""
+    """Memory and disk are rounded up to multiples of this number, in GB."""
     labels: tuple[str, ...] = ("verifiers",)
-    """On every sandbox, to find and end them together."""
+    """Labels of every sandbox, to find and end them together."""
     team_id: str | None = None
 
 
@@ -78,11 +80,11 @@ class PrimeBackend(GuestBackend):
         if not is_at_least(self.config.isolation, spec.isolation_min):
             raise IsolationUnavailable(
                 f"isolation_min={spec.isolation_min!r} is stronger than {self.config.isolation!r}, which this back end "
-                "is configured for. If the service gives more, say so in PrimeConfig(isolation=…)."
+                "is configured for. If the service provides more, set PrimeConfig(isolation=…)."
             )
         if spec.packages is not None:
             raise SandboxImageError(
-                f"packages={spec.packages!r} of this machine cannot be seen by a remote sandbox; use an image "
+                f"packages={spec.packages!r} of this machine are not visible in a remote sandbox. Use an image "
                 "that has them."
             )
 
@@ -101,7 +103,7 @@ class PrimeBackend(GuestBackend):
 
 
 class PrimeMachine:
-    """The `Machine` of one such sandbox."""
+    """The `Machine` of one Prime sandbox."""
 
     def __init__(
         self, spec: SandboxSpec, config: PrimeConfig, client: Any, starting: asyncio.Semaphore
@@ -120,7 +122,7 @@ class PrimeMachine:
         async with self._starting:
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-            # Goes on if cancelled: only a sandbox whose id is known can be deleted.
+            # Continues if cancelled, because only a sandbox with a known id can be deleted.
             self._creating = asyncio.get_running_loop().create_task(self._create())
             sandbox_id = await asyncio.shield(self._creating)
             try:
@@ -145,13 +147,13 @@ class PrimeMachine:
                     await connection.ready
             except TimeoutError:
                 error = SandboxCreationError(
-                    f"The agent gave no sign of life for {READY_TIMEOUT_S:g} s in {sandbox_id}."
+                    f"The guest did not respond within {READY_TIMEOUT_S:g} s in {sandbox_id}."
                 )
                 connection.fail(error)
                 raise error from None
             except SandboxDead as error:
                 raise SandboxCreationError(
-                    f"The agent did not start in {sandbox_id}: {self._stream.complaint or error}"
+                    f"The guest did not start in {sandbox_id}: {self._stream.complaint or error}"
                 ) from error
             except BaseException:
                 connection.fail(EOFError())
@@ -196,7 +198,7 @@ class PrimeMachine:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             if self._creating.done() and not self._creating.cancelled():
-                # The loop may never run again; a synchronous client does it.
+                # The loop may not run again, so a synchronous client deletes the sandbox.
                 threading.Thread(target=self._delete_sync, name="delete a sandbox").start()
             return
         self._deleting = loop.create_task(self._delete())
@@ -215,7 +217,7 @@ class PrimeMachine:
         except Exception as error:
             if _status_of(error) != 404:
                 raise SandboxDead(
-                    f"Sandbox {self._creating.result()} could not be deleted, it will end by its lifetime: {error}",
+                    f"Sandbox {self._creating.result()} could not be deleted and ends with its lifetime: {error}",
                     "terminated",
                 ) from error
 
@@ -239,7 +241,7 @@ class PrimeMachine:
 
 
 class ProcessStream(asyncio.WriteTransport):
-    """A live process of the package as the transport of a connection."""
+    """A live process of the package, as the transport of a connection."""
 
     def __init__(self, process: Any, connection: GuestConnection) -> None:
         super().__init__()
@@ -250,7 +252,7 @@ class ProcessStream(asyncio.WriteTransport):
         self._is_paused = False
         self._is_aborted = False
         self.complaint = ""
-        """What the agent wrote to stderr."""
+        """Last part of the guest's stderr."""
         connection.connection_made(self)
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -282,13 +284,13 @@ class ProcessStream(asyncio.WriteTransport):
         return self._is_aborted
 
     async def closed(self) -> None:
-        """Wait until the package has let go of the process."""
+        """Wait until the package has released the process."""
         self.abort()
         if self._closing is not None:
             await asyncio.wait([self._closing])
 
     async def _close(self) -> None:
-        self._connection.connection_lost(None)  # whoever still waits, learns it now
+        self._connection.connection_lost(None)  # wakes all waiters
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
@@ -297,7 +299,7 @@ class ProcessStream(asyncio.WriteTransport):
         try:
             async with asyncio.timeout(DELETE_TIMEOUT_S):
                 await self._process.aclose()
-        except Exception:  # noqa: BLE001 - the sandbox is deleted next, whatever the package says here
+        except Exception:  # noqa: BLE001 - the sandbox is deleted next in any case
             return
 
     async def _read(self) -> None:
@@ -308,7 +310,7 @@ class ProcessStream(asyncio.WriteTransport):
                 if self._is_aborted:
                     break
                 self._connection.data_received(piece)
-        except Exception as failure:  # noqa: BLE001 - whatever the package raises, the stream has ended
+        except Exception as failure:  # noqa: BLE001 - after any exception, the stream has ended
             error = failure
         self._connection.connection_lost(error)
 
@@ -323,8 +325,8 @@ class ProcessStream(asyncio.WriteTransport):
 
     async def _send(self) -> None:
         try:
-            # Not `while True`: a cancellation that arrives together with an answer is lost in the package (by
-            # `asyncio.wait_for` of Python 3.11).
+            # Not `while True`: the package loses a cancellation that arrives together with a response (a fault of
+            # `asyncio.wait_for` in Python 3.11).
             while not self._is_aborted:
                 while not self._pending:
                     self._news.clear()
@@ -344,11 +346,11 @@ def _sdk() -> Any:
         import prime_sandboxes
     except ImportError as error:
         raise SandboxCreationError(
-            "The back end 'prime' needs the package prime-sandboxes: pip install 'prime-sandboxes>=0.5'."
+            "The back end 'prime' needs the package prime-sandboxes. Run: pip install 'prime-sandboxes>=0.5'."
         ) from error
     if not hasattr(prime_sandboxes, "AsyncSandboxProcess"):
         raise SandboxCreationError(
-            "The back end 'prime' needs prime-sandboxes 0.5 or newer, which has live processes: "
+            "The back end 'prime' needs prime-sandboxes 0.5 or newer, which has live processes. Run: "
             "pip install -U 'prime-sandboxes>=0.5'."
         )
     return prime_sandboxes
@@ -369,8 +371,8 @@ def _translated(error: Exception) -> Exception:
     if status in (402, 429):
         return SandboxRateLimited(f"The service refused for now: {error}")
     if status == 422:
-        return SandboxImageError(f"The service cannot make such a sandbox: {error}")
-    return SandboxCreationError(f"The service could not make a sandbox: {error}")
+        return SandboxImageError(f"The service cannot create such a sandbox: {error}")
+    return SandboxCreationError(f"The service could not create a sandbox: {error}")
 
 
 def _stepped(mb: int, step_gb: float) -> float:
@@ -383,10 +385,10 @@ def _quoted(word: str) -> str:
 
 def _info(config: PrimeConfig, spec: SandboxSpec) -> SandboxInfo:
     limits = {
-        "memory": f"{_stepped(spec.memory_mb, config.gb_step):g} GB asked of the service",
+        "memory": f"{_stepped(spec.memory_mb, config.gb_step):g} GB requested from the service",
         "processes": f"{spec.max_processes} (RLIMIT_NPROC, unless the image runs as root)",
-        "cpu": f"{spec.cpu_cores or 1:g} cores asked of the service",
-        "disk": f"{_stepped(spec.disk_mb, config.gb_step):g} GB asked of the service, files not counted",
+        "cpu": f"{spec.cpu_cores or 1:g} cores requested from the service",
+        "disk": f"{_stepped(spec.disk_mb, config.gb_step):g} GB requested from the service, files not counted",
     }
-    notes = ("A remote service: what it enforces is its own word.",)
+    notes = ("A remote service: this program cannot check the limits that the service enforces.",)
     return SandboxInfo(PrimeBackend.name, config.isolation, spec.workdir, limits, notes)

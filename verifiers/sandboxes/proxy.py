@@ -1,8 +1,9 @@
-"""The only way out of a sandbox: an HTTP proxy outside that lets listed domains through, or the public internet.
+"""The only way out of a sandbox: an HTTP proxy outside, which allows listed domains or the public internet.
 
-It decides on names, resolves them itself and connects to the very address it has checked, so that neither a name
-that points inwards nor one that changes its mind (DNS rebinding) reaches this machine or its network. It understands
-CONNECT (for TLS and any other protocol) and plain `http://` requests. What the sandbox sends is hostile.
+The proxy decides by name, resolves the name itself, and connects to the address that it has checked. Neither a name
+that points to a private address nor a name that changes its address (DNS rebinding) can therefore reach this machine
+or its network. The proxy supports CONNECT (for TLS and any other protocol) and plain `http://` requests. All data from
+the sandbox is treated as hostile.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _FOR_WANT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENO
 _COPY_BYTES = 64 << 10
 
 Policy = ProxyNetwork | Literal["full"]
-"""What may be reached; "full" is every public address, on every port."""
+"""The allowed destinations. "full": every public address, on every port."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class Refused(Exception):
-    """A request that is not let through: (HTTP status, reason for the person who reads it)."""
+    """A refused request: (HTTP status, reason for the user)."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(status, reason)
@@ -46,16 +47,16 @@ class Refused(Exception):
 
 
 class ProxyRequest(NamedTuple):
-    """What a client inside asks for."""
+    """The request of a client inside."""
 
     host: str
     port: int
     forwarded_head: bytes | None
-    """What to send on first; None for CONNECT, where the client itself speaks after our answer."""
+    """Data to send first. None for CONNECT, where the client sends first after our response."""
 
 
 def is_allowed_name(policy: ProxyNetwork, host: str) -> bool:
-    """Whether a host name is on the list, itself or by a wildcard above it."""
+    """Whether the list contains a host name, itself or by a wildcard."""
     host = host.lower().rstrip(".")
     return any(
         host == allowed or (allowed.startswith("*.") and host.endswith(allowed[1:]))
@@ -64,7 +65,7 @@ def is_allowed_name(policy: ProxyNetwork, host: str) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address belongs to the public internet, looked at through all its disguises."""
+    """Whether an address belongs to the public internet. Checks embedded addresses too."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)
@@ -78,7 +79,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether this machine itself has the address, public as it may be."""
+    """Whether this machine itself has the address. The address may be public."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -89,12 +90,12 @@ def is_own(address: Address) -> bool:
 
 
 def parse_request(head: bytes) -> ProxyRequest:
-    """From the head of an HTTP request, up to and including the empty line. Raises Refused."""
+    """Parse the head of an HTTP request, including the empty line. Raises Refused."""
     try:
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, version = first.split(" ")
     except ValueError:
-        raise Refused("400 Bad Request", "this is no HTTP request") from None
+        raise Refused("400 Bad Request", "this is not an HTTP request") from None
     if not version.startswith("HTTP/1."):
         raise Refused("400 Bad Request", f"{version!r} is not HTTP/1")
     if any(ord(letter) < 33 or ord(letter) == 127 for letter in method + target):
@@ -103,7 +104,7 @@ def parse_request(head: bytes) -> ProxyRequest:
         parts = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise Refused("400 Bad Request", f"{target[:200]!r} is no address") from None
+        raise Refused("400 Bad Request", f"{target[:200]!r} is not an address") from None
     if not host or (method == "CONNECT" and port is None):
         raise Refused("400 Bad Request", f"{target[:200]!r} has no host or port")
     if method == "CONNECT":
@@ -114,7 +115,7 @@ def parse_request(head: bytes) -> ProxyRequest:
     kept = [line for line in lines if line and not _is_replaced(line)]
     named = f"[{host}]" if ":" in host else host
     host_line = f"Host: {named}" + (f":{port}" if port else "")
-    # One request a connection: the next one could name another host.
+    # One request per connection, because the next request could name another host.
     text = "\r\n".join([f"{method} {path} {version}", host_line, *kept, "Connection: close"])
     return ProxyRequest(host, port or 80, (text + "\r\n\r\n").encode("latin-1"))
 
@@ -125,7 +126,7 @@ def _is_replaced(header_line: str) -> bool:
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """The addresses of a name, by this machine's resolver."""
+    """Return the addresses of a name, from this machine's resolver."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -134,7 +135,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
 async def checked_addresses(
     policy: Policy, host: str, port: int, resolve: Resolve = system_resolve
 ) -> list[str]:
-    """The addresses that may be connected to for a request. Raises Refused."""
+    """Return the allowed addresses for a request. Raises Refused."""
     if isinstance(policy, ProxyNetwork):
         if not is_allowed_name(policy, host):
             allowed = ", ".join(policy.allow) or "nothing"
@@ -149,20 +150,22 @@ async def checked_addresses(
     if not isinstance(policy, ProxyNetwork) or not policy.allow_private_addresses:
         for text in found:
             address = ipaddress.ip_address(text.partition("%")[0])
-            # One bad address spoils the name: whoever mixes them is trying something.
+            # Reject the name if any of its addresses is forbidden, to prevent DNS rebinding.
             if not is_public(address) or is_own(address):
-                raise Refused("403 Forbidden", f"{host} leads to {address}, which is not public")
+                raise Refused("403 Forbidden", f"{host} resolves to {address}, which is not public")
     return found
 
 
 _proxies: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakSet[FilteringProxy]] = (
     weakref.WeakKeyDictionary()
 )
-"""Those that share the descriptors of this program."""
+"""The proxies that share the descriptors of this program."""
 
 
 def max_connections() -> int:
-    """Of all proxies together. Each connection has two descriptors; half of all descriptors are for other things."""
+    """Limit for all proxies together. A connection has two descriptors; half of all descriptors are reserved for
+    other uses.
+    """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (1 << 20) if soft == resource.RLIM_INFINITY else max(4, soft // 4)
 
@@ -175,24 +178,24 @@ class FilteringProxy:
         self._resolve = resolve
         self._accepting: asyncio.Task[None] | None = None
         self._clients: dict[asyncio.Task[None], None] = {}
-        """The oldest first."""
+        """Connections, oldest first."""
 
     async def serve(self, listener: socket.socket) -> None:
-        """Begin to serve. The listener is the proxy's from now on."""
+        """Begin to serve. The proxy owns the listener from now on."""
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         _proxies.setdefault(loop, weakref.WeakSet()).add(self)
         self._accepting = loop.create_task(self._accept(listener), name="proxy of a sandbox")
 
     def close(self) -> None:
-        """Stop, and cut every connection. Idempotent."""
+        """Stop, and close every connection. Idempotent."""
         tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
-        with contextlib.suppress(RuntimeError):  # their loop is closed, and they have ended with it
+        with contextlib.suppress(RuntimeError):  # their loop is closed, and they ended with it
             for task in tasks:
                 task.cancel()
 
     async def closed(self) -> None:
-        """Wait until every connection is cut."""
+        """Wait until every connection is closed."""
         tasks = [*self._clients, *([self._accepting] if self._accepting else [])]
         if tasks:
             await asyncio.wait(tasks)
@@ -217,9 +220,10 @@ class FilteringProxy:
             listener.close()
 
     async def _until_there_is_room(self) -> None:
-        """Wait for a connection to end, unless this sandbox has fewer than its share of them.
+        """Wait for a connection to end, unless this sandbox has fewer than its share of connections.
 
-        When the others have taken everything, the oldest connection of the sandbox with the most of them is cut.
+        If the other sandboxes use up the rest, close the oldest connection of the sandbox with the most
+        connections.
         """
         while True:
             proxies = _proxies[asyncio.get_running_loop()]
@@ -260,7 +264,7 @@ class FilteringProxy:
                 return
             await self._relay(reader, writer, *upstream, request)
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # the client or the server hung up, or sent no request: nothing is left to tell anybody
+            pass  # the client or the server disconnected, or sent no request: there is no recipient for an error
         finally:
             writer.transport.abort() if writer.is_closing() else writer.close()
 
@@ -294,7 +298,7 @@ class FilteringProxy:
                 group.create_task(_copy(reader, upstream_writer))
                 group.create_task(_copy(upstream_reader, writer))
         except* (OSError, TimeoutError):
-            pass  # one side is gone, and so is the other
+            pass  # one side has closed, so close the other side
         finally:
             upstream_writer.close()
 

@@ -1,14 +1,14 @@
-"""The one interface of all sandboxes. These docstrings are the contract; `tests/conformance/sandbox` checks it.
+"""The interface of all sandboxes. These docstrings are the contract; `tests/conformance/sandbox` checks it.
 
     spec = SandboxSpec(memory_mb=256)
     async with LocalBackend() as backend:
-        sandbox = await backend.create(spec)        # returns at once; the sandbox comes up meanwhile
+        sandbox = await backend.create(spec)        # returns at once; the sandbox starts in the background
         result = await sandbox.exec("python3 solve.py", stdin=b"3 4", timeout_s=5)
         await sandbox.terminate()
 
-Every operation waits for readiness by itself. Every coroutine here may be cancelled at any point: what it had
-started inside is killed, and the sandbox stays usable. Paths are paths *inside* the sandbox; relative ones begin
-at `info.workdir`.
+Every operation waits until the sandbox is ready. Every coroutine here may be cancelled at any point: the processes
+that it started inside are killed, and the sandbox stays usable. Paths are paths *inside* the sandbox; relative paths
+begin at `info.workdir`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec
 
 StreamName = Literal["stdout", "stderr"]
 SNAPSHOT_MEMORY_BYTES = 8 << 20
-"""Of a snapshot, before it goes to a file."""
+"""Maximum size of a snapshot in memory. A larger snapshot is stored in a file."""
 
 
 Command = str | Sequence[str]
-"""A shell line (run by `bash -c`, else `sh -c`; never a login shell) or an argument vector (run as it is)."""
+"""A shell line (run by `bash -c`, else `sh -c`; never a login shell), or an argument vector (run without a shell)."""
 Overflow = Literal["truncate_middle", "kill"]
 Capability = Literal[
     "snapshot",
@@ -46,30 +46,31 @@ DEFAULT_MAX_FILE_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How one command ended. A time limit or an overflow is a result, not an exception."""
+    """The outcome of one command. A time limit or an overflow is a result, not an exception."""
 
     exit_code: int | None
-    """What the command returned; 128 + signal number if a signal ended it, as in a shell; 126 if it could not be
-    started, 127 if there is no such program. None when the sandbox itself stopped it (time limit, output limit)."""
+    """The exit code of the command; 128 + signal number if a signal ended it, as in a shell; 126 if it could not be
+    started, 127 if the program does not exist. None if the sandbox stopped the command (time limit, output limit).
+    """
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """The time limit passed and everything that the command had started was killed."""
+    """The time limit was exceeded, and every process that the command had started was killed."""
     oom: bool = False
-    """Something was killed for want of memory while the command ran."""
+    """A process was killed because of lack of memory while the command ran."""
     stdout_dropped_bytes: int = 0
-    """Bytes missing from the middle of `stdout`, where a line `[... N bytes dropped ...]` stands."""
+    """Bytes missing from the middle of `stdout`, in the place of a line `[... N bytes dropped ...]`."""
     stderr_dropped_bytes: int = 0
     output_limit_hit: bool = False
-    """Killed for producing more than it may (`on_overflow="kill"`, or beyond the hard limit)."""
+    """Killed because of too much output (`on_overflow="kill"`, or beyond the hard limit)."""
     queued_s: float = 0.0
-    """From the call until the command was started: waiting for the sandbox and for a free slot."""
+    """Time from the call until the start of the command: the wait for the sandbox and for a free slot."""
     run_s: float = 0.0
     """From the start of the command until its end."""
 
     @property
     def ok(self) -> bool:
-        """Whether the command ended by itself with code 0."""
+        """Whether the command exited with code 0."""
         return self.exit_code == 0
 
     @property
@@ -99,21 +100,21 @@ class CellError:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """How one cell of a `PythonSession` ended."""
+    """The outcome of one cell of a `PythonSession`."""
 
     stdout: bytes = b""
     stderr: bytes = b""
     value: str | None = None
-    """`repr` of the last expression, None if the cell ends in a statement or with None."""
+    """`repr` of the last expression. None if the cell ends in a statement or with None."""
     error: CellError | None = None
     timed_out: bool = False
     restarted: bool = False
-    """The interpreter had to be replaced (it ignored the interrupt, exited or died): all variables are gone."""
+    """The interpreter was replaced because it ignored the interrupt, exited or died. All variables are lost."""
     oom: bool = False
     dropped_bytes: int = 0
     """Bytes missing from the middle of `stdout` and `stderr` together."""
     output_limit_hit: bool = False
-    """The cell was stopped for producing more output than the hard limit."""
+    """The cell was stopped because its output exceeded the hard limit."""
     queued_s: float = 0.0
     run_s: float = 0.0
 
@@ -132,7 +133,7 @@ class CellResult:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """What this sandbox really is, to be stored beside the results it produced."""
+    """The actual properties of a sandbox, to be stored beside the results that it produced."""
 
     backend: str
     isolation: IsolationLevel
@@ -140,18 +141,18 @@ class SandboxInfo:
     limits: dict[str, str] = field(default_factory=dict)
     """Limit → how it is enforced: `{"memory": "512 MiB (cgroup v1)", "cpu": "not enforced"}`."""
     notes: tuple[str, ...] = ()
-    """What is weaker here than it could be, one sentence each."""
+    """The weaknesses of this sandbox, one sentence each."""
 
 
 class Snapshot:
-    """The files of a sandbox, to start other ones from: those below the work directory, `/tmp` and `spec.folders`.
+    """The files of a sandbox, from which other sandboxes can start: the work directory, `/tmp` and `spec.folders`.
 
-    More than 8 MiB lie in an unnamed temporary file, which goes with the last reference.
+    A snapshot above 8 MiB is stored in an unnamed temporary file, which is removed with the last reference.
     """
 
     def __init__(self) -> None:
         self.places: list[str] = []
-        """What was copied: "workdir", "tmp", or the path of a folder."""
+        """The copied places: "workdir", "tmp", or the path of a folder."""
         self._starts: list[int] = []
         self._kept = bytearray()
         self._size = 0
@@ -163,7 +164,7 @@ class Snapshot:
         return self._size
 
     def begin(self, place: str) -> None:
-        """Let the archive of another place follow."""
+        """Begin the archive of another place."""
         self.places.append(place)
         self._starts.append(self._size)
 
@@ -184,7 +185,9 @@ class Snapshot:
             view = view[os.write(self._file, view) :]
 
     def chunks(self, place: str, chunk_bytes: int) -> Iterator[bytes]:
-        """The archive of a place, in the format of `verifiers.sandboxes.guest.archive`. Blocks if there is a file."""
+        """Return the archive of a place, in the format of `verifiers.sandboxes.guest.archive`. Blocks if there is a
+        file.
+        """
         number = self.places.index(place)
         at = self._starts[number]
         end = [*self._starts, self._size][number + 1]
@@ -210,36 +213,38 @@ Timeout = float | None | Literal[_FromSpec.TIMEOUT]
 
 @runtime_checkable
 class Process(Protocol):
-    """A command that runs while the caller goes on. Also an async context manager that kills it on exit."""
+    """A running command. Also an async context manager that kills the command on exit."""
 
     async def write(self, data: bytes) -> None:
-        """Give bytes to stdin; returns when the command's pipe has taken them.
+        """Write bytes to stdin. Returns when the command's pipe has accepted them.
 
         Raises BrokenPipeError if the command has ended or closed its stdin.
         """
         ...
 
     async def close_stdin(self) -> None:
-        """End of input. Doing it twice is harmless."""
+        """Close stdin. Idempotent."""
         ...
 
     def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
-        """What it prints, as it comes, until it has ended. One reader at a time.
+        """Return an iterator over the output until the command has ended. Only one reader at a time.
 
-        A reader who stops reading stops the command after about 256 KiB, and never another command.
+        If the reader stops reading, the command blocks after about 256 KiB; other commands are not affected.
         """
         ...
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the command and its process group. Harmless after its end."""
+        """Send a signal to the command and its process group. Has no effect after the end of the command."""
         ...
 
     async def kill(self) -> None:
-        """End it and everything it has started, also what has detached itself; returns when it has ended."""
+        """Kill the command and every process that it has started, detached processes included. Returns after their
+        end.
+        """
         ...
 
     async def wait(self) -> ExecResult:
-        """How it ended; the result's `stdout` and `stderr` are empty.
+        """Return the outcome of the command. The `stdout` and `stderr` of the result are empty.
 
         If `output()` was never called, output is dropped meanwhile; otherwise it waits for its reader.
         """
@@ -260,19 +265,20 @@ class PythonSession(Protocol):
         timeout_s: Timeout = TIMEOUT_FROM_SPEC,
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
     ) -> CellResult:
-        """Run one cell; cells of one session run one after another.
+        """Run one cell. The cells of one session run one after another.
 
-        At the time limit the cell gets KeyboardInterrupt and half a second; variables then survive. Code that
-        ignores it costs the interpreter: it is replaced (`restarted=True`). The session always stays usable.
+        At the time limit, the cell receives KeyboardInterrupt and has half a second to end; its variables are kept. If
+        the cell ignores the interrupt, the interpreter is replaced (`restarted=True`). The session always stays
+        usable.
         """
         ...
 
     async def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the running cell; without one, nothing happens."""
+        """Raise KeyboardInterrupt in the running cell. Without a running cell, nothing happens."""
         ...
 
     async def reset(self) -> None:
-        """Start over with a fresh interpreter; a running cell ends with `restarted=True`."""
+        """Replace the interpreter by a new one. A running cell ends with `restarted=True`."""
         ...
 
     async def close(self) -> None:
@@ -287,19 +293,19 @@ class PythonSession(Protocol):
 class Sandbox(Protocol):
     """One isolated machine for untrusted code. Also an async context manager that terminates it.
 
-    Any method may raise `SandboxCreationError` (it did not come up), `SandboxDead` (it is gone, `reason` says why)
+    Any method may raise `SandboxCreationError` (the sandbox did not start), `SandboxDead` (it has ended, see `reason`)
     or `SandboxUnresponsive`. One case is a result instead: when the code inside ends the sandbox
-    (`SandboxDead.by_program`), the commands and cells that run have an outcome, and only later calls raise.
+    (`SandboxDead.by_program`), the running commands and cells have an outcome, and only later calls raise.
     """
 
     id: str
-    """Unique among all sandboxes of this process; made of letters, digits and `-`."""
+    """Unique among all sandboxes of this process; consists of letters, digits and `-`."""
     spec: SandboxSpec
     info: SandboxInfo
-    """What is really enforced. Complete once ready."""
+    """The actual properties and limits. Complete once the sandbox is ready."""
 
     async def ready(self) -> float:
-        """Wait until commands can run. Returns the seconds that *this call* waited."""
+        """Wait until commands can run. Return the seconds that *this call* waited."""
         ...
 
     async def exec(
@@ -318,16 +324,17 @@ class Sandbox(Protocol):
     ) -> ExecResult:
         """Run a command to its end.
 
-        It sees the specification's variables plus `env`, and an empty stdin unless given. The result comes when the
-        command itself has ended, even if a background child still holds its pipes; such children live on. At the
-        time limit everything it started is killed, detached children included, and other running commands are not.
+        The command receives the variables of the specification plus `env`, and an empty stdin unless `stdin` is given.
+        The result is complete when the command itself has ended, even if a background child still holds its pipes;
+        such children continue. At the time limit, the command and all its children are killed, detached children
+        included; other commands continue.
 
-        Of each stream at most `max_output_bytes` are kept: the first and the last half, with a line between them that
-        counts what was dropped; or with `on_overflow="kill"` the first part, and the command is stopped. More than
-        256 MiB always stops it. `memory_mb` (address space of each process) and `cpu_time_s` limit this command further
-        (capability "per_command_limits").
+        At most `max_output_bytes` of each stream are kept: the first and the last half, with a line between them that
+        counts the dropped bytes. With `on_overflow="kill"` only the first part is kept, and the command is stopped.
+        More than 256 MiB always stops the command. `memory_mb` (address space of each process) and `cpu_time_s` are
+        further limits of this command (capability "per_command_limits").
 
-        A program or `cwd` that does not exist is a result with code 127 or 126 and the reason in `stderr`.
+        If the program or `cwd` does not exist, the result has code 127 or 126 and the reason in `stderr`.
         Raises ValueError for an empty command, a zero byte, or a `user` that the sandbox does not have.
         """
         ...
@@ -343,9 +350,9 @@ class Sandbox(Protocol):
         stdin: bool = False,
         discard_output: bool = False,
     ) -> Process:
-        """Start a command and return while it runs. `stdin=False` gives it an empty one.
+        """Start a command and return while it runs. With `stdin=False`, its stdin is empty.
 
-        `discard_output=True` suits background servers: what they print goes nowhere and never blocks them.
+        `discard_output=True` is meant for background servers: their output is dropped and never blocks them.
         """
         ...
 
@@ -361,10 +368,10 @@ class Sandbox(Protocol):
         memory_mb: int | None = None,
         cpu_time_s: float | None = None,
     ) -> ExecResult:
-        """Run a program in a fresh process of the prepared interpreter; like `exec(["python3", "-c", code])`.
+        """Run a program in a new process of the prepared interpreter, like `exec(["python3", "-c", code])`.
 
-        With capability "fork_python" it is a fork with the `preload` modules imported already: milliseconds.
-        `memory_mb` then counts on top of what the prepared interpreter takes.
+        With capability "fork_python" the process is a fork that has already imported the `preload` modules: this takes
+        milliseconds. `memory_mb` then counts on top of the memory of the prepared interpreter.
         """
         ...
 
@@ -373,7 +380,9 @@ class Sandbox(Protocol):
         ...
 
     async def read(self, path: str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> bytes:
-        """Content of a regular file. Raises `SandboxFileNotFound`, `SandboxFileTooLarge`, `SandboxFileError`."""
+        """Return the content of a regular file. Raises `SandboxFileNotFound`, `SandboxFileTooLarge`,
+        `SandboxFileError`.
+        """
         ...
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
@@ -383,7 +392,7 @@ class Sandbox(Protocol):
     async def upload(self, local: Path | str, remote: str) -> None:
         """Copy a file or a directory of this machine to the path `remote` inside. Links are copied as links.
 
-        Raises FileNotFoundError for a missing local path, `SandboxFileError` for trouble inside.
+        Raises FileNotFoundError if the local path does not exist, and `SandboxFileError` for an error inside.
         """
         ...
 
@@ -392,41 +401,41 @@ class Sandbox(Protocol):
     ) -> None:
         """Copy a file or a directory from inside to the path `local`.
 
-        Nothing is ever written outside `local`, whatever the sandbox sends; links that point outside the copied
-        tree, devices, sockets and fifos are left out.
+        Nothing is ever written outside `local`, even if the sandbox sends hostile data. Links that point outside the
+        copied tree, devices, sockets and FIFOs are left out.
         """
         ...
 
     async def snapshot(self) -> Snapshot:
-        """The files below the work directory, the directory for temporary files and `spec.folders`, with their times,
-        modes and links (capability "snapshot"); else `SandboxCapabilityMissing`.
+        """Return the files below the work directory, the directory for temporary files and `spec.folders`, with their
+        times, modes and links (capability "snapshot"). Other back ends raise `SandboxCapabilityMissing`.
 
-        Devices, sockets, fifos, unreadable files and paths over 3,000 bytes are left out.
-        Raises `SandboxFileTooLarge` above twice the specification's `disk_mb`.
+        Devices, sockets, FIFOs, unreadable files and paths over 3,000 bytes are left out. Raises `SandboxFileTooLarge`
+        above twice the specification's `disk_mb`.
         """
         ...
 
     async def end_processes(self) -> None:
-        """Kill every process inside, also those that have detached themselves.
+        """Kill every process inside, detached processes included.
 
-        Jobs and sessions of the caller end like killed ones. The sandbox and its files stay, and what is started
-        afterwards meets none of those processes.
+        Jobs and sessions of the caller end as if killed. The sandbox and its files remain; later commands do not meet
+        any of those processes.
         """
         ...
 
     def set_variables(self, variables: Mapping[str, str]) -> None:
         """Set environment variables for every later command, program and session, on top of the specification's.
 
-        They replace those of an earlier call.
+        They replace the variables of an earlier call.
         """
         ...
 
     async def terminate(self) -> None:
-        """Kill everything and free what it used; returns when that is done. Idempotent, and goes on if cancelled."""
+        """Kill every process and free all resources; returns when this is done. Idempotent. Continues if cancelled."""
         ...
 
     def kill_sync(self) -> None:
-        """Start killing everything at once, without an event loop: for atexit and signal handlers. Idempotent."""
+        """Start to kill every process without an event loop, for atexit and signal handlers. Idempotent."""
         ...
 
     async def __aenter__(self) -> Sandbox: ...
@@ -435,20 +444,21 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class SandboxBackend(Protocol):
-    """Makes sandboxes. Building one costs nothing and starts nothing; an async context manager that closes it."""
+    """Creates sandboxes. The constructor starts nothing. Also an async context manager that closes the back end."""
 
     name: str
     capabilities: frozenset[Capability]
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A handle, at once; the sandbox comes up meanwhile and whoever awaits it gets the failure, if any.
+        """Return a handle at once, while the sandbox starts. Methods of the sandbox raise the error if the start
+        fails.
 
-        Raises `IsolationUnavailable` or `SandboxCapabilityMissing` at once where the specification alone decides.
+        Raises `IsolationUnavailable` or `SandboxCapabilityMissing` at once if the specification alone decides.
         """
         ...
 
     async def aclose(self) -> None:
-        """Terminate every sandbox it made and whatever helps to make them. Idempotent."""
+        """Terminate all sandboxes of this back end and its helper processes. Idempotent."""
         ...
 
     async def __aenter__(self) -> SandboxBackend: ...

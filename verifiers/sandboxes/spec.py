@@ -1,4 +1,4 @@
-"""What sandbox is wanted: `SandboxSpec`, the same for every back end."""
+"""`SandboxSpec`: the specification of a sandbox, the same for every back end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 IsolationLevel = Literal["none", "restricted", "container", "gvisor", "vm"]
-"""How strongly a sandbox is separated from the machine, weakest first."""
+"""Isolation from the machine, weakest first."""
 
 ISOLATION_ORDER: tuple[IsolationLevel, ...] = ("none", "restricted", "container", "gvisor", "vm")
 
@@ -25,16 +25,16 @@ def is_at_least(level: IsolationLevel, wanted: IsolationLevel) -> bool:
 
 
 class ProxyNetwork(BaseModel):
-    """Network through a filtering HTTP proxy: named domains, public addresses, no other way out."""
+    """Network through a filtering HTTP proxy: listed domains on public addresses, and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow: tuple[str, ...]
-    """Domains that may be reached: `example.com`, or `*.example.com` for every name below it."""
+    """Domains that can be reached: `example.com`, or `*.example.com` for every name below it."""
     ports: tuple[int, ...] = (80, 443)
-    """TCP ports that may be reached."""
+    """TCP ports that can be reached."""
     allow_private_addresses: bool = False
-    """Also reach loopback, private and link-local addresses. Only for services made to be attacked."""
+    """Also reach loopback, private and link-local addresses. Only for services that are meant to be attacked."""
 
     @field_validator("allow")
     @classmethod
@@ -43,7 +43,7 @@ class ProxyNetwork(BaseModel):
         for domain in lowered:
             if not _is_domain_pattern(domain):
                 raise ValueError(
-                    f"{domain!r} is no domain name. Write 'example.org' or '*.example.org', without scheme or port."
+                    f"{domain!r} is not a domain name. Write 'example.org' or '*.example.org', without scheme or port."
                 )
         return lowered
 
@@ -57,51 +57,60 @@ def _is_domain_pattern(text: str) -> bool:
 
 
 class SandboxSpec(BaseModel):
-    """One kind of sandbox. Equal specifications may share prepared machinery (a zygote, a warm pool)."""
+    """One kind of sandbox. Equal specifications may share prepared processes (a zygote, a warm pool)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     image: str = "host"
-    """`"host"` (an allow-listed, read-only view of this machine's system), a directory that holds a root file
-    system, or an image reference where the back end pulls images."""
+    """`"host"` (an allow-listed, read-only view of this machine's system), a directory with a root file
+    system, or an image reference for a back end that pulls images.
+    """
     python: str | None = None
-    """Interpreter that is `python3` inside; None takes the one running now (back ends with images: the image's)."""
+    """Interpreter for `python3` inside. None selects the running interpreter, or the image's on back ends with
+    images.
+    """
     packages: str | None = None
-    """Whose installed packages are importable inside, image "host" only: None = the standard library alone, "host" =
-    the running environment's, or the path of a virtual environment. None also hides the host's installed
-    packages from view, since an environment's source can hold the answers."""
+    """Installed packages that can be imported inside, for image "host" only. None: only the standard library. "host":
+    the packages of the running environment. Otherwise the path of a virtual environment. None also hides the host's
+    installed packages, since the source of an environment can contain the answers.
+    """
     preload: tuple[str, ...] = ()
-    """Modules imported once beforehand, so that every forked program and session has them for free."""
+    """Modules that are imported once in advance, so that every forked program and session already has them."""
     cpu_cores: float | None = Field(default=None, gt=0)
-    """CPU time per second of wall time, over all processes; None shares the machine fairly."""
+    """CPU time per second of wall time, over all processes. None shares the machine fairly."""
     memory_mb: int = Field(default=512, ge=32)
     """Memory of all processes and files together, in MiB."""
     disk_mb: int = Field(default=256, ge=1)
-    """All files together, in MiB (they lie in memory on the local back end and count there too)."""
+    """All files together, in MiB. On the local back end, files are held in memory and count toward `memory_mb` too."""
     max_files: int = Field(default=20_000, ge=16)
     """Files, directories and links together."""
     max_processes: int = Field(default=128, ge=4)
     """Processes and threads at once."""
     network: Literal["none", "full"] | ProxyNetwork = "none"
-    """`"none"` has its own loopback only; `ProxyNetwork` reaches listed domains; `"full"` reaches every public
-    address. On the local back end both go through an HTTP proxy: TCP of programs that honour `http_proxy` and
-    `https_proxy`, and never this machine itself or its private network."""
+    """`"none"`: only a loopback interface inside. `ProxyNetwork`: listed domains. `"full"`: every public address. On
+    the local back end, both networks use an HTTP proxy: they carry TCP of programs that support `http_proxy` and
+    `https_proxy`, and never reach this machine itself or its private network.
+    """
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of every command. Nothing else of the host's environment is visible inside."""
+    """Environment variables of every command. No other variable of the host is visible inside."""
     files: dict[str, bytes] = Field(default_factory=dict)
-    """Files written before the sandbox counts as ready: path → content."""
+    """Files that are written before the sandbox is ready: path → content."""
     workdir: str = "/box"
-    """Where commands start and relative paths begin, where the back end can choose (`SandboxInfo.workdir`
-    has the real one)."""
+    """Directory in which commands start and relative paths begin, if the back end can choose it (`SandboxInfo.workdir`
+    has the actual directory).
+    """
     folders: tuple[str, ...] = ()
-    """Further directories that can be written, empty at first, as absolute paths: what programs expect that name them,
-    such as "/app" and "/logs". They share `disk_mb` with the work directory."""
+    """Further writable directories, empty at first, as absolute paths: directories that programs expect,
+    such as "/app" and "/logs". They share `disk_mb` with the work directory.
+    """
     ttl_s: float | None = Field(default=None, gt=0)
-    """Longest life in seconds, however busy; None lives until it is terminated or this process ends."""
+    """Maximum lifetime in seconds. None: until the sandbox is terminated or this process ends."""
     command_timeout_s: float = Field(default=30.0, gt=0)
-    """Time limit of a command that names none, in seconds."""
+    """Time limit in seconds of a command that has no time limit of its caller."""
     isolation_min: IsolationLevel = "container"
-    """The weakest level accepted. Below it, creation fails with `IsolationUnavailable`, never silently."""
+    """The weakest accepted isolation. If it is not available, creation fails with `IsolationUnavailable`, never
+    silently.
+    """
 
     @field_validator("env")
     @classmethod
@@ -126,6 +135,6 @@ class SandboxSpec(BaseModel):
         for folder in folders:
             if not _FOLDER.fullmatch(folder) or {".", ".."} & set(folder.split("/")):
                 raise ValueError(
-                    f"{folder!r} is no folder to add. Write an absolute path without '.', '..' or ':', such as '/app'."
+                    f"{folder!r} is not a folder. Write an absolute path without '.', '..' or ':', such as '/app'."
                 )
         return tuple(dict.fromkeys(folders))
