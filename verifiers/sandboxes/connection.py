@@ -323,9 +323,9 @@ class GuestProcess(JobEnd):
         self._chunks: deque[tuple[StreamName, bytes]] = deque()
         self._news = asyncio.Event()
         self._is_discarding = False
-        self._was_asked_for_output = False
+        self._has_output_reader = False
         self._is_being_read = False
-        self._asked_s = time.monotonic()
+        self._requested_s = time.monotonic()
         self.queued_s = 0.0
         self.is_stdin_closed = not has_stdin
 
@@ -370,7 +370,7 @@ class GuestProcess(JobEnd):
 
     def output(self) -> AsyncIterator[tuple[StreamName, bytes]]:
         """See Process."""
-        self._was_asked_for_output = True
+        self._has_output_reader = True
         return _OutputReader(self)
 
     async def next_output(self) -> tuple[StreamName, bytes]:
@@ -408,7 +408,7 @@ class GuestProcess(JobEnd):
 
     async def wait(self) -> ExecResult:
         """See Process."""
-        if not self._was_asked_for_output:
+        if not self._has_output_reader:
             self._is_discarding = True
             for _, data in self._chunks:
                 self._grant(len(data))

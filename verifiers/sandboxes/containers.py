@@ -114,37 +114,37 @@ class ContainerMachine:
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._removal: subprocess.Popen[bytes] | None = None
-        self._complaints: IO[bytes] | None = None
-        self._complaint = "It printed no message."
+        self._stderr_file: IO[bytes] | None = None
+        self._stderr_text = "It printed no message."
         self._executing: asyncio.Future[None] | None = None
         self._is_killed = False
         self._has_hung_up = False
-        self._going: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
 
     async def start(self, on_closed: Callable[[Exception], None]) -> Started:
         """See Machine."""
         async with self._slots:
             if self._is_killed:
                 raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-            ours, theirs = socket.socketpair()
+            host_end, guest_end = socket.socketpair()
             # Creating a process blocks. If cancelled meanwhile, `gone` cleans up. It is not a task, because tasks are
             # cancelled when a loop ends, and the process would then be lost.
             self._executing = asyncio.get_running_loop().run_in_executor(
-                None, self._execute, theirs
+                None, self._execute, guest_end
             )
             try:
                 await asyncio.shield(self._executing)
                 if self._is_killed:
                     raise SandboxDead("The sandbox was terminated before it was up.", "terminated")
-                ours.setblocking(False)
+                host_end.setblocking(False)
                 transport, connection = await asyncio.get_running_loop().create_connection(
                     lambda: GuestConnection(lambda error: self._on_hang_up(error, on_closed)),
-                    sock=ours.dup(),
+                    sock=host_end.dup(),
                 )
                 transport.write(self._parcel)
                 await self._until_ready(connection)
             finally:
-                ours.close()
+                host_end.close()
         return Started(connection, self._info())
 
     def _on_hang_up(self, error: Exception, on_closed: Callable[[Exception], None]) -> None:
@@ -170,17 +170,17 @@ class ContainerMachine:
             connection.fail(EOFError())
             raise
 
-    def _execute(self, theirs: socket.socket) -> None:
-        with theirs:
+    def _execute(self, guest_end: socket.socket) -> None:
+        with guest_end:
             command = self._container.prepared_command()
-            self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_wait`
+            self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_wait`
             try:
                 self._process = subprocess.Popen(
                     command,
                     **self._container.process_options(),
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=self._complaints,
+                    stdin=guest_end.fileno(),
+                    stdout=guest_end.fileno(),
+                    stderr=self._stderr_file,
                     start_new_session=True,  # Ctrl-C is meant for this program, which then ends the container in order
                 )
             except OSError as error:
@@ -189,9 +189,9 @@ class ContainerMachine:
                 ) from error
 
     def _why_not_started(self) -> SandboxCreationError:
-        if any(words in self._complaint for words in _IMAGE_WORDS):
-            return SandboxImageError(f"The image cannot be used: {self._complaint}")
-        return SandboxCreationError(f"The container did not start: {self._complaint}")
+        if any(words in self._stderr_text for words in _IMAGE_WORDS):
+            return SandboxImageError(f"The image cannot be used: {self._stderr_text}")
+        return SandboxCreationError(f"The container did not start: {self._stderr_text}")
 
     def kill_now(self) -> None:
         """See Machine. The removal by name also hits a container that the engine is still making."""
@@ -209,11 +209,11 @@ class ContainerMachine:
 
     async def gone(self) -> None:
         """See Machine."""
-        if self._going is None:
-            self._going = asyncio.get_running_loop().create_task(self._go())
-        await asyncio.shield(self._going)
+        if self._removing is None:
+            self._removing = asyncio.get_running_loop().create_task(self._remove_and_wait())
+        await asyncio.shield(self._removing)
 
-    async def _go(self) -> None:
+    async def _remove_and_wait(self) -> None:
         if self._executing is not None:
             await asyncio.wait([self._executing])
         self.kill_now()
@@ -236,11 +236,11 @@ class ContainerMachine:
                     capture_output=True,
                     timeout=END_TIMEOUT_S,
                 )
-        if self._complaints is not None:
-            self._complaints.seek(0)
-            said = self._complaints.read()[-2000:].decode("utf-8", "replace").strip()
-            self._complaint = said or self._complaint
-            self._complaints.close()
+        if self._stderr_file is not None:
+            self._stderr_file.seek(0)
+            text = self._stderr_file.read()[-2000:].decode("utf-8", "replace").strip()
+            self._stderr_text = text or self._stderr_text
+            self._stderr_file.close()
         self._container.clean_up()
 
     async def why_dead(self, error: Exception) -> Exception:

@@ -120,7 +120,7 @@ class GuestSandbox:
         self._ending: asyncio.Task[None] | None = None
         self._cleaning_up: asyncio.Task[None] | None = None
         self._ttl: asyncio.TimerHandle | None = None
-        self._explaining: asyncio.Task[None] | None = None
+        self._finding_cause: asyncio.Task[None] | None = None
         self._variables: dict[str, str] = {}
 
     def begin(self, snapshot: Snapshot | None) -> GuestSandbox:
@@ -167,12 +167,12 @@ class GuestSandbox:
         return await self._machine.why_dead(error)
 
     def _on_closed(self, error: Exception) -> None:
-        if self._death is None and self._explaining is None:
-            self._explaining = asyncio.get_running_loop().create_task(
-                self._explain(error), name=f"find the cause of the end of sandbox {self.id}"
+        if self._death is None and self._finding_cause is None:
+            self._finding_cause = asyncio.get_running_loop().create_task(
+                self._find_cause(error), name=f"find the cause of the end of sandbox {self.id}"
             )
 
-    async def _explain(self, error: Exception) -> None:
+    async def _find_cause(self, error: Exception) -> None:
         try:
             error = await self._machine.why_dead(error)
         finally:
@@ -331,11 +331,11 @@ class GuestSandbox:
             stdin=stdin,
             output=wire.DISCARD if discard_output else wire.STREAM,
         )
-        asked_s = time.monotonic()
+        requested_s = time.monotonic()
         connection = await self._up()
         slot = await self._admission.enter()
         process = GuestProcess(connection, has_stdin=stdin)
-        process.queued_s = time.monotonic() - asked_s
+        process.queued_s = time.monotonic() - requested_s
         process.ended.add_done_callback(lambda _: slot.release())
         process.channel = connection.open(request.encode(), process)
         return process
@@ -406,11 +406,11 @@ class GuestSandbox:
         )
 
     async def _run(self, request: wire.JobRequest, stdin: bytes | None) -> ExecResult:
-        asked_s = time.monotonic()
+        requested_s = time.monotonic()
         connection = await self._up()
         async with self._turns:
             slot = await self._admission.enter()
-            queued_s = time.monotonic() - asked_s
+            queued_s = time.monotonic() - requested_s
             job = Collected(request.max_output_bytes)
             try:
                 report = await self._finish(connection, job, request, stdin)
@@ -527,7 +527,7 @@ class GuestSandbox:
                 # writing to a file blocks briefly
                 await asyncio.to_thread(snapshot.add, data)
             result = await process.wait()
-        raise_trouble(path, dataclasses.replace(result, stderr=errors))
+        raise_copy_error(path, dataclasses.replace(result, stderr=errors))
 
     async def _restore(self, connection: GuestConnection, snapshot: Snapshot) -> None:
         places = self._places()
@@ -573,7 +573,7 @@ class GuestSandbox:
         async with self._turns:
             report = await self._finish(connection, job, request, stdin)
         result = job.result(report, 0.0)
-        raise_trouble(path, result)
+        raise_copy_error(path, result)
         if len(result.stdout) > max_answer_bytes:
             raise SandboxFileTooLarge(
                 errno.EFBIG, f"larger than the {max_answer_bytes} bytes allowed", path
@@ -656,13 +656,13 @@ def unpack_download(packed: bytes, local: str, remote: str, max_bytes: int) -> N
         ) from error
 
 
-def raise_trouble(path: str, result: ExecResult) -> None:
+def raise_copy_error(path: str, result: ExecResult) -> None:
     """Raise the error of a file copy that failed."""
     if result.ok:
         return
     try:
-        trouble = json.loads(result.stderr.splitlines()[-1])
-        number, reason = int(trouble["errno"]), str(trouble["reason"])
+        report = json.loads(result.stderr.splitlines()[-1])
+        number, reason = int(report["errno"]), str(report["reason"])
     except (ValueError, KeyError, TypeError, IndexError):
         number = errno.ETIMEDOUT if result.timed_out else errno.EIO
         reason = "the copy took too long" if result.timed_out else result.error_text[-500:]

@@ -132,7 +132,7 @@ class SandboxPool:
         self._size = size
         self._ready: deque[_Waiting] = deque()
         self._stale: set[asyncio.Task[None]] = set()
-        self._wanted = asyncio.Event()
+        self._needs_more = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
 
     @property
@@ -143,7 +143,7 @@ class SandboxPool:
     async def __aenter__(self) -> SandboxPool:
         if self._filler is not None:
             raise RuntimeError("This pool is already open.")
-        self._wanted.set()
+        self._needs_more.set()
         self._filler = asyncio.get_running_loop().create_task(self._fill(), name="fill pool")
         return self
 
@@ -161,7 +161,7 @@ class SandboxPool:
             raise RuntimeError("This pool is not open; use `async with SandboxPool(…) as pool`.")
         while self._ready:
             sandbox, since_s = self._ready.popleft()
-            self._wanted.set()
+            self._needs_more.set()
             if time.monotonic() - since_s > (self._spec.ttl_s or math.inf) * MAX_WAITED_OF_TTL:
                 ending = asyncio.get_running_loop().create_task(sandbox.terminate())
                 self._stale.add(ending)
@@ -174,8 +174,8 @@ class SandboxPool:
         failures = 0
         while True:
             if len(self._ready) >= self._size:
-                self._wanted.clear()
-                await self._wanted.wait()
+                self._needs_more.clear()
+                await self._needs_more.wait()
             try:
                 await self._add_one()
             except (AuthorError, IsolationUnavailable, SandboxImageError) as error:

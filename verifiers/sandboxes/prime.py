@@ -153,7 +153,7 @@ class PrimeMachine:
                 raise error from None
             except SandboxDead as error:
                 raise SandboxCreationError(
-                    f"The guest did not start in {sandbox_id}: {self._stream.complaint or error}"
+                    f"The guest did not start in {sandbox_id}: {self._stream.stderr_text or error}"
                 ) from error
             except BaseException:
                 connection.fail(EOFError())
@@ -251,13 +251,13 @@ class ProcessStream(asyncio.WriteTransport):
         self._news = asyncio.Event()
         self._is_paused = False
         self._is_aborted = False
-        self.complaint = ""
+        self.stderr_text = ""
         """Last part of the guest's stderr."""
         connection.connection_made(self)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(work, name="stream of a sandbox")
-            for work in (self._read(), self._read_complaints(), self._send())
+            for work in (self._read(), self._read_stderr(), self._send())
         ]
         self._closing: asyncio.Task[None] | None = None
 
@@ -314,10 +314,10 @@ class ProcessStream(asyncio.WriteTransport):
             error = failure
         self._connection.connection_lost(error)
 
-    async def _read_complaints(self) -> None:
+    async def _read_stderr(self) -> None:
         try:
             async for piece in self._process.stderr:
-                self.complaint = (self.complaint + piece.decode("utf-8", "replace"))[-2000:]
+                self.stderr_text = (self.stderr_text + piece.decode("utf-8", "replace"))[-2000:]
                 if self._is_aborted:
                     break
         except Exception:  # noqa: BLE001 - as above; `_read` reports it

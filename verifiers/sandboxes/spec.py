@@ -19,9 +19,9 @@ _DOMAIN = re.compile(
 _FOLDER = re.compile(r"(/[^/\0:,]+)+")
 
 
-def is_at_least(level: IsolationLevel, wanted: IsolationLevel) -> bool:
-    """Whether `level` isolates at least as strongly as `wanted`."""
-    return ISOLATION_ORDER.index(level) >= ISOLATION_ORDER.index(wanted)
+def is_at_least(level: IsolationLevel, required: IsolationLevel) -> bool:
+    """Whether `level` isolates at least as strongly as `required`."""
+    return ISOLATION_ORDER.index(level) >= ISOLATION_ORDER.index(required)
 
 
 class ProxyNetwork(BaseModel):
