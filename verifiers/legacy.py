@@ -1,6 +1,6 @@
 """The name that releases 0.2 and 0.3 of the public package used for v0: `from verifiers import legacy as vf`.
 
-It has every name of the package itself. Modules below it (`verifiers.legacy.types`) are those without `legacy`.
+It offers every name of the package itself. Its modules (`verifiers.legacy.types`) are those of the package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The search itself: `gepa` proposes system prompts, the environment plays and scores them.
+"""The search: `gepa` proposes system prompts, the environment plays and scores them.
 
-`gepa` is synchronous and runs in a thread; every rollout and every reflection runs in the caller's event loop.
+`gepa` is synchronous and runs in a thread. Every rollout and every reflection runs in the caller's event loop.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ logger = logging.getLogger(__name__)
 
 COMPONENT = "system_prompt"
 FIRST_PROMPT = "You are a helpful assistant."
-"""Where the search begins for an environment that has no system prompt."""
+"""First prompt for an environment without a system prompt."""
 
 Value = TypeVar("Value")
 Row = dict[str, Any]
 
 
 class SearchOptions(NamedTuple):
-    """How far to search."""
+    """Limits and settings of a search."""
 
     max_calls: int = 500
-    """Rollouts in all."""
+    """Number of rollouts of the whole search."""
     minibatch_size: int = 3
-    """Examples that one reflection looks at."""
+    """Examples per reflection."""
     perfect_score: float | None = None
-    """Examples with this reward are not reflected on."""
+    """Examples with this reward are excluded from reflection."""
     num_train: int = 100
     num_val: int = 50
     max_concurrent: int = 32
     seed: int = 0
     state_columns: Sequence[str] = ()
-    """State keys shown to the reflecting model."""
+    """State keys that the reflecting model receives."""
 
 
 class SearchResult(NamedTuple):
-    """What was found."""
+    """The result of a search."""
 
     best_prompt: str
     best_score: float
@@ -55,9 +55,9 @@ class SearchResult(NamedTuple):
     first_prompt: str
     first_score: float
     candidates: list[tuple[str, float]]
-    """Every prompt that was kept, with its score, in the order of finding."""
+    """Every accepted prompt with its score, in order."""
     calls: int
-    """Rollouts that were played."""
+    """Number of rollouts that were played."""
 
 
 async def search_prompt(
@@ -74,8 +74,8 @@ async def search_prompt(
 ) -> SearchResult:
     """Search for a system prompt with a higher mean reward.
 
-    `run_dir`: where gepa keeps its state, to be continued by the same call. Raises ConfigError when the extra is not
-    installed, and what a rollout raises that ends a run (a refused key).
+    `run_dir` is the folder of gepa's state; the same call continues from it. Raises ConfigError if the extra is not
+    installed, and errors that end a run (a refused key).
     """
     try:
         from gepa.api import optimize
@@ -127,7 +127,7 @@ class _Log:
 
 
 class _InLoop:
-    """Runs coroutines of another thread in the loop it was made in."""
+    """Runs coroutines of another thread in the loop in which the object was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -137,7 +137,7 @@ class _InLoop:
 
 
 class _Reflection(_InLoop):
-    """The model that writes new prompts, as gepa calls it."""
+    """The model that writes new prompts, in the form that gepa calls."""
 
     def __init__(self, client: Any, model: str) -> None:
         super().__init__()
@@ -152,9 +152,9 @@ class _Reflection(_InLoop):
 
 
 class _Adapter(_InLoop):
-    """An environment as gepa sees one: `evaluate` and `make_reflective_dataset`."""
+    """An environment in the form that gepa calls: `evaluate` and `make_reflective_dataset`."""
 
-    propose_new_texts: Any = None  # gepa's own way of proposing
+    propose_new_texts: Any = None  # gepa's default proposals
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Adapter(_InLoop):
     def make_reflective_dataset(
         self, candidate: Mapping[str, str], eval_batch: Any, components_to_update: Sequence[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """What the reflecting model is shown of each rollout."""
+        """Return the parts of each rollout that the reflecting model receives."""
         shown = [
             _shown(output, self._options.state_columns) for output in eval_batch.trajectories or []
         ]
@@ -210,7 +210,7 @@ class _Adapter(_InLoop):
 
 
 def with_system(prompt: Sequence[Mapping[str, Any]], text: str) -> list[Any]:
-    """A prompt with `text` in the place of its system messages."""
+    """Return a prompt with `text` in place of its system messages."""
     return [
         {"role": "system", "content": text},
         *(message for message in prompt if message["role"] != "system"),

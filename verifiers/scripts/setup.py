@@ -1,8 +1,8 @@
-"""v0 import path of `vf-setup`, which fetched the maker's starter files; there is nothing to fetch here."""
+"""v0 import path of `vf-setup`, which downloaded starter files. This release needs no such files."""
 
 
 def main() -> int:
-    """Say what to do instead."""
+    """Exit with a hint at the replacement."""
     raise SystemExit(
-        "vf-setup is gone: `vf-init my-env` starts an environment, and nothing else is needed."
+        "vf-setup has been removed: `vf-init my-env` creates an environment, and nothing else is needed."
     )

@@ -1,7 +1,8 @@
 """Calls of an environment in the forms of older releases, recognised by their arguments.
 
-`also_called_as` marks a method that accepts an older form beside its own. In "generation (a)" (0.1.0 to 0.1.8) a
-semaphore or a client comes first and states come back; the current form takes the row first and returns outputs.
+`also_called_as` marks a method that accepts an older form beside its own. In generation (a), 0.1.0 to 0.1.10, the first
+argument is a semaphore or a client, and calls return states. In the current form the first argument is the row, and
+calls return outputs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OlderForms:
 
     @property
     def oai_tools(self) -> list[dict[str, Any]] | None:
-        """The tool definitions in OpenAI's shape, as generation (a) had them."""
+        """The tool definitions in OpenAI's format, as generation (a) had them."""
         return None if self.tool_defs is None else [to_oai_tool(tool) for tool in self.tool_defs]
 
     @oai_tools.setter
@@ -61,7 +62,7 @@ class OlderForms:
         return self.format_dataset(dataset)  # type: ignore[attr-defined]  # of `Environment`
 
     def process_env_results_vllm(self, *args: Any, **kwargs: Any) -> Any:
-        """Token ids and masks of finished rollouts, by the name that 0.1.7's trainers call."""
+        """Return token ids and masks of finished rollouts, by the name that 0.1.7's trainers call."""
         from verifiers.v0.processed_outputs import process_env_results_vllm
 
         return process_env_results_vllm(*args, **kwargs)
@@ -85,7 +86,7 @@ async def rollout_with_semaphore(
     model: str,
     sampling_args: Any = None,
 ) -> State:
-    """`run_rollout` of generation (a): the state of one rollout, unscored."""
+    """Run generation (a)'s `run_rollout`: return the state of one rollout, unscored."""
     async with sem or nullcontext():
         return await env.rollout(input, client, model, sampling_args)
 
@@ -106,7 +107,7 @@ async def group_with_semaphores(
     score_sem: Any = None,
     **_: Any,
 ) -> list[State]:
-    """`run_group` of generation (a): the states of one example, scored."""
+    """Run generation (a)'s `run_group`: return the states of one example, scored."""
     return await env.play_and_score(
         group_inputs,
         client,
@@ -134,13 +135,13 @@ async def model_response_for_client(
     tool_defs: Any = None,
     **_: Any,
 ) -> Any:
-    """Generation (a)'s `get_model_response(client, model, prompt, …)`, without a state.
+    """Run generation (a)'s `get_model_response(client, model, prompt, …)`, without a state.
 
-    An SDK client gives the object of the SDK, as in generation (a); a `Client` or a configuration gives a `Response`.
+    An SDK client returns the object of the SDK, as in generation (a); a `Client` or a configuration a `Response`.
     """
     if not isinstance(model, str) or prompt is None:
         raise ConfigError(
-            "get_model_response takes (state, prompt, …) or (client, model, prompt, …); got "
+            "get_model_response accepts (state, prompt, …) or (client, model, prompt, …); got "
             f"{type(client).__name__}, {type(model).__name__} and {type(prompt).__name__}."
         )
     kind = message_type or env.message_type
@@ -181,7 +182,7 @@ async def _completed_for_dict(is_completed: Callable[[State], Any], state: dict[
 
 
 async def own_is_completed(method: Callable[..., Any], state: State) -> bool:
-    """An author's `is_completed`, called in the form of 0.1.8 `(state)` or from before `(messages, state)`."""
+    """Call an author's `is_completed` in the form of 0.1.8, `(state)`, or in the earlier form `(messages, state)`."""
     positional = [
         p
         for p in inspect.signature(method).parameters.values()
@@ -201,7 +202,7 @@ async def own_is_completed(method: Callable[..., Any], state: State) -> bool:
 
 
 def reply_of(returned: Any, state: State) -> Messages | str | None:
-    """The messages in what `env_response` returned: before 0.1.7 `(messages, state)`. The state is taken over."""
+    """Return the messages of an `env_response`. Before 0.1.7 it returned `(messages, state)`; that state is merged."""
     if not isinstance(returned, tuple):
         return returned
     reply, newer = returned

@@ -1,7 +1,7 @@
-"""Finished rollouts as flat token sequences, by the name and in the shape that trainers of the 0.1.7 era read.
+"""Finished rollouts as flat token sequences, by the name and in the format of trainers of the 0.1.7 era.
 
-Token ids that the endpoint reported (`state["trajectory"]`, kept with `state_columns=["trajectory"]`) are used as they
-are. Without them a conversation is tokenised with the tokenizer's own chat template, turn by turn.
+Token ids of the endpoint (`state["trajectory"]`, kept with `state_columns=["trajectory"]`) are used unchanged. Without
+them, a conversation is tokenised turn by turn with the chat template of the tokenizer.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ProcessedOutputs:
-    """One entry per rollout. A completion holds all that follows the prompt, the environment's words included."""
+    """One entry per rollout. A completion holds all tokens after the prompt, including those of the environment."""
 
     prompt_ids: list[list[int]] = field(default_factory=list)
     prompt_mask: list[list[int]] = field(default_factory=list)
     completion_ids: list[list[int]] = field(default_factory=list)
     completion_mask: list[list[int]] = field(default_factory=list)
-    """1 where a token is to be trained on."""
+    """1 for each token to train on."""
     completion_logprobs: list[list[float]] | None = field(default_factory=list)
-    """The endpoint's logprobs, 0.0 for the environment's tokens; None when some rollout has none."""
+    """Log-probabilities of the endpoint, 0.0 for tokens of the environment; None if a rollout has none."""
     rewards: list[float] = field(default_factory=list)
 
 
 @dataclass
 class _Sequence:
-    """A rollout as one sequence; `sampled` and `logprobs` run along `completion_ids`."""
+    """A rollout as one sequence. `sampled` and `logprobs` have the length of `completion_ids`."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
@@ -75,13 +75,13 @@ def process_env_results_vllm(
     zero_truncated_completions: bool = False,
     **_: Any,
 ) -> ProcessedOutputs:
-    """Token ids, masks and logprobs of finished rollouts, in their order.
+    """Return token ids, masks and log-probabilities of finished rollouts, in their order.
 
-    `processing_class`: the tokenizer. `max_seq_len`: longest prompt and completion together, in tokens; no limit below
-    1. Truncated rollouts are masked, or get reward 0.0, when asked for. A rollout that crashed is masked, and its
-    reward is the mean of the others of its example: the advantage is 0, and the baseline of the others does not move.
-    Raises ConfigError when a rollout without token ids cannot be tokenised turn by turn because the chat template
-    rewrites earlier turns.
+    `processing_class` is the tokenizer. `max_seq_len` is the maximum length of prompt and completion together, in
+    tokens; below 1 there is no limit. Truncated rollouts can be masked or can get reward 0.0. A crashed rollout is
+    masked, and its reward is the mean of the other rollouts of its example: its advantage is 0, and the baseline of the
+    others does not change. Raises ConfigError if a rollout without token ids cannot be tokenised turn by turn because
+    the chat template rewrites earlier turns.
     """
     processed = ProcessedOutputs()
     neutral = _with_neutral_rewards(states, rewards)
@@ -112,7 +112,7 @@ def process_env_results_vllm(
 def _with_neutral_rewards(
     states: Sequence[Mapping[str, Any]], rewards: Sequence[float]
 ) -> list[float]:
-    """The rewards, with the mean of the other rollouts of its example for each rollout that crashed."""
+    """Return the rewards. A crashed rollout gets the mean of the other rollouts of its example."""
     healthy: dict[Any, list[float]] = {}
     for state, reward in zip(states, rewards, strict=True):
         if not is_void(state):
@@ -143,9 +143,9 @@ def _from_trajectory(state: Mapping[str, Any]) -> _Sequence | None:
 
 
 def _last_turn(prompt_ids: list[int], turn: Mapping[str, Any]) -> _Sequence:
-    """Only what the model wrote last counts as its own: earlier turns were tokenised anew on the way."""
+    """Return a sequence in which only the last turn counts as sampled: earlier turns were tokenised again."""
     logger.warning(
-        "A turn does not continue the tokens before it; only its last turn is trained on."
+        "A turn does not continue the tokens before it; only the last turn of this rollout is trained on."
     )
     shared = 0
     for one, other in zip(prompt_ids, turn["prompt_ids"], strict=False):

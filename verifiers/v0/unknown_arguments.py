@@ -1,4 +1,4 @@
-"""Arguments that no constructor of an environment knows: attributes, as authors of v0 expect, and perhaps slips."""
+"""Constructor arguments that no class in the hierarchy accepts. They become attributes, as in v0."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class UnknownArgumentWarning(UserWarning):
-    """A constructor was given an argument it does not know; it became an attribute, as in v0."""
+    """A constructor received an argument that it does not accept; the argument became an attribute, as in v0."""
 
 
 def take_unknown(environment: object, kwargs: Mapping[str, Any]) -> None:
-    """Set them as attributes; one that looks like a slip is reported at the author's own line."""
+    """Set the arguments as attributes. A probable typo is reported at the author's own line."""
     known = {
         name
         for cls in type(environment).__mro__
@@ -28,7 +28,7 @@ def take_unknown(environment: object, kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if near := get_close_matches(name, known, n=1, cutoff=0.8):
             warnings.warn(
-                f"{type(environment).__name__} does not know the argument {name!r} (did you mean {near[0]!r}?); "
+                f"{type(environment).__name__} does not accept the argument {name!r} (did you mean {near[0]!r}?); "
                 "it became an attribute.",
                 UnknownArgumentWarning,
                 stacklevel=_frames_of_the_library() + 1,
@@ -37,7 +37,7 @@ def take_unknown(environment: object, kwargs: Mapping[str, Any]) -> None:
 
 
 def _frames_of_the_library() -> int:
-    """How many callers, from the one of this function on, are modules of this package."""
+    """Return the number of frames of this package above the author's code."""
     frame: FrameType | None = sys._getframe(1)
     count = 0
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:

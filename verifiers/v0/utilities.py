@@ -19,12 +19,12 @@ from verifiers.types import GenerateOutputs, Messages, Response
 
 
 async def parse_response_message(response: Response) -> Messages:
-    """What the model said, as one message."""
+    """Return the response as one message."""
     return completion_messages(response)
 
 
 async def parse_response_messages(response: Any, message_type: str = "chat") -> Any:
-    """What the model said in a `Response` or an OpenAI response object: messages, or text for completions."""
+    """Return a `Response` or an OpenAI response object as messages, or as text for completions."""
     if message_type == "completion":
         return _as_response(response).message.content or ""
     return completion_messages(_as_response(response))
@@ -33,9 +33,9 @@ async def parse_response_messages(response: Any, message_type: str = "chat") -> 
 async def parse_response_tokens(
     response: Any, message_type: str | int | None = "chat", max_seq_len: int | None = None
 ) -> StepTokens | None:
-    """Token ids of a response, cut to `max_seq_len`; None when the endpoint gave none.
+    """Return the token ids of a response, cut to `max_seq_len`; None if the endpoint returned none.
 
-    Called as `(response, max_seq_len)` by generation (b), `(response, message_type, max_seq_len)` by (a).
+    Generation (b) calls it as `(response, max_seq_len)`, generation (a) as `(response, message_type, max_seq_len)`.
     """
     if not isinstance(message_type, str):
         max_seq_len = message_type if max_seq_len is None else max_seq_len
@@ -49,7 +49,7 @@ def _as_response(response: Any) -> Response:
     choice = only_choice(payload)
     if "message" in choice or "text" not in choice:
         return response_of(payload)
-    # A text completion: the same answer with its text where chat has it.
+    # a text completion: move its text to the field that chat uses
     chat = {**choice, "message": {"role": "assistant", "content": choice["text"]}}
     return response_of({**payload, "choices": [chat]})
 
@@ -61,7 +61,7 @@ def maybe_retry(
     max_wait: float = 60.0,
     error_types: tuple[type[Exception], ...] = RETRYABLE,
 ) -> Callable[..., Awaitable[Any]]:
-    """v0's wrapper: call again when `func` raises one of `error_types`, or returns states that carry one."""
+    """Return v0's wrapper: it repeats `func` if it raises one of `error_types` or returns states with one."""
 
     def error_of(value: Any) -> object:
         states = value if isinstance(value, list) else [value]
@@ -90,7 +90,7 @@ def format_dataset(
     answer_key: str = "answer",
     map_kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The dataset with the columns `prompt` and `example_id`."""
+    """Return the dataset with the columns `prompt` and `example_id`."""
     row_format = RowFormat(
         system_prompt, list(few_shot or []), question_key=question_key, answer_key=answer_key
     )
@@ -103,7 +103,7 @@ def print_results(results: GenerateOutputs, num_samples: int = 1) -> None:
 
 
 def create_empty_completion(model: str) -> Any:
-    """OpenAI's object for an answer that says nothing."""
+    """Return OpenAI's object for an empty response."""
     from openai.types.chat import ChatCompletion
 
     return ChatCompletion.model_validate(serialize_intercept_response(empty_response(model)))
