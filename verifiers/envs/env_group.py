@@ -26,7 +26,7 @@ _ROUTING = ("info", "task")
 
 
 class EnvGroupRubric(Rubric):
-    """Scores each rollout with the rubric of its own environment."""
+    """Scores each rollout with the rubric of its environment."""
 
     def __init__(self, env_map: Mapping[str, Environment]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class EnvGroupRubric(Rubric):
         return any(env.rubric.has_advantages for env in self.env_map.values())
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
-        """Score the states with the rubrics of their own environments; the order of the states is kept."""
+        """Score the states with the rubrics of their environments; the order of the states is kept."""
         scores: list[RolloutReward | None] = [None] * len(states)
         for name, indices in positions_by_env(states, self.env_map).items():
             own = [states[i] for i in indices]
@@ -71,7 +71,7 @@ class EnvGroupRubric(Rubric):
         return [score for score in scores if score is not None]
 
     async def measure(self, state: State) -> dict[str, float]:
-        """Return the metrics of a rollout whose reward is void, by the rubric of its own environment."""
+        """Return the metrics of a rollout whose reward is void, by the rubric of its environment."""
         env = self.env_map[routed_name(state, self.env_map)]
         async with _as_its_own(env, [state]) as [inner]:
             return await env.rubric.measure(inner)
