@@ -199,7 +199,7 @@ async def test_a_client_of_ours_and_a_call_with_a_state_give_a_response() -> Non
 
 @pytest.mark.parametrize("given", [{}, {"client": Duck}, {"model": "m", "prompt": PROMPT}])
 async def test_a_model_call_without_what_it_needs_says_how_to_call(given: dict[str, Any]) -> None:
-    with pytest.raises(vf.ConfigError, match=r"takes \(state, prompt|Unsupported client type"):
+    with pytest.raises(vf.ConfigError, match=r"accepts \(state, prompt|Unsupported client type"):
         await environment().get_model_response(**given)
 
 

@@ -330,7 +330,7 @@ async def test_a_short_hold_is_reported_when_it_ends(
 
     tool = plain if kind == "plain" else blocking
     await run(tool_env(tools=[tool]), ScriptedClient([[call(tool.__name__)], "end"]))
-    assert any(f"Tool {tool.__name__!r} held" in record.message for record in caplog.records)
+    assert any(f"Tool {tool.__name__!r} blocked" in record.message for record in caplog.records)
 
 
 async def test_quick_tools_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -341,7 +341,7 @@ async def test_quick_tools_are_not_reported(caplog: pytest.LogCaptureFixture) ->
 
     env = tool_env(tools=[add, waits])
     await run(env, ScriptedClient([[call("add", a=1), call("waits")], "end"]))
-    assert not [record for record in caplog.records if "held" in record.message]
+    assert not [record for record in caplog.records if "blocked" in record.message]
 
 
 @pytest.mark.parametrize("kind", ["plain", "thread", "async", "async that blocks"])
