@@ -457,7 +457,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         job = state.pop("background_job", None)
         sandbox_id = state.get("sandbox_id")
         client = self.sandbox_client
-        if job is not None and isinstance(client, SandboxClient) and client.knows(sandbox_id):
+        if job is not None and isinstance(client, SandboxClient) and client.has(sandbox_id):
             status = await client.end_background_job(sandbox_id, job)
             if "agent_exit_code" not in state:
                 _keep_job(state, status)

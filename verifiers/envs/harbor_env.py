@@ -169,7 +169,7 @@ class HarborMCPMixin:
         """Stop the servers of this rollout."""
         jobs = state.pop("harbor_mcp_jobs", None) or {}
         client, sandbox_id = self.sandbox_client, state.get("sandbox_id")
-        if isinstance(client, SandboxClient) and client.knows(sandbox_id):
+        if isinstance(client, SandboxClient) and client.has(sandbox_id):
             for job in jobs.values():
                 await client.end_background_job(sandbox_id, job)
 

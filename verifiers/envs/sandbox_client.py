@@ -256,14 +256,14 @@ class BackgroundJobStatus(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Box:
+class _Entry:
     """One sandbox with its tasks and jobs."""
 
     request: CreateSandboxRequest
     spec: SandboxSpec
     sandbox: Sandbox
     loop: asyncio.AbstractEventLoop
-    beginning: asyncio.Task[None] | None = None
+    start: asyncio.Task[None] | None = None
     """Runs the start command, if there is one."""
     session: asyncio.Task[PythonSession] | None = None
     is_for_scoring: bool = False
@@ -288,12 +288,12 @@ class SandboxClient:
     ) -> None:
         self.backends = LoopBackends(backend)
         self.template = template or SandboxSpec()
-        self._boxes: dict[str, _Box] = {}
+        self._entries: dict[str, _Entry] = {}
         self._warm: tuple[CreateSandboxRequest, int] | None = None
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _WarmPool] = (
             weakref.WeakKeyDictionary()
         )
-        weakref.finalize(self, _kill_all, self._boxes)
+        weakref.finalize(self, _kill_all, self._entries)
 
     # ----------------------------------------------------------------------------------------------- life
 
@@ -303,12 +303,12 @@ class SandboxClient:
         pool = await self._pool_of(spec)
         sandbox = await (self.backends.here().create(spec) if pool is None else pool.acquire())
         sandbox_id = f"sandbox-{uuid.uuid4().hex[:12]}"
-        self._boxes[sandbox_id] = _Box(request, spec, sandbox, asyncio.get_running_loop())
+        self._entries[sandbox_id] = _Entry(request, spec, sandbox, asyncio.get_running_loop())
         return CreatedSandbox(sandbox_id, request.name, "PENDING")
 
     async def create_like(self, sandbox_id: str) -> CreatedSandbox:
         """Not in v0: create another sandbox from the same request, without the files that commands have written."""
-        return await self.create(self._box(sandbox_id).request)
+        return await self.create(self._entry(sandbox_id).request)
 
     def keep_warm(self, request: CreateSandboxRequest, size: int) -> None:
         """Keep `size` sandboxes for this exact request ready, from the first `create` on.
@@ -337,21 +337,21 @@ class SandboxClient:
 
     async def wait_for_creation(self, sandbox_id: str, *_: Any, **__: Any) -> None:
         """Wait until commands can run. A sandbox that failed to start is created once more."""
-        box = self._box(sandbox_id)
+        entry = self._entry(sandbox_id)
         try:
-            await self._begun(box)
+            await self._wait_until_started(entry)
         except SandboxCreationError:
-            await box.sandbox.terminate()
-            box.sandbox = await self.backends.here().create(box.spec)
-            box.beginning = None
-            await self._begun(box)
+            await entry.sandbox.terminate()
+            entry.sandbox = await self.backends.here().create(entry.spec)
+            entry.start = None
+            await self._wait_until_started(entry)
 
     async def replace(self, sandbox_id: str) -> None:
         """Replace a dead sandbox by a new, empty one."""
-        box = self._box(sandbox_id)
-        await _end(box)
-        box.sandbox = await self.backends.here().create(box.spec)
-        box.beginning = box.session = None
+        entry = self._entry(sandbox_id)
+        await _end_entry(entry)
+        entry.sandbox = await self.backends.here().create(entry.spec)
+        entry.start = entry.session = None
 
     async def begin_scoring(
         self,
@@ -365,33 +365,33 @@ class SandboxClient:
         it does when a container is restarted. A second call cleans the sandbox again. Raises SandboxError if the
         sandbox is gone.
         """
-        box = self._box(sandbox_id)
-        await box.sandbox.ready()
+        entry = self._entry(sandbox_id)
+        await entry.sandbox.ready()
         if score_in == "live":
             return
-        for _, task in box.jobs.values():
+        for _, task in entry.jobs.values():
             await _end_job(task)
-        if box.session is not None:
-            box.session.cancel()
-            await asyncio.wait([box.session])
-        if box.is_for_scoring:
+        if entry.session is not None:
+            entry.session.cancel()
+            await asyncio.wait([entry.session])
+        if entry.is_for_scoring:
             score_in = "own"
-        own = box.sandbox
-        box.sandbox = await scoring_sandbox(own, self.backends.here(), score_in, variables)
-        box.beginning = box.session = None
-        box.is_for_scoring = True
-        if box.sandbox is not own:
+        own = entry.sandbox
+        entry.sandbox = await scoring_sandbox(own, self.backends.here(), score_in, variables)
+        entry.start = entry.session = None
+        entry.is_for_scoring = True
+        if entry.sandbox is not own:
             await own.terminate()
 
     async def delete(self, sandbox_id: str) -> dict[str, Any]:
         """Delete a sandbox. An unknown or already deleted id is accepted."""
-        box = self._boxes.pop(sandbox_id, None)
-        if box is not None:
-            if box.loop is asyncio.get_running_loop():
-                await _end(box)
+        entry = self._entries.pop(sandbox_id, None)
+        if entry is not None:
+            if entry.loop is asyncio.get_running_loop():
+                await _end_entry(entry)
             else:
-                box.sandbox.kill_sync()
-        return {"sandbox_id": sandbox_id, "deleted": box is not None}
+                entry.sandbox.kill_sync()
+        return {"sandbox_id": sandbox_id, "deleted": entry is not None}
 
     async def bulk_delete(self, sandbox_ids: Sequence[str], **_: Any) -> None:
         """Delete several sandboxes at once."""
@@ -402,22 +402,22 @@ class SandboxClient:
         warm = self._pools.pop(asyncio.get_running_loop(), None)
         if warm is not None:
             await warm.pool.__aexit__(None, None, None)
-        await self.bulk_delete(list(self._boxes))
+        await self.bulk_delete(list(self._entries))
         await self.backends.aclose()
 
     def teardown(self, wait: bool = True) -> None:
         """Kill all sandboxes at once, without an event loop."""
-        _kill_all(self._boxes)
+        _kill_all(self._entries)
 
     # ------------------------------------------------------------------------------------------------ use
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
         """Return the sandbox itself, with its full interface. Raises SandboxDead for an unknown or deleted id."""
-        return self._box(sandbox_id).sandbox
+        return self._entry(sandbox_id).sandbox
 
-    def knows(self, sandbox_id: object) -> bool:
+    def has(self, sandbox_id: object) -> bool:
         """Return whether a sandbox with this id exists."""
-        return sandbox_id in self._boxes
+        return sandbox_id in self._entries
 
     async def execute_command(
         self,
@@ -429,10 +429,10 @@ class SandboxClient:
         user: str | None = None,
     ) -> CommandResponse:
         """Run a shell command and wait for it. Raises CommandTimeoutError, and SandboxError if the sandbox fails."""
-        box = self._box(sandbox_id)
-        await self._begun(box)
-        limit_s = box.spec.command_timeout_s if timeout is None else timeout
-        result = await box.sandbox.exec(
+        entry = self._entry(sandbox_id)
+        await self._wait_until_started(entry)
+        limit_s = entry.spec.command_timeout_s if timeout is None else timeout
+        result = await entry.sandbox.exec(
             command,
             cwd=working_dir,
             env=env,
@@ -466,20 +466,20 @@ class SandboxClient:
         user: str | None = None,
     ) -> BackgroundJob:
         """Start a command that runs while the rollout continues, at most as long as the sandbox exists."""
-        box = self._box(sandbox_id)
-        await self._begun(box)
+        entry = self._entry(sandbox_id)
+        await self._wait_until_started(entry)
         job_id = uuid.uuid4().hex[:12]
         job = RunningJob()
         user = None if user == "root" else user
-        work = job.run(box.sandbox, command, working_dir, env, user)
-        box.jobs[job_id] = job, _in_background(work, f"background job {job_id}")
+        work = job.run(entry.sandbox, command, working_dir, env, user)
+        entry.jobs[job_id] = job, _start_task(work, f"background job {job_id}")
         return BackgroundJob(job_id, sandbox_id)
 
     async def get_background_job(
         self, sandbox_id: str, job: BackgroundJob, *_: Any, **__: Any
     ) -> BackgroundJobStatus:
         """Return the status of a background job. Raises KeyError for an unknown job."""
-        running, task = self._box(sandbox_id).jobs[job.job_id]
+        running, task = self._entry(sandbox_id).jobs[job.job_id]
         if not task.done():
             return BackgroundJobStatus(job.job_id, False)
         if task.cancelled():  # ended by `end_background_job` or by the end of the sandbox
@@ -490,12 +490,12 @@ class SandboxClient:
         self, sandbox_id: str, job: BackgroundJob
     ) -> BackgroundJobStatus:
         """Not in v0: wait for the end of a job instead of polling."""
-        _, task = self._box(sandbox_id).jobs[job.job_id]
+        _, task = self._entry(sandbox_id).jobs[job.job_id]
         return BackgroundJobStatus(job.job_id, True, *await asyncio.shield(task))
 
     async def end_background_job(self, sandbox_id: str, job: BackgroundJob) -> BackgroundJobStatus:
         """Not in v0: kill a job with its child processes, unless it has ended. Return its status and output."""
-        running, task = self._box(sandbox_id).jobs[job.job_id]
+        running, task = self._entry(sandbox_id).jobs[job.job_id]
         await _end_job(task)
         if task.cancelled() or task.exception() is not None:
             return BackgroundJobStatus(job.job_id, False, None, running.stdout, running.stderr)
@@ -534,43 +534,45 @@ class SandboxClient:
 
     def begin_python(self, sandbox_id: str) -> None:
         """Start an interpreter session in the background."""
-        box = self._box(sandbox_id)
-        if box.session is None:
-            box.session = _in_background(
-                self._open_session(box), f"open Python session in {sandbox_id}"
+        entry = self._entry(sandbox_id)
+        if entry.session is None:
+            entry.session = _start_task(
+                self._open_session(entry), f"open Python session in {sandbox_id}"
             )
 
     async def python(self, sandbox_id: str) -> PythonSession:
         """Return the interpreter session of a sandbox; start it on first use."""
         self.begin_python(sandbox_id)
-        session = self._box(sandbox_id).session
+        session = self._entry(sandbox_id).session
         assert session is not None
         return await asyncio.shield(session)
 
-    async def _open_session(self, box: _Box) -> PythonSession:
-        await self._begun(box)
-        return await box.sandbox.python()
+    async def _open_session(self, entry: _Entry) -> PythonSession:
+        await self._wait_until_started(entry)
+        return await entry.sandbox.python()
 
     # ---------------------------------------------------------------------------------------------- inside
 
-    def _box(self, sandbox_id: str) -> _Box:
-        box = self._boxes.get(sandbox_id)
-        if box is None:
+    def _entry(self, sandbox_id: str) -> _Entry:
+        entry = self._entries.get(sandbox_id)
+        if entry is None:
             raise SandboxDead(
                 f"There is no sandbox {sandbox_id!r}: it was deleted, or belongs to another client.",
                 "terminated",
             )
-        return box
+        return entry
 
-    async def _begun(self, box: _Box) -> None:
+    async def _wait_until_started(self, entry: _Entry) -> None:
         """Wait until the sandbox is ready and its start command has been started."""
-        command = box.request.background_command
+        command = entry.request.background_command
         if command is None:
-            await box.sandbox.ready()
+            await entry.sandbox.ready()
             return
-        if box.beginning is None:
-            box.beginning = _in_background(_begin(box.sandbox, command), "run start command")
-        await asyncio.shield(box.beginning)
+        if entry.start is None:
+            entry.start = _start_task(
+                _run_start_command(entry.sandbox, command), "run start command"
+            )
+        await asyncio.shield(entry.start)
 
 
 async def _end_job(task: asyncio.Task[JobResult]) -> None:
@@ -580,22 +582,22 @@ async def _end_job(task: asyncio.Task[JobResult]) -> None:
         await asyncio.wait([task])
 
 
-async def _begin(sandbox: Sandbox, command: str) -> None:
+async def _run_start_command(sandbox: Sandbox, command: str) -> None:
     await sandbox.spawn(command, discard_output=True)
 
 
-def _in_background(work: Any, name: str) -> asyncio.Task[Any]:
+def _start_task(work: Any, name: str) -> asyncio.Task[Any]:
     """Start a task. Its failure is raised where its result is awaited and is not logged otherwise."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
-async def _end(box: _Box) -> None:
-    jobs = (task for _, task in box.jobs.values())
-    tasks = [task for task in (box.beginning, box.session, *jobs) if task is not None]
+async def _end_entry(entry: _Entry) -> None:
+    jobs = (task for _, task in entry.jobs.values())
+    tasks = [task for task in (entry.start, entry.session, *jobs) if task is not None]
     try:
-        await box.sandbox.terminate()
+        await entry.sandbox.terminate()
     finally:
         for task in tasks:
             task.cancel()
@@ -603,10 +605,10 @@ async def _end(box: _Box) -> None:
             await asyncio.wait(tasks)
 
 
-def _kill_all(boxes: dict[str, _Box]) -> None:
-    for box in list(boxes.values()):
-        box.sandbox.kill_sync()
-    boxes.clear()
+def _kill_all(entries: dict[str, _Entry]) -> None:
+    for entry in list(entries.values()):
+        entry.sandbox.kill_sync()
+    entries.clear()
 
 
 def command_timeout(sandbox_id: str, command: str, limit_s: float) -> CommandTimeoutError:

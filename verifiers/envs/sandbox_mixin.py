@@ -408,7 +408,7 @@ class SandboxMixin:
         """
         await self._before_scoring(state)
         sandbox_id, client = state.get("sandbox_id"), self.sandbox_client
-        if not isinstance(client, SandboxClient) or not client.knows(sandbox_id):
+        if not isinstance(client, SandboxClient) or not client.has(sandbox_id):
             return
         if state.stop_condition == "cancelled" or not self._is_looked_at_afterwards(state):
             return
@@ -505,7 +505,7 @@ class SandboxMixin:
         """Kill all sandboxes that are left, immediately."""
         if isinstance(self.sandbox_client, SandboxClient):
             for sandbox_id in list(self.active_sandboxes):
-                if self.sandbox_client.knows(sandbox_id):
+                if self.sandbox_client.has(sandbox_id):
                     self.sandbox_client.sandbox(sandbox_id).kill_sync()
                 self.deregister_sandbox(sandbox_id)
 

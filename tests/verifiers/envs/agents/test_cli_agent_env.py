@@ -293,8 +293,8 @@ async def test_teardown_ends_what_is_left(make: Make):
     assert env.active_sandboxes == {first, second}
     await env.aclose()
     assert env.active_sandboxes == set()
-    assert not env.sandbox_client.knows(first)
-    assert not env.sandbox_client.knows(second)
+    assert not env.sandbox_client.has(first)
+    assert not env.sandbox_client.has(second)
 
 
 def _request() -> Any:

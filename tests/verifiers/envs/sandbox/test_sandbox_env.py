@@ -135,7 +135,7 @@ async def test_a_reward_function_gets_the_rollouts_own_sandbox_which_then_ends()
         replies = [bash("echo 0 > answer.txt"), "done", bash("echo 7 > answer.txt"), "done"]
         outputs = await run(env, ScriptedClient(replies), rollouts_per_example=2)
         assert env.active_sandboxes == set()
-        assert not env.sandbox_client._boxes
+        assert not env.sandbox_client._entries
     assert [output["reward"] for output in outputs] == [1.0, 0.0]
     assert [output["errors"] for output in outputs] == [[], []]
 

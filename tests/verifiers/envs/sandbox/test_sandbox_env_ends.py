@@ -36,7 +36,7 @@ async def test_nothing_is_left_after_success_error_and_timeout(env: SandboxEnv):
     assert failed["stop_condition"] == "has_error"
     assert late["stop_condition"] == "timeout_reached"
     assert env.active_sandboxes == set()
-    assert not env.sandbox_client._boxes
+    assert not env.sandbox_client._entries
     assert not env.sandbox_client.backends.here()._sandboxes
 
 
@@ -56,7 +56,7 @@ async def test_a_command_in_progress_is_cancelled_with_its_rollout(env: SandboxE
     env.timeout_seconds = 0.5
     [output] = await run(env, ScriptedClient([bash("sleep 100"), "done"]))
     assert output["stop_condition"] == "timeout_reached"
-    assert not env.sandbox_client._boxes
+    assert not env.sandbox_client._entries
 
 
 async def test_a_sandbox_that_a_subclass_forgets_to_destroy_is_ended_all_the_same():
@@ -68,7 +68,7 @@ async def test_a_sandbox_that_a_subclass_forgets_to_destroy_is_ended_all_the_sam
     async with Forgetful(**SMALL) as env:
         await run(env, ScriptedClient([bash("true"), "done"]))
         assert env.active_sandboxes == set()
-        assert not env.sandbox_client._boxes
+        assert not env.sandbox_client._entries
 
 
 async def test_closing_the_environment_ends_sandboxes_that_are_left(env: SandboxEnv):
@@ -93,7 +93,7 @@ async def test_bulk_delete_sandboxes_ends_those_it_is_given(env: SandboxEnv):
     assert env.active_sandboxes == set(ids)
     await env.bulk_delete_sandboxes(ids[:2])
     assert env.active_sandboxes == {ids[2]}
-    assert not env.sandbox_client.knows(ids[0])
+    assert not env.sandbox_client.has(ids[0])
 
 
 SCRIPT = """

@@ -177,7 +177,7 @@ async def scored(
     settings: dict[str, Any] = {**SMALL, "disk_size_gb": 0.01, "backend": backend, **options}
     async with cls(**settings, rubric=vf.Rubric(funcs=[reward])) as env:
         [output] = await run(env, ScriptedClient([bash(command), "done"]))
-        assert not env.sandbox_client._boxes
+        assert not env.sandbox_client._entries
         assert env.active_sandboxes == set()
     return output
 
