@@ -100,3 +100,20 @@ def test_bundled_environments_use_only_public_names(path: Path) -> None:
     for imported in imports(path):
         if imported.startswith("verifiers."):
             assert imported == "verifiers.testing", f"{path} imports {imported}; use `vf.…`"
+
+
+BY_NAME = {"verifiers.envs.environment": "verifiers.serve.server_process"}
+"""Module → module of a higher layer that it imports by its name, when an environment starts worker processes."""
+
+
+def test_only_known_modules_import_a_higher_layer_by_name() -> None:
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in MODULES}
+    found = {}
+    for path in MODULES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Constant) and node.value in names and node.value != name):
+                continue
+            if LAYER_OF[unit_of(node.value)] > LAYER_OF[unit_of(name)]:
+                found[name] = node.value
+    assert found == BY_NAME
