@@ -32,7 +32,6 @@ SHARED_NAMES: dict[str, str] = {
     "JsonFormatter": "v0's name; the hub server imports no logging of the library",
     "Limits": "to be renamed",
     "Page": "to be renamed",
-    "Place": "to be renamed",
     "Planned": "to be renamed",
     "Request": "to be renamed",
     "Usage": "the hub server's quota, and token counts of v0",
