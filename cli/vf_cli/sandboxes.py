@@ -79,10 +79,7 @@ def serve(
     ] = None,
     packages: Annotated[
         str | None,
-        typer.Option(
-            "--packages",
-            help='Packages that sandboxes can import: "host", or the path of a virtual environment.',
-        ),
+        typer.Option("--packages", help='Importable packages: "host", or a virtual environment.'),
     ] = None,
     network: Annotated[
         str,
@@ -128,13 +125,17 @@ def serve(
     except ValidationError as error:
         # Pydantic's own text would show the configuration, including the digests of tokens.
         raise ConfigError("; ".join(str(each["msg"]) for each in error.errors())) from None
+    _warn_without_tls(host, public_url)
+    asyncio.run(_serve(config, new_token, json_output=json_output))
+    return 0
+
+
+def _warn_without_tls(host: str, public_url: str | None) -> None:
     if not _is_this_machine(host) and not (public_url or "").startswith("https://"):
         output.warn(
             f"{host} is reachable from other machines without TLS, so tokens and code are transferred in clear text. "
             "Put a proxy that ends TLS in front of the server, and set its address with --public-url."
         )
-    asyncio.run(_serve(config, new_token, json_output=json_output))
-    return 0
 
 
 def _network(chosen: str) -> Literal["none", "full"]:
