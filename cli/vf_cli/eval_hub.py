@@ -14,7 +14,7 @@ from vf_cli import output
 
 if TYPE_CHECKING:
     from verifiers.hub.config import HubSettings
-    from verifiers.packages.install import HubEnvironment
+    from verifiers.packages.published import HubEnvironment
     from vf_cli.report import Finished
 
 
@@ -29,8 +29,9 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     from verifiers.hub.config import hub_settings
     from verifiers.hub.installation import HubSource
     from verifiers.packages import install as packages
+    from verifiers.packages.published import is_hub_env, parse_hub_id
 
-    requested = [packages.parse_hub_id(i) for i in dict.fromkeys(env_ids) if packages.is_hub_env(i)]
+    requested = [parse_hub_id(i) for i in dict.fromkeys(env_ids) if is_hub_env(i)]
     missing = [(one, why) for one in requested if (why := _missing_because(one)) is not None]
     if not missing:
         return False

@@ -59,7 +59,7 @@ def install(
     from verifiers.hub.config import hub_settings
     from verifiers.hub.installation import HubSource
     from verifiers.packages.install import install as install_environment
-    from verifiers.packages.install import is_hub_env, parse_hub_id
+    from verifiers.packages.published import is_hub_env, parse_hub_id
     from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=False)

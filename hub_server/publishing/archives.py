@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 from hub_server.errors import BadRequest, NotFound, Unavailable
 from hub_server.private_files import create
-from verifiers.packages.manifest import unsafe_path
+from verifiers.packages.wheel import unsafe_path
 
 MAX_MEMBERS = 20_000
 MAX_RATIO = 200

@@ -13,7 +13,7 @@ from hub_server.publishing.archives import ArchiveRejected, repack
 from hub_server.settings import Settings
 from hub_server.storage.service import Staged, stage, staging_path
 from hub_server.storage.store import BlobStore
-from verifiers.packages.manifest import (
+from verifiers.packages.wheel import (
     WheelLimits,
     WheelManifest,
     WheelRejected,

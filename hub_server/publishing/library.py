@@ -25,7 +25,7 @@ from hub_server.publishing.intake import Arrived
 from hub_server.settings import Settings
 from hub_server.storage.store import BlobStore
 from verifiers.packages.library import LibraryMissing, installed_library, write_library
-from verifiers.packages.manifest import WheelRejected, read_wheel
+from verifiers.packages.wheel import WheelRejected, read_wheel
 
 _OPERATOR = Principal(is_admin=True, actions=EVERYTHING, environments=("*",))
 

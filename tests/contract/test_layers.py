@@ -78,7 +78,7 @@ HUB_MAY_IMPORT = (
     "verifiers.hub.wire",
     "verifiers.packages.archive",
     "verifiers.packages.library",
-    "verifiers.packages.manifest",
+    "verifiers.packages.wheel",
     "verifiers.types",
 )
 

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from hub_server.index.pinned import with_requirements
-from verifiers.packages.manifest import read_wheel
+from verifiers.packages.wheel import read_wheel
 
 API = "/api/v1/environmentshub"
 JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}

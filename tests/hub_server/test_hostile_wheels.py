@@ -229,7 +229,7 @@ async def test_s6_duplicate_members_are_refused(small_hub, wheel):
 def test_s6_a_wheel_with_changed_bytes_is_refused_or_reads_the_same(wheel, tmp_path, data):
     """No flipped byte may crash the reader, or change what a wheel says unnoticed."""
     from verifiers.packages.archive import WheelRejected
-    from verifiers.packages.manifest import read_wheel
+    from verifiers.packages.wheel import read_wheel
 
     good = wheel()
     content = bytearray(good.bytes())

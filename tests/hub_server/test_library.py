@@ -8,7 +8,7 @@ from hub_server.publishing import library as published
 from hub_server.storage.service import open_store
 from verifiers.packages import library
 from verifiers.packages.library import installed_library, write_library
-from verifiers.packages.manifest import WheelRejected, read_wheel
+from verifiers.packages.wheel import WheelRejected, read_wheel
 
 API = "/api/v1/environmentshub"
 

@@ -27,7 +27,7 @@ from verifiers.hub.wire import (
     EvaluationRequest,
     value_count,
 )
-from verifiers.packages.install import is_hub_env, parse_hub_id
+from verifiers.packages.published import is_hub_env, parse_hub_id
 from verifiers.runs.description import RunDescription
 from verifiers.runs.folders import RESULTS_FILE, is_run_folder
 from verifiers.runs.output import encode_line

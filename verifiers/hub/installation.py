@@ -29,7 +29,7 @@ from verifiers.hub.client import (
 from verifiers.hub.config import HubSettings, origin
 from verifiers.hub.errors import HubMisbehaved, HubNotFound, HubRefused
 from verifiers.hub.wire import InstallTokenRequest
-from verifiers.packages.install import HubEnvironment, PublishedWheel
+from verifiers.packages.published import HubEnvironment, PublishedWheel
 
 _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
 

@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from verifiers.errors import AuthorError, ConfigError
 from verifiers.loading import read_pyproject
-from verifiers.packages.manifest import WheelManifest, read_wheel
+from verifiers.packages.wheel import WheelManifest, read_wheel
 
 BUILD_TIMEOUT_S = 600.0
 

@@ -8,13 +8,12 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 from packaging.requirements import Requirement
@@ -22,10 +21,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from verifiers.errors import ConfigError, EnvironmentNotFound, Error
-from verifiers.loading import path_of, read_pyproject
+from verifiers.loading import read_pyproject
 from verifiers.packages.build import last_lines, unmet_requirements, uv_command
 from verifiers.packages.library import NAME as LIBRARY
 from verifiers.packages.library import LibraryMissing, installed_library, write_library
+from verifiers.packages.published import (
+    HubEnvironment,
+    PublishedSource,
+    PublishedWheel,
+    parse_hub_id,
+)
 
 DEFAULT_PATH = "./environments"
 INSTALL_TIMEOUT_S = 1800.0
@@ -34,47 +39,6 @@ logger = logging.getLogger(__name__)
 
 class InstallError(Error, RuntimeError):
     """The installer failed; the text is what it said."""
-
-
-class HubEnvironment(NamedTuple):
-    """`owner/name@version`; version None means the newest."""
-
-    owner: str
-    name: str
-    version: str | None
-
-
-class PublishedWheel(NamedTuple):
-    """A wheel at its one address. Nothing in it is secret except what the files named in `variables` hold."""
-
-    name: str
-    version: str
-    url: str
-    """Address without credentials and without a fragment."""
-    sha256: str
-    url_dependencies: Sequence[str] = ()
-    """Dependencies that name an address: resolvers want to hear of them directly, not through the wheel."""
-    variables: Mapping[str, str] = {}
-    """Environment variables for the installer, e.g. the netrc file with which a private wheel is read."""
-    dependencies: Sequence[str] = ()
-    """`name @ url#sha256=…` of other environments of the hub that it requires: no index is asked for their names."""
-    requires: Sequence[str] = ()
-    """All its requirements, as the wheel has them."""
-    yanked: str | None = None
-    """Why the version was taken back; None when it was not."""
-
-    @property
-    def requirement(self) -> str:
-        """`name @ url#sha256=…`: no index is asked for the name, and the installer checks the hash."""
-        return f"{self.name} @ {self.url}#sha256={self.sha256}"
-
-
-class EnvironmentSource(Protocol):
-    """Where published environments come from. `verifiers.hub.installation.HubSource` is one."""
-
-    def wheel(self, environment: HubEnvironment) -> PublishedWheel:
-        """What to install for it; EnvironmentNotFound without it."""
-        ...
 
 
 class Installer(NamedTuple):
@@ -90,19 +54,6 @@ class Installer(NamedTuple):
     """Environment variables it gets beside those of this process."""
 
 
-def parse_hub_id(env_id: str) -> HubEnvironment:
-    """`owner/name` or `owner/name@version`; ConfigError otherwise."""
-    match = re.fullmatch(r"([\w][\w.-]*)/([\w][\w.-]*)(?:@([\w.!+-]*))?", env_id)
-    if match is None:
-        raise ConfigError(
-            f"{env_id!r} is not an id on a hub: write owner/name or owner/name@version."
-        )
-    version = match[3]
-    return HubEnvironment(
-        match[1], match[2], version if version not in (None, "", "latest") else None
-    )
-
-
 def install(
     env: str,
     path: str | Path = DEFAULT_PATH,
@@ -110,7 +61,7 @@ def install(
     from_repo: bool = False,
     repo: str | None = None,
     branch: str = "main",
-    source: EnvironmentSource | None = None,
+    source: PublishedSource | None = None,
     installer: Installer | None = None,
 ) -> str:
     """Install an environment and give the name of its distribution.
@@ -175,7 +126,7 @@ def install_repository(env: str, repo: str | None, branch: str = "main") -> str:
 
 def install_published(
     environment: HubEnvironment,
-    source: EnvironmentSource | None,
+    source: PublishedSource | None,
     installer: Installer | None = None,
 ) -> str:
     """Install a published environment from the hub behind `source`, and check that it is the one that is there now."""
@@ -406,11 +357,6 @@ def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
 # The names of v0's `verifiers.utils.install_utils`; they answer True or False instead of raising.
 
 
-def is_hub_env(env_id: str) -> bool:
-    """Whether the id names an environment on a hub; a path to a folder or file here does not."""
-    return "/" in env_id and path_of(env_id) is None
-
-
 def parse_env_id(env_id: str) -> tuple[str, str, str | None]:
     """Owner, name and version or None; ConfigError (a ValueError) for anything else."""
     name, _, version = env_id.partition("@")
@@ -448,7 +394,7 @@ def install_from_repo(env_name: str, branch: str = "main", repo: str | None = No
     return _succeeds(env_name, from_repo=True, branch=branch, repo=repo)
 
 
-def install_from_hub(env_id: str, source: EnvironmentSource | None = None) -> bool:
+def install_from_hub(env_id: str, source: PublishedSource | None = None) -> bool:
     """Whether it could be installed from a hub, the configured one by default; the log says why not."""
     if source is not None:
         return _succeeds(env_id, source=source)

@@ -13,13 +13,8 @@ from pathlib import Path
 
 from verifiers.errors import ConfigError
 from verifiers.packages.build import last_lines, uv_command
-from verifiers.packages.install import (
-    INSTALL_TIMEOUT_S,
-    Installer,
-    InstallError,
-    PublishedWheel,
-    installer_command,
-)
+from verifiers.packages.install import INSTALL_TIMEOUT_S, Installer, InstallError, installer_command
+from verifiers.packages.published import PublishedWheel
 
 
 def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installer) -> None:

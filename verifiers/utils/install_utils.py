@@ -4,7 +4,7 @@ from verifiers.packages.install import check_hub_env_installed as check_hub_env_
 from verifiers.packages.install import install_from_hub as install_from_hub
 from verifiers.packages.install import install_from_local as install_from_local
 from verifiers.packages.install import install_from_repo as install_from_repo
-from verifiers.packages.install import is_hub_env as is_hub_env
 from verifiers.packages.install import is_installed as is_installed
 from verifiers.packages.install import normalize_package_name as normalize_package_name
 from verifiers.packages.install import parse_env_id as parse_env_id
+from verifiers.packages.published import is_hub_env as is_hub_env

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote
 
@@ -10,10 +9,11 @@ import typer
 
 from vf_cli import output
 from vf_cli.prime.command import (
-    chosen,
+    Yes,
     command,
     confirm,
     group,
+    refuse_temporary_context,
     settings,
     show_facts,
     show_table,
@@ -27,18 +27,6 @@ teams = group("Your teams.")
 PAGE = 100
 ROLES = ("admin", "member", "reader")
 TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="Name or id of the team.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-
-
-def refuse_temporary_context() -> None:
-    """Return unless a context is only overlaid: what would be written could not be seen through it."""
-    from verifiers.errors import ConfigError
-
-    context = chosen().context or os.environ.get("PRIME_CONTEXT")
-    if context:
-        raise ConfigError(
-            f"The temporary context {context!r} is read-only. First `prime config use {context}`, then without -c."
-        )
 
 
 def login(

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_type_hints
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    cast,
+    get_type_hints,
+)
 
 import typer
 
@@ -17,7 +29,8 @@ from vf_cli.command import EXIT_FAILED
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
     from verifiers.hub.config import HubSettings
-    from verifiers.packages.install import HubEnvironment
+    from verifiers.packages.published import HubEnvironment
+
 
 Result = TypeVar("Result")
 SHORTEST_FOLDED_CELL = 11
@@ -193,6 +206,17 @@ def settings() -> HubSettings:
     return hub_settings(chosen().context)
 
 
+def refuse_temporary_context() -> None:
+    """Return unless a context is only overlaid: what would be written could not be seen through it."""
+    from verifiers.errors import ConfigError
+
+    context = chosen().context or os.environ.get("PRIME_CONTEXT")
+    if context:
+        raise ConfigError(
+            f"The temporary context {context!r} is read-only. First `prime config use {context}`, then without -c."
+        )
+
+
 def with_hub(
     work: Callable[[HubClient], Awaitable[Result]],
     *,
@@ -218,7 +242,7 @@ def environment_of(text: str, version: str | None = None) -> HubEnvironment:
     """`owner/name[@version]`, or the name of a folder here that was pushed or pulled."""
     from verifiers.errors import ConfigError
     from verifiers.hub.origin import known_hub_id
-    from verifiers.packages.install import parse_hub_id
+    from verifiers.packages.published import parse_hub_id
 
     name, at, own_version = text.partition("@")
     if "/" not in name or name.startswith((".", "/", "~")):
@@ -320,6 +344,8 @@ def moment(text: Any) -> str:
     return str(text or "")[:16].replace("T", " ")
 
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
 # --- asking -----------------------------------------------------------------------------------
 
 
@@ -346,3 +372,56 @@ def ask(label: str, given: str | None, *, is_secret: bool = False) -> str:
             raise typer.BadParameter(f"{label} is missing: give it as an argument or on stdin.")
         return line
     return cast(str, typer.prompt(label, hide_input=is_secret, err=True))
+
+
+# --- progress ---------------------------------------------------------------------------------
+
+
+class Transfers:
+    """Shows steps and the bytes of files while it is entered."""
+
+    def __init__(self) -> None:
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._step: Any = None
+
+    def __enter__(self) -> Self:
+        if output.stderr().is_terminal and not chosen().is_plain:
+            from rich import progress
+
+            self._bars = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(30),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                progress.TimeRemainingColumn(),
+                console=output.stderr(),
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _at: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def step(self, text: str) -> None:
+        """Something begins."""
+        if self._bars is None:
+            if not is_json():
+                output.note(f"{text} …")
+            return
+        self._bars.console.print(output.safe(f"{text} …"), style="dim")
+
+    def progress(self, name: str, done: int, total: int | None) -> None:
+        """So many bytes of a file are through."""
+        if self._bars is None:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(output.safe(name)[:40], total=total)
+        self._bars.update(self._tasks[name], completed=done, total=total)

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from vf_cli import output
-from vf_cli.prime.account import Yes, refuse_temporary_context
 from vf_cli.prime.command import (
+    Yes,
     ask,
     chosen,
     command,
     confirm,
     group,
     is_json,
+    refuse_temporary_context,
     settings,
     show_facts,
     show_table,

@@ -11,6 +11,7 @@ import typer
 from vf_cli import output
 from vf_cli.command import EXIT_FAILED
 from vf_cli.prime.command import (
+    Transfers,
     chosen,
     environment_of,
     is_json,
@@ -20,12 +21,12 @@ from vf_cli.prime.command import (
     with_hub,
 )
 from vf_cli.prime.env_find import EnvId, Version
-from vf_cli.prime.transfers import Transfers
 
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
     from verifiers.hub.installation import HubSource
-    from verifiers.packages.install import HubEnvironment, Installer, PublishedWheel
+    from verifiers.packages.install import Installer
+    from verifiers.packages.published import HubEnvironment, PublishedWheel
 
 MAX_SOURCE_BYTES = 1024**3
 With = Annotated[
@@ -91,7 +92,7 @@ def install(
     """
     from verifiers.errors import Error
     from verifiers.hub.installation import HubSource
-    from verifiers.packages.install import is_hub_env
+    from verifiers.packages.published import is_hub_env
 
     installer = _installer(program, python, prerelease=prerelease)
     published = {env: environment_of(env) for env in env_ids if is_hub_env(env)}

@@ -9,6 +9,7 @@ import typer
 
 from vf_cli import output
 from vf_cli.prime.command import (
+    Transfers,
     chosen,
     confirm,
     environment_of,
@@ -17,7 +18,6 @@ from vf_cli.prime.command import (
     with_hub,
 )
 from vf_cli.prime.env_find import EnvId, visibility_of
-from vf_cli.prime.transfers import Transfers
 
 if TYPE_CHECKING:
     from verifiers.hub.publishing import Bump, Pushed

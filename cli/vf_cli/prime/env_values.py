@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vf_cli.prime.command import (
+    Yes,
     ask,
     command,
     confirm,
@@ -44,7 +45,6 @@ Value = Annotated[
 ]
 Description = Annotated[str | None, typer.Option("--description", "-d", help="What it is for.")]
 Id = Annotated[str | None, typer.Option("--id", help="Id of the secret.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @command(secrets, "list")

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from vf_cli import output
 from vf_cli.command import EXIT_FAILED
 from vf_cli.prime.command import (
+    Transfers,
     chosen,
     command,
     group,
@@ -21,7 +22,6 @@ from vf_cli.prime.command import (
     with_hub,
 )
 from vf_cli.prime.env_find import Num, Page
-from vf_cli.prime.transfers import Transfers
 
 if TYPE_CHECKING:
     from verifiers.hub.evaluations import PushedRun, RunPush
@@ -191,7 +191,7 @@ def list_evaluations(
     .total
     """
     from verifiers.hub.client import member
-    from verifiers.packages.install import parse_hub_id
+    from verifiers.packages.published import parse_hub_id
 
     if env is not None and "/" in env:
         parse_hub_id(env)  # what cannot be one is said, not looked for

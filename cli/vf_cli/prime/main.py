@@ -7,12 +7,53 @@ from typing import Annotated
 import typer
 
 from vf_cli import output
+from vf_cli.init import init
 from vf_cli.command import run
-from vf_cli.prime import account, config, env, env_publish, env_values, evaluations
-from vf_cli.prime.command import HELP_NAMES, choose, command, forget_choices
+from vf_cli.prime import (
+    account,
+    config,
+    env_find,
+    env_install,
+    env_publish,
+    env_values,
+    evaluations,
+)
+from vf_cli.prime.command import HELP_NAMES, choose, command, forget_choices, group
+from vf_cli.validate import validate
+
+environments = group("Write, publish, find and install environments.")
+versions = group("The versions of an environment.")
+
+FIND, MANAGE = "Find", "Write and publish"
+for name, function in (
+    ("list", env_find.list_environments),
+    ("search", env_find.search),
+    ("info", env_find.info),
+    ("status", env_find.status),
+    ("inspect", env_find.inspect),
+    ("versions", env_find.versions),
+    ("pull", env_install.pull),
+    ("install", env_install.install),
+    ("uninstall", env_install.uninstall),
+):
+    command(environments, name, panel=FIND)(function)
+for name, function in (
+    ("init", init),
+    ("validate", validate),
+    ("push", env_publish.push),
+    ("yank", env_publish.yank),
+    ("delete", env_publish.delete),
+    ("fork", env_publish.fork),
+):
+    command(environments, name, panel=MANAGE)(function)
+command(versions, "list")(env_find.versions)
+command(versions, "delete")(env_publish.delete_version)
+environments.add_typer(versions, name="version", rich_help_panel=MANAGE)
+environments.add_typer(env_values.secrets, name="secret", rich_help_panel=MANAGE)
+environments.add_typer(env_values.variables, name="var", rich_help_panel=MANAGE)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, context_settings=HELP_NAMES)
-app.add_typer(env.app, name="env")
+app.add_typer(environments, name="env")
 app.add_typer(evaluations.app, name="eval")
 app.add_typer(config.app, name="config")
 app.add_typer(account.teams, name="teams")

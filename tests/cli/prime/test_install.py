@@ -18,7 +18,8 @@ from verifiers.hub.config import hub_settings
 from verifiers.hub.errors import HubMisbehaved
 from verifiers.hub.installation import HubSource, target_python
 from verifiers.hub.source_archive import content_hash, pack, source_files, unpack
-from verifiers.packages.install import Installer, install, installed_from, parse_hub_id
+from verifiers.packages.install import Installer, install, installed_from
+from verifiers.packages.published import parse_hub_id
 
 PROGRAMS = ["uv", "pip"]
 relay_module = sys.modules["prime_relay"]

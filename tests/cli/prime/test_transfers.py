@@ -10,7 +10,7 @@ from verifiers.hub.config import HubSettings
 from verifiers.packages.install import install_from_hub
 from vf_cli import output
 from vf_cli.prime import command
-from vf_cli.prime.transfers import Transfers
+from vf_cli.prime.command import Transfers
 
 
 @pytest.fixture

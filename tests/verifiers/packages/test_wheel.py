@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from verifiers.packages.manifest import (
+from verifiers.packages.wheel import (
     WheelRejected,
     parse_filename,
     read_wheel,
