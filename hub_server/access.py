@@ -26,7 +26,7 @@ from hub_server.accounts.authorisation import (
 )
 from hub_server.accounts.credentials import token_from_header
 from hub_server.database import utc_now
-from hub_server.errors import BadRequest, HubError
+from hub_server.errors import BadRequest, HubFailure
 from hub_server.hub import Hub
 
 
@@ -45,7 +45,7 @@ async def caller_of(request: Request, hub: Hub) -> Principal:
     return caller
 
 
-class Gate:
+class AccessGate:
     """What a route declares, as the dependency that gives it its caller."""
 
     def __init__(self, action: Action | None, about: About, *, is_open: bool = False) -> None:
@@ -71,7 +71,7 @@ class CheckedRequest(Request):
         """The value of the body. Raises HTTPException 400 or 413, which FastAPI passes on."""
         try:
             return stored.parse_request(await self.body())
-        except HubError as error:
+        except HubFailure as error:
             raise HTTPException(error.status, error.detail) from error
 
 
@@ -116,29 +116,33 @@ async def body_pieces(request: Request) -> AsyncIterator[bytes]:
         raise BadRequest("The connection ended before the whole body had arrived.") from error
 
 
-def _gates(dependant: Dependant) -> list[Gate]:
-    found = [d.call for d in dependant.dependencies if isinstance(d.call, Gate)]
+def _gates(dependant: Dependant) -> list[AccessGate]:
+    found = [d.call for d in dependant.dependencies if isinstance(d.call, AccessGate)]
     return found + [gate for d in dependant.dependencies for gate in _gates(d)]
 
 
 # --- what routes declare ------------------------------------------------------------------------
 
-PUBLIC = Depends(Gate(None, About.PUBLIC))
-ADDRESS = Depends(Gate(None, About.ADDRESS))
+PUBLIC = Depends(AccessGate(None, About.PUBLIC))
+ADDRESS = Depends(AccessGate(None, About.ADDRESS))
 
-AnyCaller = Annotated[Principal, Depends(Gate(None, About.CALLER))]
-ReadsCaller = Annotated[Principal, Depends(Gate(Action.READ, About.CALLER))]
-ChangesCaller = Annotated[Principal, Depends(Gate(Action.ACCOUNT, About.CALLER))]
+AnyCaller = Annotated[Principal, Depends(AccessGate(None, About.CALLER))]
+ReadsCaller = Annotated[Principal, Depends(AccessGate(Action.READ, About.CALLER))]
+ChangesCaller = Annotated[Principal, Depends(AccessGate(Action.ACCOUNT, About.CALLER))]
 
-ReadsAccount = Annotated[Principal, Depends(Gate(Action.READ, About.ACCOUNT))]
-ChangesAccount = Annotated[Principal, Depends(Gate(Action.ACCOUNT, About.ACCOUNT))]
-OwnSecrets = Annotated[Principal, Depends(Gate(Action.SECRETS, About.ACCOUNT))]
+ReadsAccount = Annotated[Principal, Depends(AccessGate(Action.READ, About.ACCOUNT))]
+ChangesAccount = Annotated[Principal, Depends(AccessGate(Action.ACCOUNT, About.ACCOUNT))]
+OwnSecrets = Annotated[Principal, Depends(AccessGate(Action.SECRETS, About.ACCOUNT))]
 
-ReadsEnvironment = Annotated[Principal, Depends(Gate(Action.READ, About.ENVIRONMENT, is_open=True))]
-KnownReader = Annotated[Principal, Depends(Gate(Action.READ, About.ENVIRONMENT))]
-Publishes = Annotated[Principal, Depends(Gate(Action.PUBLISH, About.ENVIRONMENT))]
-Manages = Annotated[Principal, Depends(Gate(Action.MANAGE, About.ENVIRONMENT))]
-EnvironmentSecrets = Annotated[Principal, Depends(Gate(Action.SECRETS, About.ENVIRONMENT))]
+ReadsEnvironment = Annotated[
+    Principal, Depends(AccessGate(Action.READ, About.ENVIRONMENT, is_open=True))
+]
+KnownReader = Annotated[Principal, Depends(AccessGate(Action.READ, About.ENVIRONMENT))]
+Publishes = Annotated[Principal, Depends(AccessGate(Action.PUBLISH, About.ENVIRONMENT))]
+Manages = Annotated[Principal, Depends(AccessGate(Action.MANAGE, About.ENVIRONMENT))]
+EnvironmentSecrets = Annotated[Principal, Depends(AccessGate(Action.SECRETS, About.ENVIRONMENT))]
 
-ReadsEvaluation = Annotated[Principal, Depends(Gate(Action.READ, About.EVALUATION, is_open=True))]
-Evaluates = Annotated[Principal, Depends(Gate(Action.EVALUATE, About.EVALUATION))]
+ReadsEvaluation = Annotated[
+    Principal, Depends(AccessGate(Action.READ, About.EVALUATION, is_open=True))
+]
+Evaluates = Annotated[Principal, Depends(AccessGate(Action.EVALUATE, About.EVALUATION))]

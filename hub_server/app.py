@@ -16,7 +16,7 @@ from hub_server.accounts.routes import router as accounts
 from hub_server.changes.routes import router as changes
 from hub_server.edge import Edge, LineLog
 from hub_server.environments.routes import router as environments
-from hub_server.errors import HubError
+from hub_server.errors import HubFailure
 from hub_server.evaluations.routes import router as evaluations
 from hub_server.hub import Hub
 from hub_server.index.routes import router as index
@@ -73,7 +73,7 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
     app.state.hub = hub
     for router in ROUTERS:
         app.include_router(router)
-    app.add_exception_handler(HubError, _hub_error)
+    app.add_exception_handler(HubFailure, _hub_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(FormParserError, _form_error)
@@ -92,7 +92,7 @@ def create_app_from_environment() -> Application:
 
 
 async def _hub_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HubError)
+    assert isinstance(error, HubFailure)
     return _problem(request, error.status, error.detail, error.headers)
 
 

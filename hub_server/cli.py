@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import typer
 
 from hub_server.accounts.authorisation import Action
-from hub_server.errors import HubError, NotFound, SettingsError, Unavailable
+from hub_server.errors import HubFailure, NotFound, SettingsError, Unavailable
 from hub_server.private_files import keep_private, make_folder, tighten
 from hub_server.process import configure_logging, is_prepared, leave, utc_now
 from hub_server.settings import Settings, environment_of, settings_from_environment
@@ -379,7 +379,7 @@ def main() -> NoReturn:
         leave(ended.code if isinstance(ended.code, int) else 1 if ended.code else 0)
     except (NotFound, Unavailable) as error:
         _fail(error.detail, 1)
-    except HubError as error:
+    except HubFailure as error:
         _fail(error.detail, 2)
     except ModuleNotFoundError as error:
         _fail(_what_to_install(error), 1)

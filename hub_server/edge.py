@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from hub_server.database import iso, utc_now
-from hub_server.errors import HubError, TooManyRequests
+from hub_server.errors import HubFailure, TooManyRequests
 from hub_server.hub import Hub
 from hub_server.index.sending import Application, Message, Receive, Scope, Send
 
@@ -54,7 +54,7 @@ class Edge:
                 request.check_rate()
                 await request.check_length()
                 await self._application(scope, request.receive, request.send)
-            except HubError as error:
+            except HubFailure as error:
                 await request.answer(error.status, error.detail, error.headers)
         except _Answered:
             pass

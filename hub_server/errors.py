@@ -10,7 +10,7 @@
 """
 
 
-class HubError(Exception):
+class HubFailure(Exception):
     """Root of everything the hub refuses on purpose; `detail` is what the client is told."""
 
     status = 500
@@ -25,17 +25,17 @@ class HubError(Exception):
         return {}
 
 
-class SettingsError(HubError, ValueError):
+class SettingsError(HubFailure, ValueError):
     """A setting is missing or wrong."""
 
 
-class BadRequest(HubError, ValueError):
+class BadRequest(HubFailure, ValueError):
     """The request is understood and cannot be right."""
 
     status = 400
 
 
-class Unauthorized(HubError, PermissionError):
+class Unauthorized(HubFailure, PermissionError):
     """There are no credentials, or none that work."""
 
     status = 401
@@ -46,31 +46,31 @@ class Unauthorized(HubError, PermissionError):
         return {"WWW-Authenticate": 'Basic realm="environments hub"'}
 
 
-class Forbidden(HubError, PermissionError):
+class Forbidden(HubFailure, PermissionError):
     """The caller is known and may not do this."""
 
     status = 403
 
 
-class NotFound(HubError, LookupError):
+class NotFound(HubFailure, LookupError):
     """There is nothing here that the caller may see."""
 
     status = 404
 
 
-class Conflict(HubError):
+class Conflict(HubFailure):
     """It exists already, with other contents."""
 
     status = 409
 
 
-class TooLarge(HubError, ValueError):
+class TooLarge(HubFailure, ValueError):
     """A limit of this hub is exceeded."""
 
     status = 413
 
 
-class TooManyRequests(HubError):
+class TooManyRequests(HubFailure):
     """The caller's share of this minute is used up."""
 
     status = 429
@@ -85,13 +85,13 @@ class TooManyRequests(HubError):
         return {"Retry-After": str(max(1, round(self.retry_after_s)))}
 
 
-class NotOffered(HubError, NotImplementedError):
+class NotOffered(HubFailure, NotImplementedError):
     """This hub does not have the feature. 400, because clients take 5xx for a fault and try again."""
 
     status = 400
 
 
-class Unavailable(HubError, ConnectionError):
+class Unavailable(HubFailure, ConnectionError):
     """The database or the storage does not answer; trying again can help."""
 
     status = 503

@@ -14,12 +14,12 @@ from hub_server.accounts import service as accounts
 from hub_server.changes.service import Watcher, open_watcher
 from hub_server.database import Database
 from hub_server.environments import service as environments
-from hub_server.errors import HubError
+from hub_server.errors import HubFailure
 from hub_server.evaluations.samples import BatchTurns, purge
 from hub_server.index.cache import PageCache
 from hub_server.index.pinned import PinnedWheels
 from hub_server.limits import CallerLimits, LoginLimits
-from hub_server.operations.service import Metrics
+from hub_server.operations.service import RequestMetrics
 from hub_server.publishing.service import Publisher
 from hub_server.secrets.cipher import open_cipher
 from hub_server.settings import Settings
@@ -32,7 +32,7 @@ FLUSH_INTERVAL_S = 10.0
 
 
 @dataclass
-class Usage:
+class UsageCounts:
     """Counts that are written together every few seconds; a crash loses only those."""
 
     downloads: Counter[str] = field(default_factory=Counter)
@@ -52,14 +52,14 @@ class Hub:
         self.pages = PageCache(self.watcher)
         self.limits = CallerLimits(settings.rate_limit_per_minute)
         self.logins = LoginLimits(settings.login_limit_per_minute)
-        self.metrics = Metrics()
+        self.metrics = RequestMetrics()
         self.cipher = open_cipher(settings.data_dir)
         self.publisher = Publisher(settings, self.database, self.store)
         self.pinned = PinnedWheels(settings, self.store)
         self.batches = BatchTurns()
         self.unpacking = asyncio.Semaphore(2)
         """Source archives that are searched for one file at the same time: each search may unpack gigabytes."""
-        self.usage = Usage()
+        self.usage = UsageCounts()
         self._flusher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Hub":
@@ -85,7 +85,7 @@ class Hub:
             await self._flush()
             try:
                 await purge(self.database)
-            except HubError as error:
+            except HubFailure as error:
                 logger.warning("rows of deleted evaluations remain for now: %s", error)
 
     async def _flush(self) -> None:
@@ -97,7 +97,7 @@ class Hub:
             async with self.database.write() as session:
                 await environments.note_downloads(session, dict(downloads))
                 await accounts.note_use(session, used)
-        except HubError as error:
+        except HubFailure as error:
             logger.warning("usage counts were lost: %s", error)
 
 

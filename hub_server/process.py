@@ -32,7 +32,7 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-class JsonFormatter(logging.Formatter):
+class HubLogFormatter(logging.Formatter):
     """One JSON object a line; control characters in messages cannot start a line of their own."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging() -> None:
     """Send the log of this process to stderr."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(HubLogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 

@@ -203,7 +203,7 @@ MAX_AGE_S = 0.1
 """A group that is older takes no further block, so that the first one need not wait for a slow last one."""
 
 
-class _Group:
+class _CommitGroup:
     """Blocks that are committed together."""
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -226,7 +226,7 @@ class GroupWriter:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._group: _Group | None = None
+        self._group: _CommitGroup | None = None
         self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closing: asyncio.Task[None] | None = None
@@ -292,17 +292,17 @@ class GroupWriter:
         else:
             self._is_taken = False
 
-    async def _open(self) -> _Group:
+    async def _open(self) -> _CommitGroup:
         connection = await self._engine.connect()
         try:
             await connection.begin()
         except BaseException:
             await connection.close()
             raise
-        self._group = _Group(connection)
+        self._group = _CommitGroup(connection)
         return self._group
 
-    async def _close(self, group: _Group) -> None:
+    async def _close(self, group: _CommitGroup) -> None:
         """Commit the group; nobody else has the turn meanwhile."""
         try:
             # On a full or failing disk SQLite ends the transaction by itself; what follows is outside of it.

@@ -57,14 +57,14 @@ def validate(
     import asyncio
     import logging
 
-    from verifiers.packages.validation import Limits, validate
+    from verifiers.packages.validation import ValidationLimits, validate
     from vf_cli.command import configure_logging
     from vf_cli.eval_options import json_object
 
     # The checks make rollouts fail on purpose, and report the failures that matter.
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)
     arguments = json_object(env_args, "-a") if env_args else {}
-    limits = Limits(num_rows, num_played, load_limit, play_limit)
+    limits = ValidationLimits(num_rows, num_played, load_limit, play_limit)
     protect()
     with output.stderr().status(f"checking {env} …"):
         result = asyncio.run(validate(env, arguments, limits=limits))

@@ -1,4 +1,4 @@
-"""Who may do what: the one place that decides. Pure; every route and every query asks here.
+"""Who may do what: the one resource that decides. Pure; every route and every query asks here.
 
 A caller may do something to an environment when three things allow it: the role in the owning team
 (or being the owner), the actions of the token in use, and the environments the token is for.
@@ -73,7 +73,7 @@ class Access(NamedTuple):
     """Whether callers without a token may ask; public things are shown to them."""
 
 
-class Place(NamedTuple):
+class Resource(NamedTuple):
     """An environment, as far as permission goes."""
 
     owner_id: str
@@ -188,26 +188,26 @@ def require_not_stronger(
             raise Forbidden(f"This token is not for {pattern!r}; it cannot hand that on.")
 
 
-def may(principal: Principal, action: Action, place: Place) -> bool:
+def may(principal: Principal, action: Action, resource: Resource) -> bool:
     """Whether the caller may do this to the environment."""
-    if action is Action.READ and place.visibility == "PUBLIC" and place.is_open:
+    if action is Action.READ and resource.visibility == "PUBLIC" and resource.is_open:
         return principal.sees_public or principal.is_known
-    if action not in principal.actions or not principal.covers(place.full_name):
+    if action not in principal.actions or not principal.covers(resource.full_name):
         return False
     if principal.is_unlimited_admin:
         return True
-    return action in ROLE_ACTIONS.get(principal.roles.get(place.owner_id, ""), ())
+    return action in ROLE_ACTIONS.get(principal.roles.get(resource.owner_id, ""), ())
 
 
-def require(principal: Principal, action: Action, place: Place | None, what: str) -> None:
+def require(principal: Principal, action: Action, resource: Resource | None, what: str) -> None:
     """Return when the caller may; otherwise raise what gives nothing away.
 
     Raises NotFound when the caller may not even read it, so that a private thing looks exactly like a
     missing one; Unauthorized when it can be seen and credentials are lacking; Forbidden otherwise.
     """
-    if place is None or not may(principal, Action.READ, place):
+    if resource is None or not may(principal, Action.READ, resource):
         raise NotFound(f"{what} not found.")
-    if may(principal, action, place):
+    if may(principal, action, resource):
         return
     if not principal.is_known:
         raise Unauthorized("Log in first: this needs an API token.")

@@ -282,7 +282,7 @@ class _Walk:
                 target, sha256 = by_name.get(name), None
             if target is None:
                 continue
-            if not may(self._caller, Action.READ, target.environment.place):
+            if not may(self._caller, Action.READ, target.environment.resource):
                 raise Unresolved(
                     f"{at.environment.full_name} requires {name!r}, an environment of this hub that you may not read,"
                     f" or that is no longer there. Ask {at.owner.slug}. A package of that name elsewhere is not it."

@@ -38,7 +38,7 @@ async def fork(
     original = source.environment
     if original.visibility == "PRIVATE":
         # The owner of the copy can show it to everybody: a reader must not decide that.
-        require(caller, Action.MANAGE, original.place, f"Environment {original.full_name}")
+        require(caller, Action.MANAGE, original.resource, f"Environment {original.full_name}")
     if wanted.name and wanted.name != original.name:
         raise BadRequest("A fork keeps its name: the wheel inside has it.")
     found, created = await get_or_create(

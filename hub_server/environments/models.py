@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from hub_server.accounts.authorisation import Place
+from hub_server.accounts.authorisation import Resource
 from hub_server.changes.models import Serial as Large
 from hub_server.database import Base, new_id, utc_now
 
@@ -49,9 +49,9 @@ class Environment(Base):
     deleted_at: Mapped[datetime | None]
 
     @property
-    def place(self) -> Place:
+    def resource(self) -> Resource:
         """The environment, as far as permission goes."""
-        return Place(self.owner_id, self.full_name, self.visibility, self.is_open)
+        return Resource(self.owner_id, self.full_name, self.visibility, self.is_open)
 
     @property
     def is_open(self) -> bool:

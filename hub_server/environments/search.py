@@ -41,7 +41,7 @@ class ListQuery(BaseModel):
     offset: int = Field(0, ge=0, le=1_000_000)
 
 
-class Page(NamedTuple):
+class EnvironmentPage(NamedTuple):
     """Some rows, and how many there are in all (at most `MAX_CANDIDATES` for a search)."""
 
     rows: list[Found]
@@ -53,12 +53,14 @@ def words_of(query: str) -> list[str]:
     return re.findall(r"\w+", query.casefold())[:MAX_WORDS]
 
 
-async def list_environments(session: AsyncSession, caller: Principal, wanted: ListQuery) -> Page:
+async def list_environments(
+    session: AsyncSession, caller: Principal, wanted: ListQuery
+) -> EnvironmentPage:
     """The environments that fit, as far as the caller may see them."""
     conditions = [readable_by(caller), *await _filters(session, caller, wanted)]
     words = words_of(wanted.search or "")
     if wanted.search and not words:
-        return Page([], 0)
+        return EnvironmentPage([], 0)
     base = select(Environment, Owner).join(Owner, Owner.id == Environment.owner_id)
     if words:
         ids = await _matching_ids(session, words, and_(*conditions))
@@ -69,13 +71,13 @@ async def list_environments(session: AsyncSession, caller: Principal, wanted: Li
             rows = (await session.execute(base.where(Environment.id.in_(page)))).all()
             place = {environment_id: i for i, environment_id in enumerate(page)}
             ordered = sorted(rows, key=lambda row: place[row[0].id])
-            return Page([Found(*row) for row in ordered], total)
+            return EnvironmentPage([Found(*row) for row in ordered], total)
     else:
         query = base.where(*conditions)
         count = select(func.count()).select_from(Environment).where(*conditions)
         total = await session.scalar(count) or 0
     rows = await session.execute(_ordered(query, wanted).offset(wanted.offset).limit(wanted.limit))
-    return Page([Found(*row) for row in rows], total)
+    return EnvironmentPage([Found(*row) for row in rows], total)
 
 
 async def _filters(

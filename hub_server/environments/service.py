@@ -131,7 +131,7 @@ def _allowed(
 ) -> Found:
     if environment is not None and environment.deleted_at is not None:
         environment = None
-    require(caller, action, environment.place if environment else None, what)
+    require(caller, action, environment.resource if environment else None, what)
     if environment is None or owner is None:
         raise NotFound(f"{what} not found.")
     return Found(environment, owner)
@@ -258,7 +258,7 @@ async def get_or_create(
     key = {"owner": owner.id, "name": plain}
     environment = await session.scalar(_LOCKED_BY_NAME, key)
     if environment is not None and environment.deleted_at is None:
-        require(caller, Action.READ, environment.place, f"Environment {owner.slug}/{name}")
+        require(caller, Action.READ, environment.resource, f"Environment {owner.slug}/{name}")
         return Found(environment, owner), False
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     full_name = f"{owner.slug}/{plain}"

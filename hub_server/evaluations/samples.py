@@ -52,7 +52,7 @@ class NewSample(NamedTuple):
         return len(self.body) + len(self.key) + SAMPLE_BYTES
 
 
-class Batch(NamedTuple):
+class ReceivedBatch(NamedTuple):
     """Samples of one request."""
 
     sha256: str
@@ -85,7 +85,7 @@ class BatchTurns:
             yield
 
 
-def read_batch(path: Path, max_sample_bytes: int) -> Batch:
+def read_batch(path: Path, max_sample_bytes: int) -> ReceivedBatch:
     """The samples of a request body in a file. Pure but for the file; call it from a thread, bodies are large.
 
     A sample is known by `sample_id`, or by example and rollout number; one without either is known by
@@ -105,7 +105,7 @@ def read_batch(path: Path, max_sample_bytes: int) -> Batch:
         text = stored.encoded(sample, f"Sample {place} of the batch", max_sample_bytes)
         key = _sample_key(sample, f"{digest[:32]}:{place}")
         rows[key] = NewSample(key, zlib.compress(text, 3), len(text))
-    return Batch(digest, list(rows.values()))
+    return ReceivedBatch(digest, list(rows.values()))
 
 
 def _sample_key(sample: dict[str, Any], otherwise: str) -> str:
@@ -127,7 +127,7 @@ async def store(
     database: Database,
     caller: Principal,
     evaluation_id: str,
-    batch: Batch,
+    batch: ReceivedBatch,
     settings: Settings,
 ) -> int:
     """Store a batch; how many of its samples are new. The same batch again adds nothing.
@@ -192,7 +192,7 @@ async def _store_group(
 # --- pages --------------------------------------------------------------------------------------
 
 
-class Planned(NamedTuple):
+class PlannedSample(NamedTuple):
     """A sample of a page, before its contents are read."""
 
     id: int
@@ -204,7 +204,7 @@ class Planned(NamedTuple):
 
 async def plan(
     session: AsyncSession, evaluation_id: str, page_number: int, limit: int
-) -> list[Planned]:
+) -> list[PlannedSample]:
     """The samples of a page (from 1) in the order they came."""
     start = (page_number - 1) * limit
     query = (
@@ -215,11 +215,11 @@ async def plan(
         .limit(limit)
     )
     rows = await session.execute(query)
-    return [Planned(*row, place=start + n + 1) for n, row in enumerate(rows)]
+    return [PlannedSample(*row, place=start + n + 1) for n, row in enumerate(rows)]
 
 
 async def page_pieces(
-    database: Database, planned: list[Planned], end: bytes, max_bytes: int
+    database: Database, planned: list[PlannedSample], end: bytes, max_bytes: int
 ) -> AsyncIterator[bytes]:
     """The JSON of a page, piece by piece.
 
@@ -249,8 +249,8 @@ async def page_pieces(
     yield end
 
 
-def _read_together(planned: list[Planned]) -> Iterator[list[Planned]]:
-    group, size = list[Planned](), 0
+def _read_together(planned: list[PlannedSample]) -> Iterator[list[PlannedSample]]:
+    group, size = list[PlannedSample](), 0
     for one in planned:
         its_size = BYTES_AT_ONCE if one.size_bytes is None else one.size_bytes
         if group and (size + its_size > BYTES_AT_ONCE or len(group) >= ROWS_AT_ONCE):
@@ -270,7 +270,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
         piece = packed.decompress(packed.unconsumed_tail, PIECE_BYTES)
 
 
-def _left_out(one: Planned) -> bytes:
+def _left_out(one: PlannedSample) -> bytes:
     kind, _, rest = one.key.partition(":")
     known: dict[str, Any] = {}
     if kind == "id":

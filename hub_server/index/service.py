@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import undefer
 
-from hub_server.accounts.authorisation import Action, Place, Principal, may
+from hub_server.accounts.authorisation import Action, Principal, Resource, may
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_slug
 from hub_server.changes.models import Change
@@ -82,8 +82,10 @@ async def reads_all_of(
     owner = await owner_by_slug(session, owner_slug)
     if owner is None:
         return False
-    place = Place(owner.id, f"{owner.slug}/{normalized(project_name)}", "PRIVATE", is_open=True)
-    return may(caller, Action.READ, place)
+    resource = Resource(
+        owner.id, f"{owner.slug}/{normalized(project_name)}", "PRIVATE", is_open=True
+    )
+    return may(caller, Action.READ, resource)
 
 
 async def dependency(

@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from hub_server.access import PUBLIC, HubRoute
 from hub_server.accounts.authorisation import Principal
-from hub_server.errors import HubError
+from hub_server.errors import HubFailure
 from hub_server.hub import Hub, HubDep
 from hub_server.logins import service
 from hub_server.logins.routes import address_of
@@ -37,14 +37,16 @@ def _page(body: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
 
-async def _form(hub: Hub, code: str, username: str = "", error: HubError | None = None) -> Response:
+async def _form(
+    hub: Hub, code: str, username: str = "", error: HubFailure | None = None
+) -> Response:
     """The page that shows who is waiting and asks for name and password; above them, what was wrong before."""
     waiting, row = "Type the code that your terminal shows.", None
     if code:
         try:
             async with hub.database.read() as session:
                 row = await service.waiting_challenge(session, code)
-        except HubError as unknown:
+        except HubFailure as unknown:
             error, code = error or unknown, ""
     if row is not None:
         client, address = escape(row.client or "A client"), escape(row.address)
@@ -86,7 +88,7 @@ async def decide(
         hub.logins.succeeded(address, username)
         async with hub.database.write() as session:
             await service.approve(session, Principal(user_id=person.id), code)
-    except HubError as error:
+    except HubFailure as error:
         return await _form(hub, code, username, error)
     return _page("<p>Done. You can go back to your terminal.</p>")
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import make_url
 from hub_server.accounts.authorisation import ANONYMOUS
 from hub_server.database import Database, iso, utc_now
 from hub_server.environments.service import Found, files_of
-from hub_server.errors import HubError, SettingsError, Unavailable
+from hub_server.errors import HubFailure, SettingsError, Unavailable
 from hub_server.evaluations.samples import purge
 from hub_server.index import service as index
 from hub_server.operations import service
@@ -29,7 +29,7 @@ from hub_server.storage.store import BlobMissing, BlobStore
 MANIFEST = "backup.json"
 
 
-class Problem(NamedTuple):
+class FsckProblem(NamedTuple):
     """Something that fsck found."""
 
     kind: str
@@ -40,7 +40,7 @@ class FsckReport(NamedTuple):
     """What fsck saw."""
 
     files: int
-    problems: list[Problem]
+    problems: list[FsckProblem]
 
 
 class GcReport(NamedTuple):
@@ -66,7 +66,7 @@ async def fsck(database: Database, store: BlobStore, *, read_bytes: bool = True)
             seen[file.sha256] = await _blob_fault(store, file.sha256, file.size_bytes, read_bytes)
         fault = seen[file.sha256]
         if fault is not None:
-            problems.append(Problem(fault, f"{file.environment} {file.filename} {file.sha256}"))
+            problems.append(FsckProblem(fault, f"{file.environment} {file.filename} {file.sha256}"))
     return FsckReport(count, problems)
 
 
@@ -312,4 +312,4 @@ async def _run(program: str, *arguments: str) -> None:
         raise SettingsError(f"{program} is not installed; it comes with PostgreSQL.") from error
     _, errors = await process.communicate()
     if process.returncode:
-        raise HubError(f"{program} failed: {errors.decode(errors='replace').strip()[-500:]}")
+        raise HubFailure(f"{program} failed: {errors.decode(errors='replace').strip()[-500:]}")

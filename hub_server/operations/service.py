@@ -117,7 +117,7 @@ async def exported(session: AsyncSession) -> AsyncIterator[tuple[Owner, Environm
 BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 
-class Metrics:
+class RequestMetrics:
     """What one worker counted since it started. Labels are routes, never user text."""
 
     def __init__(self) -> None:

@@ -76,7 +76,9 @@ class Claims:
         Raises Conflict when the version or a file name is used for other bytes, or was deleted.
         """
         environment = found.environment
-        require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
+        require(
+            caller, Action.PUBLISH, environment.resource, f"Environment {environment.full_name}"
+        )
         key = {"environment_id": environment.id, "number": canonical(version)}
         release = await session.scalar(_VERSION, key)
         is_first = release is None

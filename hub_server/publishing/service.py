@@ -53,7 +53,9 @@ class Publisher:
     ) -> Reservation:
         """Let the caller upload one file. Raises Conflict when it cannot be published any more."""
         environment = found.environment
-        require(caller, Action.PUBLISH, environment.place, f"Environment {environment.full_name}")
+        require(
+            caller, Action.PUBLISH, environment.resource, f"Environment {environment.full_name}"
+        )
         self.intake.check_announced(environment, announced)
         await self._check_not_taken(session, environment, announced)
         await self.claims.check_quota(session, found, announced.size_bytes or 0)

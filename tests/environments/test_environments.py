@@ -14,7 +14,7 @@ import pytest
 import verifiers as vf
 from verifiers.endpoint import endpoint_process
 from verifiers.loading import load_path
-from verifiers.packages.validation import Limits, validate
+from verifiers.packages.validation import ValidationLimits, validate
 from verifiers.testing import ScriptedClient
 from verifiers.training import validation
 from verifiers.training.samples import samples_of
@@ -141,7 +141,7 @@ async def test_it_is_sound(folder: Path):
     module_of(folder)
     known = inspect.signature(load_path(folder).module.load_environment).parameters
     arguments = {name: value for name, value in SMALL.items() if name in known}
-    found = await validate(str(folder), arguments, limits=Limits(max_rows=8, max_played=2))
+    found = await validate(str(folder), arguments, limits=ValidationLimits(max_rows=8, max_played=2))
     assert [check for check in found.checks if check.status == "fail"] == []
     if folder.name not in BOUGHT:
         assert [check.name for check in found.checks if check.status == "skip"] == []

@@ -6,7 +6,7 @@ import re
 import pytest
 from fastapi.routing import APIRoute
 
-from hub_server.access import Gate, HubRoute
+from hub_server.access import AccessGate, HubRoute
 from hub_server.accounts.authorisation import About, Action
 from hub_server.app import ROUTERS
 
@@ -33,7 +33,9 @@ def operations(routes):
 
 def test_every_route_declares_its_action_and_what_it_is_about():
     undeclared = [
-        route.path for route in all_routes() if not isinstance(getattr(route, "gate", None), Gate)
+        route.path
+        for route in all_routes()
+        if not isinstance(getattr(route, "gate", None), AccessGate)
     ]
     assert undeclared == []
     assert len(all_routes()) > 80

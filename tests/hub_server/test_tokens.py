@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hub_server.accounts import credentials
-from hub_server.accounts.authorisation import Action, Place, Principal, may
+from hub_server.accounts.authorisation import Action, Principal, Resource, may
 from hub_server.accounts.service import authenticate, issue_token
 from hub_server.database import utc_now
 from hub_server.errors import BadRequest
@@ -96,7 +96,7 @@ def test_permission_needs_role_action_and_place(
         environments=environments,
         roles={"o": role} if role else {},
     )
-    assert may(caller, action, Place("o", "acme/demo", visibility, True)) is is_allowed
+    assert may(caller, action, Resource("o", "acme/demo", visibility, True)) is is_allowed
 
 
 # --- a token never yields a stronger one ----------------------------------------------------------

@@ -36,7 +36,7 @@ from verifiers.hub.errors import (
     HubUnauthorized,
     HubUnavailable,
 )
-from verifiers.hub.wire import Request
+from verifiers.hub.wire import WireRequest
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +323,7 @@ def environment_path(owner: str, name: str, reference: str | None = None) -> str
     return path if reference is None else f"{path}/@{quote(reference, safe='')}"
 
 
-def body_of(model: type[Request], **values: Any) -> dict[str, Any]:
+def body_of(model: type[WireRequest], **values: Any) -> dict[str, Any]:
     """A request body as the wire has it, without members that are None; ConfigError when a value does not fit."""
     given = {key: value for key, value in values.items() if value is not None}
     try:

@@ -77,7 +77,7 @@ class HubSettings(NamedTuple):
         return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
-class ConfigFile:
+class HubConfigFile:
     """The configuration of one person: a file, and a folder of contexts beside it."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -157,14 +157,14 @@ def hub_settings(
     context: str | None = None,
     *,
     variables: Mapping[str, str] | None = None,
-    file: ConfigFile | None = None,
+    file: HubConfigFile | None = None,
 ) -> HubSettings:
     """The hub to use: variables before the context (`context`, else `PRIME_CONTEXT`) before the file.
 
     Raises HubNotConfigured when none of them names a hub, ConfigError for an unusable file or address.
     """
     variables = os.environ if variables is None else variables
-    file = file or ConfigFile()
+    file = file or HubConfigFile()
     values = file.read()
     named = context or variables.get("PRIME_CONTEXT") or None
     if named is not None:

@@ -265,7 +265,7 @@ async def _reference(
     return {"id": await lookup_id(hub, environment)}
 
 
-class _Batch(NamedTuple):
+class _SampleBatch(NamedTuple):
     body: bytes
     rows: int
     read_bytes: int
@@ -279,7 +279,7 @@ def _batches(
     summary: RunningSummary,
     *,
     is_public: bool,
-) -> Iterator[_Batch]:
+) -> Iterator[_SampleBatch]:
     """The rollouts of a run in batches; `summary` counts each. Public rollouts have no tracebacks: a traceback names
     folders of the author's machine.
     """
@@ -299,13 +299,13 @@ def _batches(
             continue
         is_full = size + len(row) > MAX_BATCH_BYTES or len(rows) >= MAX_BATCH_ROWS
         if rows and (is_full or values + its_values > MAX_BATCH_VALUES - 2):
-            yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
+            yield _SampleBatch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
             rows, size, values = [], 0, 0
         rows.append(row)
         size += len(row) + 1
         values += its_values
     if rows:
-        yield _Batch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
+        yield _SampleBatch(b'{"samples":[%s]}' % b",".join(rows), len(rows), size)
 
 
 def _sample(output: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def _sample(output: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
 async def _send(
     hub: HubClient,
     evaluation_id: str,
-    batch: _Batch,
+    batch: _SampleBatch,
     free: asyncio.Semaphore,
     counts: Counter[str],
     on_progress: OnProgress | None,

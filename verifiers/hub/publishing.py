@@ -63,7 +63,7 @@ class Pushed(NamedTuple):
     """Its page."""
 
 
-class Watcher(NamedTuple):
+class PushWatcher(NamedTuple):
     """Whom to tell how far it is."""
 
     step: Callable[[str], None] = lambda text: None
@@ -77,13 +77,13 @@ class _Packed(NamedTuple):
     source: SourceArchive
 
 
-async def push(hub: HubClient, wanted: Wanted, watcher: Watcher | None = None) -> Pushed:
+async def push(hub: HubClient, wanted: Wanted, watcher: PushWatcher | None = None) -> Pushed:
     """Publish the project in a folder as a new version, unless exactly this content is there already.
 
     A raised version number is written to pyproject.toml before the build and taken back when the push fails.
     Raises ConfigError, BuildError, and HubError.
     """
-    watcher = watcher or Watcher()
+    watcher = watcher or PushWatcher()
     hub.require_key()
     folder = wanted.folder.resolve()
     with tempfile.TemporaryDirectory(prefix="prime-push-") as scratch:
@@ -182,7 +182,7 @@ async def _publish(
     packed: _Packed,
     wanted: Wanted,
     name: str,
-    watcher: Watcher,
+    watcher: PushWatcher,
 ) -> str | None:
     """Send both files and make them a version; its id."""
     base = f"/environmentshub/{environment['id']}"
@@ -241,7 +241,7 @@ async def _publish(
     return done.get("version_id") or version_id
 
 
-async def _send(hub: HubClient, url: str, file: Path, watcher: Watcher) -> None:
+async def _send(hub: HubClient, url: str, file: Path, watcher: PushWatcher) -> None:
     watcher.step(f"uploading {file.name}")
     await hub.upload(url, file, lambda done, total: watcher.progress(file.name, done, total))
 

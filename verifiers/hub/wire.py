@@ -23,7 +23,7 @@ def value_count(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-class Request(BaseModel):
+class WireRequest(BaseModel):
     """Base of everything a client sends."""
 
     model_config = ConfigDict(extra="ignore", str_max_length=1_000_000)
@@ -41,7 +41,7 @@ AnyVisibility = Annotated[str | None, AfterValidator(_known_visibility)]
 """PUBLIC or PRIVATE in any case, or nothing."""
 
 
-class ResolveRequest(Request):
+class ResolveRequest(WireRequest):
     """Get or create an environment. At most one of the three owners; none means the caller."""
 
     name: str = Field(min_length=1, max_length=128)
@@ -51,13 +51,13 @@ class ResolveRequest(Request):
     team_id: str | None = None
 
 
-class InstallTokenRequest(Request):
+class InstallTokenRequest(WireRequest):
     """Environments (`owner/name`) that are to be installed together."""
 
     environments: list[str] = Field(min_length=1, max_length=100)
 
 
-class LookupRequest(Request):
+class LookupRequest(WireRequest):
     """Find an environment by id, or by name and any owner."""
 
     id: str | None = None
@@ -66,7 +66,7 @@ class LookupRequest(Request):
     owner_slug: str | None = None
 
 
-class ArtifactMetadata(Request):
+class ArtifactMetadata(WireRequest):
     """What a client says about an artifact; only the labels (`tags`) are believed."""
 
     description: str | None = None
@@ -79,7 +79,7 @@ class ArtifactMetadata(Request):
         return [] if value is None else value
 
 
-class ArtifactRequest(Request):
+class ArtifactRequest(WireRequest):
     """Announce a wheel or a source archive before its bytes are sent."""
 
     content_hash: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -91,7 +91,7 @@ class ArtifactRequest(Request):
     metadata: ArtifactMetadata = ArtifactMetadata()
 
 
-class ReserveFile(Request):
+class ReserveFile(WireRequest):
     """One file of a release that is about to be uploaded."""
 
     filename: str = Field(min_length=1, max_length=240)
@@ -100,7 +100,7 @@ class ReserveFile(Request):
     kind: Literal["wheel", "source"] = "wheel"
 
 
-class ReserveRequest(Request):
+class ReserveRequest(WireRequest):
     """The files of one release; all of them become visible together or not at all."""
 
     files: list[ReserveFile] = Field(min_length=1, max_length=50)
@@ -108,20 +108,20 @@ class ReserveRequest(Request):
     tags: list[str] = []
 
 
-class FinalizeRequest(Request):
+class FinalizeRequest(WireRequest):
     """Publish what was uploaded under these reservations, as one release."""
 
     upload_ids: list[str] = Field(min_length=1, max_length=50)
 
 
-class YankRequest(Request):
+class YankRequest(WireRequest):
     """Take a version out of normal resolution, or put it back with `yanked: false`."""
 
     yanked: bool = True
     reason: str = Field("", max_length=1000)
 
 
-class EnvironmentPatch(Request):
+class EnvironmentPatch(WireRequest):
     """Change what is not part of a version."""
 
     visibility: Visibility | None = None
@@ -131,7 +131,7 @@ class EnvironmentPatch(Request):
     status_reason: str | None = Field(None, max_length=1000)
 
 
-class ForkRequest(Request):
+class ForkRequest(WireRequest):
     """Copy an environment's newest version to another owner; the caller when none is named."""
 
     team_slug: str | None = None
@@ -139,27 +139,27 @@ class ForkRequest(Request):
     name: str | None = None
 
 
-class SlugRequest(Request):
+class SlugRequest(WireRequest):
     """Choose the caller's public name."""
 
     slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
 
 
-class TeamRequest(Request):
+class TeamRequest(WireRequest):
     """Found an organisation."""
 
     slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
     name: str | None = Field(None, max_length=128)
 
 
-class MemberRequest(Request):
+class MemberRequest(WireRequest):
     """Add a member or change a role."""
 
     user: str
     role: Literal["admin", "member", "reader"] = "member"
 
 
-class TokenRequest(Request):
+class TokenRequest(WireRequest):
     """Make an API token; it can do no more than the caller."""
 
     name: str = Field("token", max_length=128)
@@ -170,7 +170,7 @@ class TokenRequest(Request):
     """Seconds until the token stops working; null never."""
 
 
-class PasswordLogin(Request):
+class PasswordLogin(WireRequest):
     """A person's name and password."""
 
     username: str = Field(max_length=128)
@@ -184,20 +184,20 @@ class SetupRequest(PasswordLogin):
     email: str | None = Field(None, max_length=320)
 
 
-class ChallengeRequest(Request):
+class ChallengeRequest(WireRequest):
     """Start a browser login; the key encrypts the token on its way back."""
 
     encryptionPublicKey: str = Field(max_length=4096)
     limits: dict[str, Any] | None = None
 
 
-class ApproveRequest(Request):
+class ApproveRequest(WireRequest):
     """Let the client that shows this code act for the caller."""
 
     code: str = Field(max_length=128)
 
 
-class SecretRequest(Request):
+class SecretRequest(WireRequest):
     """A secret or variable of an environment or a person."""
 
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$", max_length=128)
@@ -207,7 +207,7 @@ class SecretRequest(Request):
     teamId: str | None = None
 
 
-class SecretPatch(Request):
+class SecretPatch(WireRequest):
     """Change some of a secret."""
 
     name: str | None = Field(None, pattern=r"^[A-Z][A-Z0-9_]*$", max_length=128)
@@ -215,14 +215,14 @@ class SecretPatch(Request):
     description: str | None = Field(None, max_length=1000)
 
 
-class EnvironmentReference(Request):
+class EnvironmentReference(WireRequest):
     """The environment an evaluation belongs to, with its version when known."""
 
     id: str
     version_id: str | None = None
 
 
-class EvaluationRequest(Request):
+class EvaluationRequest(WireRequest):
     """Open an evaluation; samples follow in batches."""
 
     name: str = Field(min_length=1, max_length=300)
@@ -241,7 +241,7 @@ class EvaluationRequest(Request):
     is_public: bool | None = None
 
 
-class EvaluationPatch(Request):
+class EvaluationPatch(WireRequest):
     """Change an open evaluation, or close it as failed or cancelled."""
 
     name: str | None = Field(None, max_length=300)
@@ -258,7 +258,7 @@ class EvaluationPatch(Request):
     error_message: str | None = Field(None, max_length=4096)
 
 
-class FinalizeEvaluation(Request):
+class FinalizeEvaluation(WireRequest):
     """Close an evaluation with its final numbers."""
 
     metrics: dict[str, Any] | None = None

@@ -72,7 +72,7 @@ class Validation(NamedTuple):
         return all(check.status != "fail" for check in self.checks)
 
 
-class Limits(NamedTuple):
+class ValidationLimits(NamedTuple):
     """How much is checked, and how long it may take."""
 
     max_rows: int = 100
@@ -94,10 +94,10 @@ class _Failed(Exception):
 
 
 async def validate(
-    env: str, env_args: Mapping[str, Any] | None = None, *, limits: Limits | None = None
+    env: str, env_args: Mapping[str, Any] | None = None, *, limits: ValidationLimits | None = None
 ) -> Validation:
     """Findings about an environment, named by its id or by the path of its folder or file; faults do not raise."""
-    limits = limits or Limits()
+    limits = limits or ValidationLimits()
     arguments = dict(env_args or {})
 
     def load_it() -> Loaded:
@@ -118,7 +118,7 @@ async def validate(
 
 
 async def _load(
-    load_it: Callable[[], Loaded], limits: Limits, checks: list[Check]
+    load_it: Callable[[], Loaded], limits: ValidationLimits, checks: list[Check]
 ) -> Loaded | None:
     found: list[Loaded] = []
 
@@ -159,7 +159,11 @@ class _Validator:
     """The checks of one loaded environment, in order; later ones use what earlier ones found."""
 
     def __init__(
-        self, loaded: Loaded, load_again: Callable[[], Loaded], limits: Limits, checks: list[Check]
+        self,
+        loaded: Loaded,
+        load_again: Callable[[], Loaded],
+        limits: ValidationLimits,
+        checks: list[Check],
     ) -> None:
         self.environment = loaded.environment
         self.hook = getattr(loaded.environment, "gold_completion", None) or getattr(
@@ -193,7 +197,7 @@ class _Validator:
         source = self.environment.source("eval")
         wanted = self.limits.max_rows
         if wanted < 1 and source.is_endless:
-            wanted = Limits().max_rows
+            wanted = ValidationLimits().max_rows
         rows = source.inputs(wanted)
         if not rows:
             raise _Failed("The dataset has no rows.")

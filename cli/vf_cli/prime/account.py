@@ -36,7 +36,7 @@ def login(
 
     For a machine without a person use PRIME_API_KEY, or `prime config set-api-key -` with the key on stdin.
     """
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
     from verifiers.hub.login import Invitation, log_in
     from vf_cli.prime.config import hub_changes
 
@@ -55,7 +55,7 @@ def login(
 
     key = with_hub(lambda hub: log_in(hub, invite), at=at)
     person = with_hub(_whoami, at=at._replace(api_key=key))
-    file = ConfigFile()
+    file = HubConfigFile()
     changes = {**hub_changes(file.read(), at.base_url), **_known(person)}
     no_team = {"team_id": None, "team_name": None, "team_role": None}
     file.update(**{**changes, **no_team, "api_key": key})
@@ -71,10 +71,10 @@ def login(
 
 def logout(yes: Yes = False) -> int:
     """Forget the key in the configuration file. The hub still takes it until it is revoked there."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    file = ConfigFile()
+    file = HubConfigFile()
     if not file.read()["api_key"]:
         show_facts({"logged_out": False}, [("not logged in", file.path)])
         return 0
@@ -87,11 +87,11 @@ def logout(yes: Yes = False) -> int:
 
 def whoami() -> int:
     """Say who the key belongs to and what it may do."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     at = settings()
     person = with_hub(_whoami, needs_key=True, at=at)
-    file = ConfigFile()
+    file = HubConfigFile()
     if at.api_key == file.read()["api_key"]:
         file.update(**_known(person))
     scope = person.get("scope") or {}
@@ -118,10 +118,10 @@ def switch(
     ] = None,
 ) -> int:
     """Choose whom new environments and evaluations belong to: you, or one of your teams."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    file = ConfigFile()
+    file = HubConfigFile()
     mine = with_hub(_all_teams, needs_key=True)
     if target is None:
         now = file.read()["team_id"]

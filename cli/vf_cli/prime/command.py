@@ -38,7 +38,7 @@ TABLE_GAP = 3
 FORMATS = ("table", "json", "pretty")
 
 
-class Choices(NamedTuple):
+class CommonOptions(NamedTuple):
     """What the options that every command has say."""
 
     format: Literal["table", "json", "pretty"] | None = None
@@ -48,12 +48,12 @@ class Choices(NamedTuple):
     context: str | None = None
 
 
-_chosen: ContextVar[Choices] = ContextVar("_chosen")
+_chosen: ContextVar[CommonOptions] = ContextVar("_chosen")
 
 
-def chosen() -> Choices:
+def chosen() -> CommonOptions:
     """The choices of the command that runs."""
-    return _chosen.get(Choices())
+    return _chosen.get(CommonOptions())
 
 
 def choose(**changes: Any) -> None:
@@ -63,7 +63,7 @@ def choose(**changes: Any) -> None:
 
 def forget_choices() -> None:
     """Back to the defaults, before another command."""
-    _chosen.set(Choices())
+    _chosen.set(CommonOptions())
 
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}

@@ -42,10 +42,10 @@ def hub_changes(values: dict[str, Any], base_url: str) -> dict[str, Any]:
 
 
 def _set(key: str, value: Any, shown: Any = None) -> int:
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    file = ConfigFile()
+    file = HubConfigFile()
     file.update(**{key: value})
     shown = value if shown is None else shown
     show_facts({key: shown}, [(key, shown), ("saved in", file.path)])
@@ -57,10 +57,10 @@ def view() -> int:
     """Show the configuration as it counts now, variables and context included. Keys are shortened."""
     import os
 
-    from verifiers.hub.config import ConfigFile, hub_settings, masked
+    from verifiers.hub.config import HubConfigFile, hub_settings, masked
     from verifiers.hub.errors import HubNotConfigured
 
-    file = ConfigFile()
+    file = HubConfigFile()
     values = file.read()
     try:
         at = hub_settings(chosen().context, file=file)
@@ -100,13 +100,13 @@ def set_api_key(
     ] = None,
 ) -> int:
     """Keep an API key for the configured hub."""
-    from verifiers.hub.config import ConfigFile, hub_settings, masked
+    from verifiers.hub.config import HubConfigFile, hub_settings, masked
 
     refuse_temporary_context()
     key = ask("API key", api_key, is_secret=True).strip()
     if not key or not key.isascii() or any(character.isspace() for character in key):
         raise typer.BadParameter("An API key is one word of ASCII characters.")
-    file = ConfigFile()
+    file = HubConfigFile()
     at = hub_settings(file=file)
     # Beside its hub: a key without one could be sent to another.
     file.update(**hub_changes(file.read(), at.base_url), api_key=key)
@@ -122,11 +122,11 @@ def set_api_key(
 @command(app)
 def set_base_url(url: Url = None) -> int:
     """Name the hub. A key that was kept for another hub is forgotten, so that it is never sent to this one."""
-    from verifiers.hub.config import PUBLIC_API_URL, ConfigFile, checked_url, is_loopback, origin
+    from verifiers.hub.config import PUBLIC_API_URL, HubConfigFile, checked_url, is_loopback, origin
 
     refuse_temporary_context()
     base_url = checked_url(ask("Address of the hub", url))
-    file = ConfigFile()
+    file = HubConfigFile()
     values = file.read()
     changes = hub_changes(values, base_url)
     was = values["base_url"]
@@ -185,10 +185,10 @@ def set_team_id(team_id: Annotated[str, typer.Argument(metavar="TEAM_ID")]) -> i
 @command(app)
 def remove_team_id() -> int:
     """Make new things yours again."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    ConfigFile().update(team_id=None, team_name=None, team_role=None)
+    HubConfigFile().update(team_id=None, team_name=None, team_role=None)
     show_facts({"team_id": None}, [("new things belong to", "you")])
     return 0
 
@@ -214,11 +214,11 @@ def set_traces_opt_out(enabled: Switch) -> int:
 @command(app)
 def reset(yes: Yes = False) -> int:
     """Set everything back to the defaults, the key included; contexts stay."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
     confirm("Forget the whole configuration?", is_sure=yes)
-    file = ConfigFile()
+    file = HubConfigFile()
     file.reset()
     show_facts({"reset": True}, [("reset", file.path)], next_step="prime config set-base-url URL")
     return 0
@@ -230,9 +230,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 @command(app)
 def save(name: Name) -> int:
     """Save the configuration under a name, the key included: `prime -c NAME …` uses it once."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
-    path = ConfigFile().save_context(name)
+    path = HubConfigFile().save_context(name)
     show_facts({"saved": name, "path": str(path)}, [("saved", name), ("in", path)])
     return 0
 
@@ -240,10 +240,10 @@ def save(name: Name) -> int:
 @command(app)
 def use(name: Annotated[str, typer.Argument(metavar="ENV", help="Name of the context.")]) -> int:
     """Switch to a saved context for all further commands."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    file = ConfigFile()
+    file = HubConfigFile()
     file.use_context(name)
     show_facts(
         {"current_environment": name, "base_url": file.read()["base_url"]},
@@ -259,10 +259,10 @@ def envs() -> int:
     JSON: {environments: [{name, is_current, base_url}], base_url}; the last is the hub in use, null without one
     """
     from verifiers.errors import ConfigError
-    from verifiers.hub.config import PRODUCTION, ConfigFile, origin
+    from verifiers.hub.config import PRODUCTION, HubConfigFile, origin
     from verifiers.hub.errors import HubNotConfigured
 
-    file = ConfigFile()
+    file = HubConfigFile()
     try:
         used = settings()
     except (ConfigError, HubNotConfigured):  # the list helps to choose a better one
@@ -289,9 +289,9 @@ def envs() -> int:
 @command(app)
 def delete(name: Name) -> int:
     """Forget a saved context and the key in it."""
-    from verifiers.hub.config import ConfigFile
+    from verifiers.hub.config import HubConfigFile
 
-    ConfigFile().delete_context(name)
+    HubConfigFile().delete_context(name)
     show_facts({"deleted": name}, [("deleted", name)])
     return 0
 

@@ -106,7 +106,7 @@ def push(
         bump=bump,
     )
     with Transfers() as transfers:
-        watcher = publishing.Watcher(transfers.step, transfers.progress)
+        watcher = publishing.PushWatcher(transfers.step, transfers.progress)
         done = with_hub(lambda hub: publishing.push(hub, wanted, watcher), needs_key=True)
     _show_pushed(done)
     return 0

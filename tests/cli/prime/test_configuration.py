@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from verifiers.errors import ConfigError
 from verifiers.hub.config import (
     PUBLIC_API_URL,
-    ConfigFile,
+    HubConfigFile,
     HubNotConfigured,
     checked_url,
     hub_settings,
@@ -50,7 +50,7 @@ NEEDS_A_HUB = [
 )
 def test_without_a_hub_of_the_users_choice_nothing_is_asked_of_any(prime, command, file):
     if file is not None:  # as the public command writes it by itself
-        ConfigFile().update(**file)
+        HubConfigFile().update(**file)
     done = prime(*command)
     assert done.code == 2
     assert "prime config set-base-url" in done.err
@@ -63,7 +63,7 @@ def test_push_without_a_hub_stops_too(prime, make_project):
 
 
 def test_the_public_hub_is_used_only_when_it_is_named(monkeypatch):
-    ConfigFile().update(api_key="key")
+    HubConfigFile().update(api_key="key")
     with pytest.raises(HubNotConfigured):
         hub_settings()
     assert hub_settings("production") == hub_settings(variables={"PRIME_CONTEXT": "production"})
@@ -73,7 +73,7 @@ def test_the_public_hub_is_used_only_when_it_is_named(monkeypatch):
 
 
 def test_variables_come_before_the_context_and_the_context_before_the_file(prime):
-    file = ConfigFile()
+    file = HubConfigFile()
     file.update(base_url="http://127.0.0.1:1", api_key="one", team_id="t1")
     file.save_context("first")
     file.update(base_url="http://127.0.0.1:2", api_key="two", team_id=None)
@@ -86,7 +86,7 @@ def test_variables_come_before_the_context_and_the_context_before_the_file(prime
 
 
 def test_a_key_is_never_sent_to_another_hub_than_its_own(prime):
-    file = ConfigFile()
+    file = HubConfigFile()
     file.update(base_url="http://127.0.0.1:1", api_key="of-hub-one-1234567890")
     assert hub_settings(variables={"PRIME_API_BASE_URL": "http://127.0.0.1:2"}).api_key is None
     assert hub_settings("production", variables={}).api_key is None
@@ -102,7 +102,7 @@ def test_a_key_is_never_sent_to_another_hub_than_its_own(prime):
 
 
 def test_the_file_is_closed_to_others_and_keeps_what_others_wrote(prime):
-    file = ConfigFile()
+    file = HubConfigFile()
     file.update(base_url="http://127.0.0.1:1", written_by_another_program={"x": 1})
     prime("config", "set-api-key", typed="vfh_0123456789abcdef0123\n")
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
@@ -114,11 +114,11 @@ def test_the_file_is_closed_to_others_and_keeps_what_others_wrote(prime):
 
 def test_pages_and_traces_follow_the_hub_unless_they_were_set_elsewhere(prime):
     prime("config", "set-base-url", "http://127.0.0.1:1/")
-    values = ConfigFile().read()
+    values = HubConfigFile().read()
     assert values["frontend_url"] == values["traces_url"] == "http://127.0.0.1:1"
     prime("config", "set-traces-url", "http://127.0.0.1:9")
     prime("config", "set-base-url", "http://127.0.0.1:2")
-    values = ConfigFile().read()
+    values = HubConfigFile().read()
     assert (values["frontend_url"], values["traces_url"]) == (
         "http://127.0.0.1:2",
         "http://127.0.0.1:9",
@@ -206,17 +206,17 @@ def test_contexts_are_listed_used_once_and_deleted(prime):
     ],
 )
 def test_wrong_configuration_is_refused_with_what_to_do(prime, arguments, said):
-    ConfigFile().update(base_url="http://127.0.0.1:1")
-    before = ConfigFile().path.read_bytes()
+    HubConfigFile().update(base_url="http://127.0.0.1:1")
+    before = HubConfigFile().path.read_bytes()
     done = prime("config", *arguments)
     assert (done.code, done.out, said in done.err) == (2, "", True), done.err
     assert "Traceback" not in done.err
-    assert ConfigFile().path.read_bytes() == before
+    assert HubConfigFile().path.read_bytes() == before
 
 
 @pytest.mark.parametrize("text", ["{not json", "[1, 2]", "\ud800".encode("utf-8", "surrogatepass")])
 def test_a_damaged_file_is_named_and_left_alone(prime, text):
-    path = ConfigFile().path
+    path = HubConfigFile().path
     path.parent.mkdir()
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     before = path.read_bytes()
@@ -254,7 +254,7 @@ _NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 def test_changes_add_up(changes):
     folder = Path(os.environ["HOME"]) / "changes"
     (folder / "config.json").unlink(missing_ok=True)
-    file = ConfigFile(folder)
+    file = HubConfigFile(folder)
     expected = file.read()
     for change in changes:
         file.update(**change)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from verifiers.hub.client import HubClient
-from verifiers.hub.config import ConfigFile, HubSettings
+from verifiers.hub.config import HubConfigFile, HubSettings
 from verifiers.hub.login import LoginDenied, LoginExpired, _challenge, log_in
 
 
@@ -88,14 +88,14 @@ def test_login_keeps_the_key_beside_its_hub_and_logout_forgets_it(prime, hub, mo
     assert invited[0].code in done.err
     assert done.json["user"] == "alice"
     monkeypatch.delenv("PRIME_API_BASE_URL")
-    values = ConfigFile().read()
+    values = HubConfigFile().read()
     assert (values["base_url"], values["user_name"]) == (hub.url, "alice")
     assert values["api_key"] not in done.out + done.err
     me = prime("whoami", "--json").json
     assert (me["slug"], me["base_url"]) == ("alice", hub.url)
     assert prime("logout").code == 2  # nobody to ask
     assert prime("logout", "--yes").code == 0
-    assert ConfigFile().read()["api_key"] == ""
+    assert HubConfigFile().read()["api_key"] == ""
     assert prime("whoami").code == 2
     assert prime("-c", "production", "login").code == 2
 
@@ -114,7 +114,7 @@ def test_teams_own_what_is_pushed_after_a_switch(prime, hub, alice, make_project
     assert "alice" in prime("teams", "members", "--team-id", team_id).out
     assert prime("teams", "members").code == 2
     assert prime("switch", slug).code == 0
-    assert ConfigFile().read()["team_id"] == team_id
+    assert HubConfigFile().read()["team_id"] == team_id
     pushed = prime("env", "push", "-p", make_project(), "--json").json
     assert pushed["owner"] == slug
     unknown = prime("switch", "other-team")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.hub.config import ConfigFile, hub_settings
+from verifiers.hub.config import HubConfigFile, hub_settings
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 VERSIONS = ["0.7.7", "0.18.0"]
@@ -60,7 +60,7 @@ def test_the_public_command_reads_the_file_and_the_contexts_that_we_write(prime,
     assert hub.url in public("config", "view").stdout
     assert "ours" in public("config", "envs").stdout
     prime("config", "use", "production")
-    assert ConfigFile().read()["api_key"] == ""
+    assert HubConfigFile().read()["api_key"] == ""
     assert "alice" in public("-c", "ours", "whoami").stdout
     public("config", "use", "ours")
     assert prime("whoami", "--json").json["slug"] == "alice"
@@ -68,7 +68,7 @@ def test_the_public_command_reads_the_file_and_the_contexts_that_we_write(prime,
 
 def test_we_read_the_file_and_the_contexts_that_the_public_command_writes(prime, public, hub):
     public("config", "view")
-    ConfigFile().update(current_environment="production")
+    HubConfigFile().update(current_environment="production")
     assert prime("env", "list").code == 2  # its vendor's address is not the user's choice
     public("config", "set-base-url", f"{hub.url}/api/v1/")
     public("config", "set-api-key", hub.token)
@@ -80,9 +80,9 @@ def test_we_read_the_file_and_the_contexts_that_the_public_command_writes(prime,
     assert prime("-c", "theirs", "whoami", "--json").json["slug"] == "alice"
     prime("config", "use", "theirs")
     assert "alice" in public("whoami").stdout
-    before = json.loads(ConfigFile().path.read_text())
+    before = json.loads(HubConfigFile().path.read_text())
     prime("config", "set-inference-url", "http://127.0.0.1:1/v1")
-    after = json.loads(ConfigFile().path.read_text())
+    after = json.loads(HubConfigFile().path.read_text())
     assert {key: after[key] for key in before} == {
         **before,
         "inference_url": "http://127.0.0.1:1/v1",
