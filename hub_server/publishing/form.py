@@ -15,7 +15,8 @@ from python_multipart.multipart import parse_options_header
 
 from hub_server.errors import BadRequest, TooLarge, Unavailable
 from hub_server.private_files import create
-from hub_server.storage.service import Staged, write_all
+from hub_server.storage.service import Staged
+from verifiers.files import write_all
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

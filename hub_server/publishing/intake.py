@@ -13,6 +13,7 @@ from hub_server.publishing.archives import ArchiveRejected, repack
 from hub_server.settings import Settings
 from hub_server.storage.service import Staged, stage, staging_path
 from hub_server.storage.store import BlobStore
+from verifiers.files import sha256_of
 from verifiers.packages.wheel import (
     WheelLimits,
     WheelManifest,
@@ -157,9 +158,7 @@ def check_source_filename(filename: str) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """The sha256 and size of a file. Blocking."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return digest, file.tell()
+    return sha256_of(path), path.stat().st_size
 
 
 def _digest(path: Path, algorithm: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hub_server.errors import Unavailable
 from hub_server.private_files import make_folder
 from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
+from verifiers.files import sync
 
 PIECE_BYTES = 256 * 1024
 
@@ -39,9 +40,9 @@ class FolderStore:
                 else:
                     # Young again, so that a collection under way does not take it.
                     os.utime(target)
-            _sync_folder(target.parent)
+            sync(target.parent)
             if new_folder:
-                _sync_folder(target.parent.parent)
+                sync(target.parent.parent)
         except OSError as error:
             raise Unavailable(f"The blob folder cannot be written: {error.strerror}.") from error
 
@@ -115,11 +116,3 @@ class FolderStore:
     def _path(self, sha256: str) -> Path:
         check_sha256(sha256)
         return self._folder / sha256[:2] / sha256
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from hub_server.private_files import create, make_folder
 from hub_server.settings import Settings
 from hub_server.storage.folder import FolderStore
 from hub_server.storage.store import BlobStore
+from verifiers.files import write_all
 
 INLINE_BYTES = 256 * 1024
 """Pieces up to this size are written without a thread: the page cache takes them in microseconds."""
@@ -68,10 +68,3 @@ async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Sta
     except OSError as error:
         raise Unavailable(f"The file cannot be stored: {error.strerror}.") from error
     return Staged(path, digest.hexdigest(), size_bytes)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data; a single `write` may stop half way on a disk that is nearly full."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

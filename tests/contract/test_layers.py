@@ -75,6 +75,7 @@ def test_a_module_imports_only_from_the_layers_below(path: Path) -> None:
 
 
 HUB_MAY_IMPORT = (
+    "verifiers.files",
     "verifiers.hub.wire",
     "verifiers.packages.archive",
     "verifiers.packages.library",

@@ -141,7 +141,9 @@ async def test_it_is_sound(folder: Path):
     module_of(folder)
     known = inspect.signature(load_path(folder).module.load_environment).parameters
     arguments = {name: value for name, value in SMALL.items() if name in known}
-    found = await validate(str(folder), arguments, limits=ValidationLimits(max_rows=8, max_played=2))
+    found = await validate(
+        str(folder), arguments, limits=ValidationLimits(max_rows=8, max_played=2)
+    )
     assert [check for check in found.checks if check.status == "fail"] == []
     if folder.name not in BOUGHT:
         assert [check.name for check in found.checks if check.status == "skip"] == []

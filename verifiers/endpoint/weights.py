@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from verifiers.endpoint import tokenizer
 from verifiers.endpoint.chat_template import JINJA_TEMPLATE
 from verifiers.endpoint.errors import WeightsError
+from verifiers.files import replace_file
 
 ARCHITECTURE = "LlamaForCausalLM"
 _POSITIVE = (
@@ -167,9 +168,7 @@ def write_safetensors(
 ) -> None:
     """Write arrays as `dtype` (F16, F32 or F64) and replace `path` atomically."""
     arrays = {name: np.ascontiguousarray(array, _DTYPES[dtype]) for name, array in tensors.items()}
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(safetensors.numpy.save(arrays, metadata={"format": "pt"}))
-    temporary.replace(path)
+    replace_file(path, safetensors.numpy.save(arrays, metadata={"format": "pt"}))
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from verifiers.errors import ConfigError
+from verifiers.files import PRIVATE, replace_file
 from verifiers.hub.errors import HubNotConfigured
 
 PRODUCTION = "production"
@@ -268,11 +268,4 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _write_object(path: Path, value: Mapping[str, Any]) -> None:
     """Replace a file as a whole; only its owner may read it, it holds a key."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=2) + "\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, json.dumps(value, indent=2) + "\n", mode=PRIVATE)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from verifiers.files import replace_file
+
 FILE = Path(".prime") / ".env-metadata.json"
 LEGACY_FILE = Path(".env-metadata.json")
 
@@ -43,7 +45,7 @@ def write_origin(folder: Path, **known: Any) -> None:
         }
     file = folder / FILE
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({**before, **known}, indent=2) + "\n", encoding="utf-8")
+    replace_file(file, json.dumps({**before, **known}, indent=2) + "\n")
 
 
 def hub_id_of_folder(folder: Path) -> str | None:

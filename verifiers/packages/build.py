@@ -7,7 +7,6 @@ download), otherwise in an isolated one through `uv build` or `python -m build`.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
 import importlib.util
 import shutil
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 
 from verifiers.errors import AuthorError, ConfigError
+from verifiers.files import sha256_of
 from verifiers.loading import read_pyproject
 from verifiers.packages.wheel import WheelManifest, read_wheel
 
@@ -206,7 +206,4 @@ def _built_name(output: str) -> str:
 
 
 def _described(file: Path) -> BuiltFile:
-    with file.open("rb") as opened:
-        return BuiltFile(
-            file, file.stat().st_size, hashlib.file_digest(opened, "sha256").hexdigest()
-        )
+    return BuiltFile(file, file.stat().st_size, sha256_of(file))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verifiers.errors import ConfigError
+from verifiers.files import replace_file
 from verifiers.packages.build import last_lines, uv_command
 from verifiers.packages.install import INSTALL_TIMEOUT_S, Installer, InstallError, installer_command
 from verifiers.packages.published import PublishedWheel
@@ -70,6 +71,4 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
             raise ConfigError("This pip cannot write locks; install uv, or pip 25.1 or newer.")
         if done.returncode or not made.is_file():
             raise InstallError(f"Locking failed:\n{last_lines(done.stderr or done.stdout)}")
-        temporary = file.with_name(f".{file.name}.part")
-        temporary.write_bytes(made.read_bytes())
-        temporary.replace(file)
+        replace_file(file, made.read_bytes())

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from verifiers.errors import Error
+from verifiers.files import remove_leftovers, replace_file, replacement, sync, write_all
 from verifiers.runs.folders import METADATA_FILE, RESULTS_FILE, FolderLock
 from verifiers.runs.output import decode_line, encode_document, encode_line
 from verifiers.types import RolloutOutput
@@ -127,39 +128,16 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
     `path_to_save` is omitted, as in 0.1.14, because a run folder may be moved. Blocks for about two fsyncs.
     """
     fields = {key: value for key, value in metadata.items() if key != "path_to_save"}
-    _replace_file(
-        folder / METADATA_FILE, encode_document({"format_version": FORMAT_VERSION, **fields})
-    )
+    _replace(folder / METADATA_FILE, encode_document({"format_version": FORMAT_VERSION, **fields}))
 
 
-def _replace_file(path: Path, content: bytes) -> None:
-    temporary = _temporary(path)
+def _replace(path: Path, content: bytes) -> None:
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        replace_file(path, content, is_durable=True)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunStoreError(
             f"{path} could not be written: {_cause(error)}. The file is unchanged, and so are the saved rollouts."
         ) from error
-
-
-def _temporary(path: Path) -> Path:
-    """Return the path for the next content of a file, before it replaces the file."""
-    return path.with_name(f".{path.name}.tmp")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new or renamed file in `folder` survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cause(error: OSError) -> str:
@@ -217,8 +195,8 @@ class RunStore:
             write_metadata(folder, metadata)
             with _explained(folder, "be created"):
                 descriptor = _open_results(folder)
-                _sync_folder(folder)
-                _sync_folder(folder.parent)
+                sync(folder)
+                sync(folder.parent)
             return cls(folder, lock, descriptor, dict(metadata))
         except BaseException:
             lock.release()
@@ -238,11 +216,8 @@ class RunStore:
         try:
             with _explained(folder, "be opened for writing"):
                 descriptor = _open_results(folder)
-                for name in (
-                    METADATA_FILE,
-                    RESULTS_FILE,
-                ):  # left by a crash before they were renamed
-                    _temporary(folder / name).unlink(missing_ok=True)
+                for name in (METADATA_FILE, RESULTS_FILE):  # left by a crash before their renaming
+                    remove_leftovers(folder / name)
                 _repair_last_line(folder, descriptor)
             return cls(folder, lock, descriptor, metadata)
         except BaseException:
@@ -306,11 +281,9 @@ class RunStore:
                 batch.done.set_result(None)
 
     def _write(self, lines: list[bytes]) -> None:
-        content = memoryview(b"".join(lines))
-        written = 0
+        content = b"".join(lines)
         try:
-            while written < len(content):  # an almost full disk accepts a part first
-                written += os.write(self._descriptor, content[written:])
+            write_all(self._descriptor, content)
             os.fsync(self._descriptor)
         except OSError as error:
             raise RunStoreError(
@@ -369,11 +342,11 @@ class RunStore:
 
     def _supersede(self, positions: Mapping[int, str]) -> None:
         path = self.folder / RESULTS_FILE
-        temporary = _temporary(path)
         date = datetime.now(UTC).isoformat(timespec="seconds")
         position = -1
         superseded_path = self.folder / SUPERSEDED_FILE
         with (
+            replacement(path, is_durable=True) as temporary,
             path.open("rb") as old,
             temporary.open("wb") as new,
             superseded_path.open("ab") as moved,
@@ -387,11 +360,8 @@ class RunStore:
                     )
                 else:
                     new.write(line)
-            for file in (moved, new):
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(self.folder)
+            moved.flush()
+            os.fsync(moved.fileno())
         os.close(self._descriptor)
         self._descriptor = _open_results(self.folder)
         self._size_bytes = os.fstat(self._descriptor).st_size

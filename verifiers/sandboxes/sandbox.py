@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Literal, Protocol, runtime_checkable
 
+from verifiers.files import write_all
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec
 
 StreamName = Literal["stdout", "stderr"]
@@ -180,9 +181,7 @@ class Snapshot:
         if self._file is None:
             self._kept += data
             return
-        view = memoryview(data)
-        while len(view):
-            view = view[os.write(self._file, view) :]
+        write_all(self._file, data)
 
     def chunks(self, place: str, chunk_bytes: int) -> Iterator[bytes]:
         """Return the archive of a place, in the format of `verifiers.sandboxes.guest.archive`. Blocks if there is a

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from verifiers.errors import Error
+from verifiers.files import write_all
 from verifiers.tokens.graph import Chain, StepTokens, TokenGraph, stored_steps
 
 TOKENS_FILE = "tokens.arrow"
@@ -120,10 +121,8 @@ class TokenFile:
     def _write(self, descriptor: int, content: Any, sync: bool) -> int:
         """Append bytes and return their position; a failed write leaves nothing behind."""
         begin = os.fstat(descriptor).st_size
-        left = memoryview(content).cast("B")
         try:
-            while left:
-                left = left[os.write(descriptor, left) :]
+            write_all(descriptor, memoryview(content))
             if sync:
                 os.fsync(descriptor)
         except OSError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from verifiers.files import replacement
 from verifiers.training.samples import SampleError, TokenSample, failure_of
 
 if TYPE_CHECKING:
@@ -57,13 +58,11 @@ def sample_from_row(row: Mapping[str, Any]) -> TokenSample:
 def write_jsonl(samples: Iterable[TokenSample], path: str | Path) -> int:
     """Write one sample per line and return the number of samples. The file is written atomically."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
     count = 0
-    with temporary.open("w", encoding="utf-8") as file:
+    with replacement(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for sample in samples:
             file.write(json.dumps(sample_row(sample)) + "\n")
             count += 1
-    temporary.replace(path)
     return count
 
 
@@ -119,10 +118,8 @@ def write_parquet(samples: Sequence[TokenSample], path: str | Path) -> None:
     """Write `to_arrow` as a Parquet file, atomically."""
     import pyarrow.parquet as pq
 
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(to_arrow(samples), temporary)
-    temporary.replace(path)
+    with replacement(Path(path)) as temporary:
+        pq.write_table(to_arrow(samples), temporary)
 
 
 def read_parquet(path: str | Path) -> list[TokenSample]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from verifiers.files import replace_file
+
 WIDTH, HEIGHT = 760, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 116, 40, 44
 """Margins around the axes, in pixels. The right one holds the names of the series."""
@@ -18,9 +20,7 @@ def write_curve(
     path: Path, series: Mapping[str, Sequence[float]], *, title: str = "mean reward by step"
 ) -> None:
     """Draw every series over its steps 1, 2, … Replace the file at once, so that viewers never read half of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(chart_of(series, title=title), encoding="utf-8")
-    part.replace(path)
+    replace_file(path, chart_of(series, title=title))
 
 
 def chart_of(series: Mapping[str, Sequence[float]], *, title: str) -> str:

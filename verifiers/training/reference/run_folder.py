@@ -15,7 +15,6 @@ trainer.log                     stderr of the trainer process
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.errors import ConfigError
+from verifiers.files import replace_file, sync
 from verifiers.training.reference.config import TrainConfig, parse_config
 
 PHASES = ("warm_start", "step")
@@ -69,9 +69,10 @@ class RunFolder:
             path = config.output.with_name(f"{config.output.name}-{number}")
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        write_atomically(
+        replace_file(
             path / "config.json",
             json.dumps({"format": FORMAT, "config": config.model_dump(mode="json")}, indent=2),
+            is_durable=True,
         )
         return folder
 
@@ -134,12 +135,12 @@ class RunFolder:
         yield part
         for file in part.rglob("*"):
             if file.is_file():
-                _sync(file)
+                sync(file)
         final = root / f"{phase}_{step:06}"
         if final.exists():  # a resumed run repeats the step
             shutil.rmtree(final)
         part.rename(final)
-        _sync(root)
+        sync(root)
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old.folder)
 
@@ -174,7 +175,7 @@ class RunFolder:
     def add_evaluation(self, when: str, mean_reward: float) -> None:
         """Store the mean reward of an evaluation for the summary of a resumed run."""
         every = {name: self.evaluation(name) for name in ("before", "after")} | {when: mean_reward}
-        write_atomically(self.evaluations_file, json.dumps(every))
+        replace_file(self.evaluations_file, json.dumps(every), is_durable=True)
 
     def forget_after(self, checkpoint: Checkpoint | None) -> None:
         """Remove the lines of steps that will be repeated."""
@@ -188,20 +189,4 @@ class RunFolder:
                 if (PHASES.index(line["phase"]), line["step"]) <= last
             ]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_atomically(self.metrics_file, text)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file at once: readers get the old content or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    _sync(part)
-    part.replace(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        replace_file(self.metrics_file, text, is_durable=True)
