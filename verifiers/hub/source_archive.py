@@ -7,7 +7,6 @@ two additions, without which a project could change and hash the same: files bes
 
 from __future__ import annotations
 
-import fnmatch
 import gzip
 import hashlib
 import tarfile
@@ -15,7 +14,10 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from pathspec import GitIgnoreSpec
+
 from verifiers.errors import ConfigError
+from verifiers.files import sha256_of
 from verifiers.hub.errors import HubMisbehaved
 from verifiers.packages.archive import unsafe_path
 
@@ -47,7 +49,7 @@ def pack(folder: Path, wheel: Path, target: Path) -> SourceArchive:
     wanted = set(packaged.values())
     for path in folder.iterdir():
         is_file = path.is_file() and not path.is_symlink() and not path.name.startswith(".")
-        if is_file and path.name not in files and _sha256(path) in wanted:
+        if is_file and path.name not in files and sha256_of(path) in wanted:
             files[path.name] = path
     contents = {name: path.read_bytes() for name, path in files.items()}
     known = {hashlib.sha256(content).hexdigest() for content in contents.values()}
@@ -70,7 +72,7 @@ def pack(folder: Path, wheel: Path, target: Path) -> SourceArchive:
                 tar.addfile(info, file)
     return SourceArchive(
         target,
-        _sha256(target),
+        sha256_of(target),
         target.stat().st_size,
         content_hash(contents, elsewhere),
         sorted(files),
@@ -94,16 +96,12 @@ def content_hash(contents: dict[str, bytes], elsewhere: dict[str, str] | None = 
 def source_files(folder: Path) -> dict[str, Path]:
     """Path in the archive → file: README, pyproject.toml and modules at the top, and everything in folders below.
 
-    Left out: hidden files, links, caches and build results, and what the top `.gitignore` names.
+    Left out: hidden files, links, caches, build results, and what `.gitignore` files of the project name.
     """
-    ignored = _Ignored(folder / ".gitignore")
+    ignored = _IgnoreRules(folder)
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        if (
-            path.name.startswith(".")
-            or path.is_symlink()
-            or ignored(path.name, is_folder=path.is_dir())
-        ):
+        if path.name.startswith(".") or path.is_symlink() or ignored(path):
             continue
         if path.is_dir():
             if not _is_skipped(path.name):
@@ -160,54 +158,51 @@ def unpack(archive: Path, target: Path) -> list[str]:
     return written
 
 
-class _Ignored:
-    """The patterns of a `.gitignore`, as far as they are in common use: `*`, `/`, folders, and `!`."""
+class _IgnoreRules:
+    """The `.gitignore` files of a project. Rules mean what they mean to git; those of a deeper folder come first."""
 
-    def __init__(self, file: Path) -> None:
-        lines = (
-            file.read_text(encoding="utf-8", errors="replace").splitlines()
-            if file.is_file()
-            else []
-        )
-        self._patterns = [
-            line.strip() for line in lines if line.strip() and not line.startswith("#")
-        ]
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._rules: dict[Path, GitIgnoreSpec] = {}
 
-    def __call__(self, path: str, *, is_folder: bool) -> bool:
-        found = False
-        for pattern in self._patterns:
-            wanted = not pattern.startswith("!")
-            body = pattern.removeprefix("!")
-            if body.endswith("/") and not is_folder:
-                continue
-            body = body.rstrip("/")
-            anchored = "/" in body
-            body = body.removeprefix("/").removeprefix("**/")
-            name = path if anchored else path.rpartition("/")[2]
-            if fnmatch.fnmatchcase(name, body):
-                found = wanted
-        return found
+    def __call__(self, path: Path) -> bool:
+        """Return whether a file or folder is ignored, provided that no folder above it is."""
+        end = "/" if path.is_dir() else ""
+        for folder in path.parents:
+            is_ignored = (
+                self._of(folder).check_file(path.relative_to(folder).as_posix() + end).include
+            )
+            if is_ignored is not None:
+                return is_ignored
+            if folder == self._root:
+                break
+        return False
+
+    def _of(self, folder: Path) -> GitIgnoreSpec:
+        if folder not in self._rules:
+            file = folder / ".gitignore"
+            # Git skips a byte order mark too.
+            text = file.read_text("utf-8-sig", "replace") if file.is_file() else ""
+            try:
+                self._rules[folder] = GitIgnoreSpec.from_lines(text.splitlines())
+            except ValueError as error:
+                raise ConfigError(f"{file} has a line that is not a pattern: {error}") from error
+        return self._rules[folder]
 
 
-def _add_below(folder: Path, root: Path, ignored: _Ignored, files: dict[str, Path]) -> None:
+def _add_below(folder: Path, root: Path, ignored: _IgnoreRules, files: dict[str, Path]) -> None:
     for path in sorted(folder.iterdir()):
-        name = path.relative_to(root).as_posix()
-        if path.name.startswith(".") or path.is_symlink() or ignored(name, is_folder=path.is_dir()):
+        if path.name.startswith(".") or path.is_symlink() or ignored(path):
             continue
         if path.is_dir():
             if not _is_skipped(path.name):
                 _add_below(path, root, ignored, files)
         elif path.is_file():
-            files[name] = path
+            files[path.relative_to(root).as_posix()] = path
 
 
 def _is_skipped(name: str) -> bool:
     return name in SKIPPED_FOLDERS or name.endswith(".egg-info")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove(folder: Path) -> None:

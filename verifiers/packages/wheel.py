@@ -334,7 +334,7 @@ _IMPORT_NAMES = frozenset(
             "httpcore httptools httpx httpx_sse huggingface_hub idna jinja2 jiter",
             "kubernetes_asyncio latex2sympy2_extended mako markdown_it markupsafe math_verify",
             "mcp mdurl mpmath msgpack multidict multiprocess numpy obstore openai orjson",
-            "packaging pandas playwright propcache pyarrow pydantic pydantic_core",
+            "packaging pandas pathspec playwright propcache pyarrow pydantic pydantic_core",
             "pydantic_settings pygments python_multipart pytz ray reasoning_gym regex requests",
             "rich safetensors shellingham six sniffio sqlalchemy starlette sympy tenacity",
             "textarena tokenizers torch tqdm transformers typer typing_extensions",
