@@ -15,16 +15,17 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urljoin
 
 import httpx
 from pydantic import ValidationError
 
 from verifiers.errors import ConfigError
+from verifiers.files import replacement
 from verifiers.hub.config import HubSettings, origin
 from verifiers.hub.errors import (
     HubConflict,
@@ -48,7 +49,8 @@ SLOW_TIMEOUT = httpx.Timeout(300.0, connect=10.0)
 MAX_REDIRECTS = 5
 _PIECE_BYTES = 256 * 1024
 _PASSING = {429, 502, 503, 504}
-"""Statuses that another try may not get."""
+"""Statuses that another attempt may not get."""
+Result = TypeVar("Result")
 
 
 class RetryPolicy(NamedTuple):
@@ -66,6 +68,14 @@ class RetryPolicy(NamedTuple):
             return min(float(retry_after), self.longest_pause_s)
         doubled = self.first_pause_s * 2**attempt
         return min(doubled * (1 + random.random() / 2), self.longest_pause_s)
+
+
+class _Passing(Exception):
+    """A response with a status that another attempt may not get."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
 
 
 class HubClient:
@@ -122,18 +132,22 @@ class HubClient:
         Raises HubUnavailable, HubRefused and its kinds, HubMisbehaved.
         """
         given = {key: value for key, value in (query or {}).items() if value is not None}
-        response = await self._try(
-            lambda http: http.build_request(
+        url = f"{self.settings.base_url}/api/v1{path}"
+
+        async def send() -> httpx.Response:
+            http = self._open()
+            request = http.build_request(
                 method,
-                f"{self.settings.base_url}/api/v1{path}",
+                url,
                 params=given or None,
                 json=body,
                 content=content,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **self._key_for(url)},
                 timeout=SLOW_TIMEOUT if is_slow else TIMEOUT,
-            ),
-            is_repeatable=is_repeatable,
-        )
+            )
+            return self._accepted(await self._follow(http, request))
+
+        response = await self._retried(send, "request", url, is_repeatable=is_repeatable)
         if response.status_code == 204 or not response.content:
             return {}
         try:
@@ -146,43 +160,6 @@ class HubClient:
                 "address of a hub?"
             )
         return answer
-
-    async def _try(
-        self, build: Callable[[httpx.AsyncClient], httpx.Request], *, is_repeatable: bool = True
-    ) -> httpx.Response:
-        """The first usable answer, read to its end."""
-        http = self._open()
-        for attempt in range(self.retries.attempts):
-            is_last = attempt == self.retries.attempts - 1
-            request = build(http)
-            if origin(str(request.url)) == origin(self.settings.base_url) and self.settings.api_key:
-                request.headers["Authorization"] = f"Bearer {self.settings.api_key}"
-            retry_after = None
-            try:
-                response = await self._follow(http, request)
-                if response.status_code not in _PASSING or is_last:
-                    return _checked(response, self.settings.base_url)
-                if not is_repeatable and response.status_code != 429:
-                    return _checked(response, self.settings.base_url)
-                reason, retry_after = (
-                    f"HTTP {response.status_code}",
-                    response.headers.get("Retry-After"),
-                )
-            except httpx.TransportError as error:
-                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                if is_last or not (is_repeatable or never_sent):
-                    raise _unreachable(request.url, error) from error
-                reason = type(error).__name__
-            pause_s = self.retries.pause_s(attempt, retry_after)
-            logger.info(
-                "%s %s: %s; again in %.1f s",
-                request.method,
-                _shown(request.url),
-                reason,
-                pause_s,
-            )
-            await asyncio.sleep(pause_s)
-        raise AssertionError("the last attempt returns or raises")
 
     async def _follow(self, http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         """Send, along redirects that stay on the hub; a GET may also be led elsewhere, without the key."""
@@ -215,31 +192,16 @@ class HubClient:
     async def upload(self, url: str, file: Path, on_progress: OnProgress | None = None) -> None:
         """PUT a file to an address that the hub gave. The address itself is the permission; no key is sent."""
         total = (await asyncio.to_thread(file.stat)).st_size
-        http = self._open()
-        for attempt in range(self.retries.attempts):
-            is_last = attempt == self.retries.attempts - 1
-            retry_after = None
-            try:
-                response = await http.put(
-                    url,
-                    content=_pieces(file, total, on_progress),
-                    headers={
-                        "Content-Type": "application/octet-stream",
-                        "Content-Length": str(total),
-                    },
-                    timeout=SLOW_TIMEOUT,
-                )
-                if response.status_code not in _PASSING or is_last:
-                    _checked(response, self.settings.base_url)
-                    return
-                retry_after = response.headers.get("Retry-After")
-            except httpx.TransportError as error:
-                if is_last:
-                    raise _unreachable(
-                        httpx.URL(url), error, what=f"upload of {file.name}"
-                    ) from error
-            logger.info("the upload of %s was cut off; trying again", file.name)
-            await asyncio.sleep(self.retries.pause_s(attempt, retry_after))
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(total)}
+
+        async def send() -> httpx.Response:
+            pieces = _pieces(file, total, on_progress)
+            http = self._open()
+            return self._accepted(
+                await http.put(url, content=pieces, headers=headers, timeout=SLOW_TIMEOUT)
+            )
+
+        await self._retried(send, f"upload of {file.name}", url)
 
     async def download(
         self,
@@ -254,37 +216,21 @@ class HubClient:
 
         Raises HubMisbehaved for another hash than `sha256`, or more than `max_bytes`.
         """
-        part = target.with_name(f".{target.name}.part")
-        try:
-            for attempt in range(self.retries.attempts):
-                try:
-                    digest = await self._download(url, part, max_bytes, on_progress)
-                    break
-                except (httpx.TransportError, HubUnavailable) as error:
-                    if attempt == self.retries.attempts - 1:
-                        if isinstance(error, HubError):
-                            raise
-                        raise _unreachable(httpx.URL(url), error, what="download") from error
-                    logger.info("the download was cut off (%s); trying again", error)
-                    await asyncio.sleep(self.retries.pause_s(attempt, None))
-            else:
-                raise AssertionError("the last attempt breaks or raises")
+        with replacement(target) as part:
+            digest = await self._retried(
+                lambda: self._download(url, part, max_bytes, on_progress), "download", url
+            )
             if sha256 is not None and digest != sha256:
                 raise HubMisbehaved(
                     f"{_shown(httpx.URL(url))} does not give the bytes that were published: sha256 is {digest}, "
                     f"{sha256} was expected. Nothing was kept."
                 )
-            part.replace(target)
-            return digest
-        finally:
-            part.unlink(missing_ok=True)
+        return digest
 
     async def _download(
         self, url: str, part: Path, max_bytes: int, on_progress: OnProgress | None
     ) -> str:
-        headers = {"Accept-Encoding": "identity"}
-        if origin(url) == origin(self.settings.base_url) and self.settings.api_key:
-            headers["Authorization"] = f"Bearer {self.settings.api_key}"
+        headers = {"Accept-Encoding": "identity", **self._key_for(url)}
         digest, done = hashlib.sha256(), 0
         # httpx drops the key itself when a redirect leaves the host.
         async with self._open().stream(
@@ -292,7 +238,9 @@ class HubClient:
         ) as response:
             if not response.is_success:
                 await response.aread()
-                _checked(response, self.settings.base_url)
+                if response.status_code >= 500:  # a storage behind the hub answers 500 now and then
+                    raise _Passing(response)
+                self._accepted(response)
             length = response.headers.get("Content-Length")
             total = int(length) if length is not None and length.isdigit() else None
             with part.open("wb") as file:
@@ -307,6 +255,58 @@ class HubClient:
                     if on_progress is not None:
                         on_progress(done, total)
         return digest.hexdigest()
+
+    # --- attempts ----------------------------------------------------------------------------
+
+    async def _retried(
+        self,
+        send: Callable[[], Awaitable[Result]],
+        what: str,
+        url: str,
+        *,
+        is_repeatable: bool = True,
+    ) -> Result:
+        """What `send` returns. It is called again after a lost connection or a status that may pass.
+
+        Without `is_repeatable` it is called again only if the hub surely did not take the request.
+        """
+        address = httpx.URL(url)
+        for attempt in range(self.retries.attempts):
+            is_last = attempt == self.retries.attempts - 1
+            retry_after = None
+            try:
+                return await send()
+            except _Passing as passing:
+                response = passing.response
+                if is_last or not (is_repeatable or response.status_code == 429):
+                    raise _refusal(response, self.settings.base_url) from None
+                reason = f"HTTP {response.status_code}"
+                retry_after = response.headers.get("Retry-After")
+            except httpx.TransportError as error:
+                never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if is_last or not (is_repeatable or never_sent):
+                    raise _unreachable(address, error, what=what) from error
+                reason = type(error).__name__
+            pause_s = self.retries.pause_s(attempt, retry_after)
+            logger.info(
+                "%s (%s): %s; trying again in %.1f s", what, _shown(address), reason, pause_s
+            )
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _accepted(self, response: httpx.Response) -> httpx.Response:
+        """The response when it is a success. Raises _Passing for a status that may pass, else the kind of HubError."""
+        if response.is_success:
+            return response
+        if response.status_code in _PASSING:
+            raise _Passing(response)
+        raise _refusal(response, self.settings.base_url)
+
+    def _key_for(self, url: str) -> dict[str, str]:
+        """The header with the key, for the hub's own address only."""
+        if origin(url) == origin(self.settings.base_url) and self.settings.api_key:
+            return {"Authorization": f"Bearer {self.settings.api_key}"}
+        return {}
 
     def _open(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -359,25 +359,23 @@ async def _pieces(file: Path, total: int, on_progress: OnProgress | None) -> Asy
                 on_progress(done, total)
 
 
-def _checked(response: httpx.Response, base_url: str) -> httpx.Response:
-    """The response when it is a success; otherwise raises with what the hub said."""
-    if response.is_success:
-        return response
+def _refusal(response: httpx.Response, base_url: str) -> HubError:
+    """The error for a response that is not a success, with what the hub said."""
     status, said = response.status_code, _detail(response)
     if status == 401:
-        raise HubUnauthorized(
+        return HubUnauthorized(
             f"{base_url} does not accept the API key{_because(said)} Log in with `prime login`.",
             status,
         )
     if status == 403:
-        raise HubUnauthorized(said or "The hub does not allow this (403).", status)
+        return HubUnauthorized(said or "The hub does not allow this (403).", status)
     if status == 404:
-        raise HubNotFound(said or "Not found.", status)
+        return HubNotFound(said or "Not found.", status)
     if status == 409:
-        raise HubConflict(said or "It exists already, with other contents (409).", status)
+        return HubConflict(said or "It exists already, with other contents (409).", status)
     if 400 <= status < 500:
-        raise HubRefused(said or f"The hub refused the request ({status}).", status)
-    raise HubUnavailable(f"{base_url} answered HTTP {status}{_because(said)} Try again later.")
+        return HubRefused(said or f"The hub refused the request ({status}).", status)
+    return HubUnavailable(f"{base_url} answered HTTP {status}{_because(said)} Try again later.")
 
 
 def _because(said: str) -> str:
