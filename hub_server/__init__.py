@@ -1,16 +1,21 @@
-"""A registry for environments that anyone can host: `vf-hub serve`.
+"""The hub server: a registry for environments that anyone can host (`vf-hub serve`).
 
-Read it feature by feature; every folder has the same files. `models` is the tables, `service` the
-decisions and the only SQL, `routes` the HTTP, `schemas` what only this feature sends.
+Read it room by room. In each room `models` has the tables, `service` the decisions and the SQL, `routes` the HTTP.
+A
+`models` module is short on purpose: rooms refer to each other's tables, and tables import no service.
 
-    accounts      who is asking, and what they may do (`authorisation`)
-    environments  names, versions, search, lifecycle
-    publishing    from bytes to an immutable version
-    index         what pip and uv read
-    storage       blobs by their sha256
+    accounts      people, teams, tokens, and what a caller may do (`authorisation`)
+    environments  names, versions, dependencies, search, forks, lifecycle
+    publishing    from uploaded bytes to an immutable version
+    index         the package index that pip and uv read
+    storage       blobs, each under its SHA-256
     evaluations   results tied to versions
-    secrets       values encrypted at rest
-    changes       the feed that keeps caches and mirrors right
+    secrets       secrets and variables, encrypted
+    changes       the change feed for caches and mirrors, and the audit log
+    logins        ways to a token, and the page for browsers
     operations    health, metrics, backup, repair
-    web           the few pages that logging in needs
+
+The modules beside the rooms: `server` runs `app`, `edge` wraps it, `access` checks every route, `hub` holds the
+parts of
+a running hub, `database` and `sqlite` open transactions, `settings` reads the configuration, `cli` is `vf-hub`.
 """

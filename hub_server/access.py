@@ -1,8 +1,8 @@
-"""The door of the hub: every route is a `HubRoute`, declares its access, and is asked here first.
+"""Access control: every route is a `HubRoute`, declares the access it needs, and is checked here first.
 
-A route declares by the type of its `caller` parameter, or by `dependencies=[PUBLIC]`. One without a declaration
-cannot be defined. The caller is authenticated and admitted before the body of the request is read, and a JSON body is
-read by the one check of `stored`.
+A route declares its access by the type of its `caller` parameter, or by `dependencies=[PUBLIC]`. A route without a
+declaration cannot be defined. The caller is authenticated and admitted before the body of the request is read. JSON
+bodies are parsed and checked by `stored`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -31,7 +31,7 @@ from hub_server.hub import Hub
 
 
 async def caller_of(request: Request, hub: Hub) -> Principal:
-    """Who is asking. Raises Unauthorized for credentials that are not valid."""
+    """Return the caller of the request. Raises Unauthorized for credentials that are not valid."""
     token = token_from_header(request.headers.get("authorization"))
     if token is None:
         if not hub.settings.anonymous_read:
@@ -46,17 +46,17 @@ async def caller_of(request: Request, hub: Hub) -> Principal:
 
 
 class AccessGate:
-    """What a route declares, as the dependency that gives it its caller."""
+    """The access that a route declares, as the dependency that supplies the route's caller."""
 
     def __init__(self, action: Action | None, about: About, *, is_open: bool = False) -> None:
         self.access = Access(action, about, is_open)
 
     async def __call__(self, request: Request) -> Principal:
-        """The caller, whom the route has admitted before it read the body."""
+        """Return the caller, whom the route admitted before it read the body."""
         return request.state.caller
 
     async def admitted(self, request: Request) -> Principal:
-        """The caller of the request. Raises Unauthorized, Forbidden."""
+        """Return the caller of the request. Raises Unauthorized, Forbidden."""
         if self.access.about in (About.PUBLIC, About.ADDRESS):
             return ANONYMOUS
         caller = await caller_of(request, request.app.state.hub)
@@ -65,10 +65,10 @@ class AccessGate:
 
 
 class CheckedRequest(Request):
-    """A request whose JSON has passed the check of what the hub stores."""
+    """A request whose JSON body is checked before it is used."""
 
     async def json(self) -> Any:
-        """The value of the body. Raises HTTPException 400 or 413, which FastAPI passes on."""
+        """Return the value of the body. Raises HTTPException 400 or 413, which FastAPI handles."""
         try:
             return stored.parse_request(await self.body())
         except HubFailure as error:
@@ -76,15 +76,15 @@ class CheckedRequest(Request):
 
 
 class HubRoute(APIRoute):
-    """A route that declares its access. Raises TypeError when it declares none, or two."""
+    """A route that declares its access. Raises TypeError unless it declares exactly one."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         gates = _gates(self.dependant)
         if len(gates) != 1:
             raise TypeError(
-                f"{path} declares {len(gates)} accesses. Give it one: a `caller` of a type in hub_server.access, or"
-                " dependencies=[PUBLIC]."
+                f"{path} declares {len(gates)} accesses. Declare exactly one: a `caller` of a type in"
+                " hub_server.access, or dependencies=[PUBLIC]."
             )
         self.gate = gates[0]
         access = self.gate.access
@@ -96,7 +96,7 @@ class HubRoute(APIRoute):
         self.openapi_extra = {**(self.openapi_extra or {}), "x-access": declared}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler behind the door."""
+        """Return the handler that checks the access first."""
         handle: Callable[[Request], Awaitable[Response]] = super().get_route_handler()
 
         async def admitted(request: Request) -> Response:
@@ -107,7 +107,7 @@ class HubRoute(APIRoute):
 
 
 async def body_pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises BadRequest when the connection ends before it is whole."""
+    """Yield the body as it arrives. Raises BadRequest when the connection ends early."""
     try:
         async for piece in request.stream():
             if piece:
@@ -121,7 +121,7 @@ def _gates(dependant: Dependant) -> list[AccessGate]:
     return found + [gate for d in dependant.dependencies for gate in _gates(d)]
 
 
-# --- what routes declare ------------------------------------------------------------------------
+# --- types for routes ---------------------------------------------------------------------------
 
 PUBLIC = Depends(AccessGate(None, About.PUBLIC))
 ADDRESS = Depends(AccessGate(None, About.ADDRESS))

@@ -29,8 +29,8 @@ from hub_server.publishing.routes import router as publishing
 from hub_server.secrets.routes import router as secrets
 from hub_server.settings import Settings, settings_from_environment
 
-# Fixed words before owner names: `/{owner}/simple/` must not take `/api/...`. Apart from that what is asked for
-# often comes first, because a request tries one route after the other.
+# Routes with a fixed first word come before owner names: `/{owner}/simple/` must not match `/api/...`. Otherwise
+# the routers with the most requests come first, because a request tries one route after the other.
 ROUTERS = (
     publishing,
     environments,
@@ -46,7 +46,7 @@ ROUTERS = (
 
 
 def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -> Application:
-    """The application; it opens its database and storage in its lifespan."""
+    """Return the application. It opens its database and storage in its lifespan."""
     hub = Hub(settings)
     lines = log or LineLog()
 
@@ -54,7 +54,7 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await check_current(hub.database.engine)
         async with hub:
-            # What is there now stays: the collector need not look at it again and again.
+            # Objects that exist now live as long as the process: the garbage collector need not visit them again.
             gc.collect()
             gc.freeze()
             yield
@@ -87,7 +87,7 @@ def create_app(settings: Settings, log: Callable[[bytes], None] | None = None) -
 
 
 def create_app_from_environment() -> Application:
-    """The application with the settings of `VF_HUB_*`, for a worker process."""
+    """Return the application with the settings of `VF_HUB_*`, for a worker process."""
     return create_app(settings_from_environment())
 
 
@@ -97,8 +97,13 @@ async def _hub_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """Say nothing about the cause; `edge` logs it under the id that it puts into the headers."""
-    return _problem(request, 500, "Internal error; the operator can find it by X-Request-Id.", {})
+    """Return an answer without the cause. `edge` logs the cause under the request's id, which is in the headers."""
+    return _problem(
+        request,
+        500,
+        "Internal error. The operator finds it in the log by the X-Request-Id of this answer.",
+        {},
+    )
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -107,12 +112,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _form_error(request: Request, error: Exception) -> Response:
-    """A form whose parts cannot be told from one another, such as one with an endless boundary."""
+    """Answer a form that cannot be parsed, for example one with an endless boundary."""
     return _problem(request, 400, f"The form is damaged: {error}.", {})
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
-    """422 in FastAPI's form, without the input: that may be a password."""
+    """Return 422 in FastAPI's form, without the input: the input may be a password."""
     assert isinstance(error, RequestValidationError)
     detail = [
         {"loc": list(item["loc"]), "msg": item["msg"], "type": item["type"]}
@@ -124,7 +129,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 def _problem(request: Request, status: int, detail: Any, headers: dict[str, str]) -> Response:
     headers = {"Cache-Control": "no-store", **headers}
     if request.url.path.rstrip("/").endswith("legacy"):
-        # RFC 9457: uv prints it.
+        # The form of RFC 9457, which uv prints.
         body = {"type": "about:blank", "title": f"HTTP {status}", "status": status}
         content = orjson.dumps({**body, "detail": detail})
         return Response(content, status, headers, media_type="application/problem+json")

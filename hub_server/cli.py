@@ -21,8 +21,8 @@ from hub_server.settings import Settings, environment_of, settings_from_environm
 if TYPE_CHECKING:
     from hub_server.database import Database
 
-# What needs SQLAlchemy is imported by the commands that use it: `serve` goes on as another program, and a hub that
-# comes back after a crash should not pay for the same second of imports twice.
+# Commands import SQLAlchemy inside their functions. `serve` replaces this process by another program, and a hub
+# that restarts after a crash should not wait twice for the same imports.
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -43,13 +43,13 @@ def serve(
     data_dir: DataDir = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that serve.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of worker processes.")] = None,
     base_url: Annotated[str | None, typer.Option(help="Public address of the hub.")] = None,
     migrate: Annotated[
-        bool, typer.Option(help="Bring the database up to date before serving.")
+        bool, typer.Option(help="Update the tables of the database before serving.")
     ] = True,
 ) -> None:
-    """Serve the hub. On an empty one, print the token that makes the first administrator."""
+    """Serve the hub. If the hub has no users, print the token that creates the first administrator."""
     settings = settings_from_environment(
         data_dir=data_dir, host=host, port=port, workers=workers, base_url=base_url
     )
@@ -62,19 +62,19 @@ def serve(
     address = settings.base_url or f"http://{settings.host}:{settings.port}"
     if setup_token is not None:
         typer.echo(
-            "This hub has no users. Make the first administrator, once, with this token:\n\n"
+            "This hub has no users. Create the first administrator with this token, which works once:\n\n"
             f"  curl {address}/api/v1/setup -H 'content-type: application/json' -d"
             f' \'{{"token": "{setup_token}", "username": "NAME", "password": "PASSWORD"}}\'\n'
         )
     typer.echo(f"Serving {address} from {settings.data_dir}")
     sys.stdout.flush()
-    # A fresh interpreter in place of this one: what preparing needed does not stay in memory.
+    # A new interpreter replaces this one, so that the modules for the preparation do not stay in memory.
     arguments = [sys.executable, "-m", "hub_server.server"]
     os.execve(sys.executable, arguments, {**os.environ, **environment_of(settings)})
 
 
 def _check_address(settings: Settings) -> None:
-    """Say at once, before anything is prepared, that this address cannot be listened on."""
+    """Raise SettingsError at once when the address cannot be listened on, before the preparation."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         with socket.socket(family) as listener:
@@ -83,7 +83,7 @@ def _check_address(settings: Settings) -> None:
     except OSError as error:
         raise SettingsError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
-            "Choose with --host and --port."
+            "Choose another address with --host and --port."
         ) from error
 
 
@@ -103,9 +103,11 @@ async def _prepare(settings: Settings, database: "Database", migrate: bool) -> s
 @app.command()
 def migrate(
     data_dir: DataDir = None,
-    sql: Annotated[bool, typer.Option(help="Print the statements (PostgreSQL) instead.")] = False,
+    sql: Annotated[
+        bool, typer.Option(help="Print the SQL statements (PostgreSQL) and change nothing.")
+    ] = False,
 ) -> None:
-    """Bring the database up to date. Make a backup first."""
+    """Update the tables of the database. Make a backup first."""
     from hub_server.migrations import offline_sql, upgrade
 
     if sql:
@@ -119,7 +121,7 @@ def migrate(
 
 @app.command()
 def backup(into: Path, data_dir: DataDir = None) -> None:
-    """Copy the whole hub to an empty folder, while it serves."""
+    """Copy the whole hub to an empty folder. The hub may serve meanwhile."""
     from hub_server.operations import backup as maintenance
 
     settings = _settings_of_a_hub(data_dir)
@@ -129,7 +131,7 @@ def backup(into: Path, data_dir: DataDir = None) -> None:
 
 @app.command()
 def restore(source: Path, data_dir: DataDir = None) -> None:
-    """Fill an empty hub from a backup, then check it."""
+    """Fill an empty hub from a backup, then check every file."""
     from hub_server.operations import backup as maintenance
 
     settings = settings_from_environment(data_dir=data_dir)
@@ -141,9 +143,9 @@ def restore(source: Path, data_dir: DataDir = None) -> None:
 @app.command()
 def fsck(
     data_dir: DataDir = None,
-    quick: Annotated[bool, typer.Option(help="Compare sizes only, read no bytes.")] = False,
+    quick: Annotated[bool, typer.Option(help="Compare only the sizes of files.")] = False,
 ) -> None:
-    """Check that every published file is there and unchanged. Exit code 1 when one is not."""
+    """Check that every published file is stored and unchanged. The exit code is 1 if a file is not."""
     from hub_server.operations import backup as maintenance
     from hub_server.storage.service import open_store
 
@@ -161,7 +163,7 @@ def fsck(
 
 @app.command()
 def gc(data_dir: DataDir = None) -> None:
-    """Remove blobs nothing refers to and files left by interrupted uploads, while the hub serves."""
+    """Remove unused blobs, interrupted uploads, ended tokens and deleted evaluations. The hub may serve meanwhile."""
     from hub_server.operations import backup as maintenance
     from hub_server.storage.service import open_store
 
@@ -171,14 +173,14 @@ def gc(data_dir: DataDir = None) -> None:
     )
     typer.echo(
         f"Removed {report.blobs} blobs ({report.bytes} bytes), {report.staged} files in transit,"
-        f" {report.uploads} reservations, {report.tokens} tokens that had ended, the rows of"
+        f" {report.uploads} reservations, {report.tokens} ended tokens, and the rows of"
         f" {report.evaluations} deleted evaluations."
     )
 
 
 @app.command()
 def export(into: Path, data_dir: DataDir = None) -> None:
-    """Write the public environments as a static index for sites without a network."""
+    """Write the public environments as a static index, for sites without a network."""
     from hub_server.operations import backup as maintenance
 
     settings = _settings_of_a_hub(data_dir)
@@ -188,9 +190,9 @@ def export(into: Path, data_dir: DataDir = None) -> None:
 
 @app.command("publish-library")
 def publish_the_library(data_dir: DataDir = None) -> None:
-    """Publish the library that runs this command, as verifiers/verifiers: environments are installed with it.
+    """Publish the library that runs this command as verifiers/verifiers, so that environments are installed with it.
 
-    A package index has another package of that name. Repeating the command changes nothing until the library changes.
+    Package indexes have a different package of that name. The command changes nothing until the library changes.
     """
     from hub_server.publishing.library import publish_library
     from hub_server.storage.service import open_store
@@ -209,10 +211,10 @@ def add_user(
     name: str,
     password: Annotated[str, typer.Option(prompt=True, hide_input=True, envvar="VF_HUB_PASSWORD")],
     email: Annotated[str | None, typer.Option()] = None,
-    admin: Annotated[bool, typer.Option(help="Make an administrator.")] = False,
+    admin: Annotated[bool, typer.Option(help="Create an administrator.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make an account."""
+    """Create an account."""
     from hub_server.accounts import service as accounts
 
     async def make(database: "Database") -> None:
@@ -222,12 +224,12 @@ def add_user(
             )
 
     _run(_settings_of_a_hub(data_dir), make)
-    typer.echo(f"Made the account {name}.")
+    typer.echo(f"Created the account {name}.")
 
 
 @user_app.command("list")
 def list_users(data_dir: DataDir = None) -> None:
-    """Show all accounts."""
+    """List all accounts."""
     from hub_server.accounts import service as accounts
 
     async def rows(database: "Database") -> list[str]:
@@ -247,11 +249,11 @@ def set_password(
     name: str,
     password: Annotated[str, typer.Option(prompt=True, hide_input=True, envvar="VF_HUB_PASSWORD")],
     revoke_tokens: Annotated[
-        bool, typer.Option("--revoke-tokens", help="End all API tokens of the person too.")
+        bool, typer.Option("--revoke-tokens", help="Also revoke all API tokens of the account.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Replace a password and end the sessions that were opened with the old one. API tokens still work."""
+    """Replace a password and end all sessions of the account. API tokens still work."""
     from hub_server.accounts import service as accounts
 
     async def change(database: "Database") -> int:
@@ -259,20 +261,20 @@ def set_password(
             return await accounts.set_password(session, name, password, revoke_tokens=revoke_tokens)
 
     working = _run(_settings_of_a_hub(data_dir), change)
-    typer.echo(f"Changed the password of {name}. Sessions that were open have ended.")
+    typer.echo(f"Changed the password of {name} and ended all open sessions.")
     if working:
         typer.echo(
-            f"{working} API tokens of {name} still work; `--revoke-tokens` ends them with the password."
+            f"{working} API tokens of {name} still work. --revoke-tokens revokes them with the password."
         )
 
 
 @user_app.command("disable")
 def disable(
     name: str,
-    undo: Annotated[bool, typer.Option(help="Let the person in again.")] = False,
+    undo: Annotated[bool, typer.Option(help="Enable the account again.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Lock a person and all their tokens out."""
+    """Disable an account and all its tokens."""
     from hub_server.accounts import service as accounts
 
     async def change(database: "Database") -> None:
@@ -286,23 +288,23 @@ def disable(
 @token_app.command("new")
 def new_token(
     user: str,
-    name: Annotated[str, typer.Option(help="What it is for.")] = "operator",
+    name: Annotated[str, typer.Option(help="Purpose of the token.")] = "operator",
     action: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(Action)}. May be repeated. (default: all but admin)"),
+        typer.Option(help=f"{', '.join(Action)}. Repeatable. (default: all but admin)"),
     ] = None,
     environment: Annotated[
         list[str] | None,
-        typer.Option(help="owner/name, where * stands for anything. May be repeated. (default: *)"),
+        typer.Option(help="owner/name, where * matches any text. Repeatable. (default: *)"),
     ] = None,
     days: Annotated[
-        float | None, typer.Option(min=0, help="Days until it ends. (default: never)")
+        float | None, typer.Option(min=0, help="Days until the token expires. (default: never)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a token for a person and print it."""
+    """Create an API token for an account and print it."""
     if days == 0:
-        raise typer.BadParameter("A token of 0 days has ended already.", param_hint="--days")
+        raise typer.BadParameter("A token of 0 days would already be expired.", param_hint="--days")
     from hub_server.accounts import service as accounts
 
     async def make(database: "Database") -> str:
@@ -325,7 +327,7 @@ def new_token(
 
 @token_app.command("revoke")
 def revoke_token(token: str, data_dir: DataDir = None) -> None:
-    """End a token, given itself."""
+    """Revoke a token, given its text."""
     from hub_server.accounts import service as accounts
 
     async def end(database: "Database") -> bool:
@@ -333,18 +335,18 @@ def revoke_token(token: str, data_dir: DataDir = None) -> None:
             return await accounts.revoke_leaked(session, token)
 
     known = _run(_settings_of_a_hub(data_dir), end)
-    typer.echo("Revoked." if known else "Not a working token of this hub.")
+    typer.echo("Revoked." if known else "This is not a working token of this hub.")
     if not known:
         raise typer.Exit(1)
 
 
 def _settings_of_a_hub(data_dir: Path | None) -> Settings:
-    """The settings of a hub that is there. Raises SettingsError where SQLite would make an empty one."""
+    """Return the settings of an existing hub. Raises SettingsError where SQLite would create an empty one."""
     settings = settings_from_environment(data_dir=data_dir)
     path = settings.sqlite_path
     if path is not None and not path.is_file():
         raise SettingsError(
-            f"There is no hub in {settings.data_dir}: it has no {path.name}. Name its folder with --data-dir or"
+            f"There is no hub in {settings.data_dir}: {path.name} is missing. Name the hub's folder with --data-dir or"
             " VF_HUB_DATA_DIR, or its database with VF_HUB_DATABASE_URL."
         )
     return settings
@@ -371,11 +373,11 @@ def _call(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def main() -> NoReturn:
-    """Run the command. An error is one line: exit code 1 for what is broken, unknown or out of reach, else 2."""
+    """Run the command. An error is one line: exit code 1 for a missing, broken or unreachable thing, else 2."""
     keep_private()
     try:
         app()
-    except SystemExit as ended:  # how the command line ends when nothing is wrong, too
+    except SystemExit as ended:  # Typer also ends successful commands in this way
         leave(ended.code if isinstance(ended.code, int) else 1 if ended.code else 0)
     except (NotFound, Unavailable) as error:
         _fail(error.detail, 1)
@@ -384,17 +386,17 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         _fail(_what_to_install(error), 1)
     except Exception as error:
-        # SQLAlchemy is not imported only to name its errors. Their first line is the cause; further ones repeat
+        # SQLAlchemy is not imported only to name its errors. The first line of an error is the cause; the others repeat
         # the statement with its values.
         if not isinstance(error, OSError) and not type(error).__module__.startswith("sqlalchemy."):
             raise
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        _fail(f"{first}. Is the database reachable, and the folder writable?", 1)
+        _fail(f"{first}. Check that the database is reachable and the folder is writable.", 1)
     leave(0)
 
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
-    """The line that installs what the hub needs beyond the library. Raises an error about a module of its own."""
+    """Return the command that installs the hub's further packages. Raises the error for a module of this library."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "hub_server", "verifiers", "vf_cli"):
         raise error

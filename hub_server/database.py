@@ -1,9 +1,11 @@
-"""The connection to SQLite or PostgreSQL, and what the tables have in common.
+"""The connection to SQLite or PostgreSQL, and types that all tables share.
 
-One request is one transaction: `async with database.write() as session` commits at its end or rolls
-back; nobody calls `commit`. On SQLite there is one writer at a time, which takes the lock at once
-(BEGIN IMMEDIATE), so a transaction never fails half way because another one was quicker; requests that
-write at the same time are committed together (`group_commit`).
+One request is one transaction: `async with database.write() as session` commits at its end or rolls back, and no
+code
+calls `commit`. SQLite has one writer at a time. A writer takes the lock at once (BEGIN IMMEDIATE), so a transaction
+never
+fails halfway because another one was quicker. Requests that write at the same time are committed together
+(`sqlite`).
 """
 
 import secrets
@@ -39,7 +41,7 @@ _ALPHABET = string.ascii_lowercase + string.digits
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite forgets the zone, so it is put back on reading."""
+    """A moment in UTC. SQLite does not store the zone, so reading adds it."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -56,7 +58,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Base(DeclarativeBase):
-    """Root of all tables."""
+    """Base class of all tables."""
 
     type_annotation_map = {
         datetime: UtcDateTime,
@@ -67,7 +69,7 @@ class Base(DeclarativeBase):
 
 
 def new_id() -> str:
-    """25 characters, `c` and 24 of [a-z0-9]: the only form that all clients take for a team id."""
+    """Return 25 characters, `c` and 24 of [a-z0-9]: the only form of a team id that all clients accept."""
     number, digits = secrets.randbits(128), []
     for _ in range(24):
         number, digit = divmod(number, 36)
@@ -76,21 +78,21 @@ def new_id() -> str:
 
 
 def inserter(session: AsyncSession) -> "Callable[[Any], sqlite.Insert | postgresql.Insert]":
-    """The `insert` of the session's dialect, which knows ON CONFLICT."""
+    """Return the `insert` of the session's dialect, which supports ON CONFLICT."""
     if session.get_bind().dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
         return insert_sqlite
-    # Only here: 4 MiB that a hub on SQLite does not need.
+    # Imported only here: it takes 4 MiB, and a hub on SQLite does not need it.
     from sqlalchemy.dialects.postgresql import insert as insert_postgresql
 
     return insert_postgresql
 
 
 async def insert_rows(session: AsyncSession, rows: Sequence[Base]) -> None:
-    """Insert rows that nothing will read from this session.
+    """Insert rows that this session does not read again.
 
-    Without the unit of work of `session.add`, which costs several times as much for a single row.
+    This avoids the unit of work of `session.add`, which costs several times as much for a single row.
     """
     for row in rows:
         mapped = inspect(type(row))
@@ -108,11 +110,11 @@ async def insert_rows(session: AsyncSession, rows: Sequence[Base]) -> None:
 
 
 _INSERTS: dict[type[Base], Insert] = {}
-"""Made once for each table, so that they are compiled once."""
+"""One statement per table, so that each is compiled once."""
 
 
 class Database:
-    """Three ways in: `read` and `look_up` see a consistent state, `write` commits at its end."""
+    """Connections of a hub: `read` and `look_up` see a consistent state, `write` commits at its end."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -134,27 +136,27 @@ class Database:
 
     @property
     def engine(self) -> AsyncEngine:
-        """The engine that writes; for migrations and maintenance."""
+        """The engine that writes, for migrations and maintenance."""
         return self._writers
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
-        """A session whose changes are not kept."""
+        """Yield a session whose changes are not kept."""
         async with _reachable(), AsyncSession(self._readers, expire_on_commit=False) as session:
             yield session
 
     @asynccontextmanager
     async def look_up(self) -> AsyncIterator[AsyncSession]:
-        """As `read`, for a few rows found by a key: on SQLite they are read on the spot.
+        """Yield a session like `read`, for a few rows found by a key: SQLite reads them in this thread.
 
-        The block must wait for nothing else, because there is one such session at a time.
+        The block must not wait for anything else, because there is only one such session at a time.
         """
         async with _reachable(), AsyncSession(self._lookers_up, expire_on_commit=False) as session:
             yield session
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
-        """A session that commits at the end of the block and rolls back when it raises."""
+        """Yield a session that commits at the end of the block and rolls back when it raises."""
         async with _reachable(), self._transaction() as session:
             yield session
         if changed := session.info.get(CHANGED_OWNERS):
@@ -179,17 +181,17 @@ class Database:
 
 @asynccontextmanager
 async def _reachable() -> AsyncIterator[None]:
-    """Turn a lost or overloaded database into an answer that says so."""
+    """Turn a lost or overloaded database into an error that names it."""
     try:
         yield
     except (PoolTimeout, ConnectionRefusedError) as error:
         raise Unavailable("The database does not answer; try again.") from error
     except OperationalError as error:
-        raise Unavailable("The database is busy or away; try again.") from error
+        raise Unavailable("The database is busy or unreachable; try again.") from error
     except OverflowError as error:
         raise BadRequest("A number is too large to be stored.") from error
     except DBAPIError as error:
-        # SQLSTATE class 22: the data cannot be represented, such as a NUL character in a text.
+        # SQLSTATE class 22: the value cannot be stored, for example because a text has a NUL character.
         if str(getattr(error.orig, "sqlstate", "")).startswith("22"):
             raise BadRequest("A value contains characters that cannot be stored.") from error
         if error.connection_invalidated:
@@ -205,7 +207,7 @@ def _sqlite_engine(
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=BUSY_TIMEOUT_S,
-        # Used by one thread at a time, but not always the same one.
+        # Used by one thread at a time, but not always the same thread.
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
     )
 
@@ -219,11 +221,13 @@ def _sqlite_engine(
         return connection_type(adapted.dbapi, adapted._connection)
 
     @event.listens_for(engine.sync_engine, "connect")
-    def _configure(connection: Any, _record: Any) -> None:  # the adapter's own connection type
+    def _configure(
+        connection: Any, _record: Any
+    ) -> None:  # the adapter has its own connection type
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
-        # FULL: a commit that was acknowledged survives a power cut, not only a crash.
+        # FULL: an acknowledged commit survives a power cut, not only a crash.
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.execute("PRAGMA temp_store=MEMORY")

@@ -1,5 +1,7 @@
-"""What happens to every request before and after the application: time, size and rate limits, safe
-headers, counting and one line of log. Plain ASGI, outermost."""
+"""Steps before and after every request: time, size and rate limits, safe headers, counting and one log line.
+
+Plain ASGI, the outermost layer.
+"""
 
 import asyncio
 import logging
@@ -32,7 +34,7 @@ _HEADERS = (
 
 
 class _Answered(Exception):
-    """The edge has answered; whatever the application still does is not heard."""
+    """The edge has answered. The application's further messages are dropped."""
 
 
 class Edge:
@@ -44,7 +46,7 @@ class Edge:
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -58,9 +60,11 @@ class Edge:
                 await request.answer(error.status, error.detail, error.headers)
         except _Answered:
             pass
-        except Exception:  # the last place that can turn a mistake of ours into an answer
+        except Exception:  # the last place that can answer after an error of ours
             logger.exception("request %s failed", request.id)
-            await request.answer(500, f"Internal error; the operator finds it as {request.id}.", {})
+            await request.answer(
+                500, f"Internal error. The operator finds it in the log as {request.id}.", {}
+            )
         finally:
             self._finish(scope, request)
 
@@ -101,7 +105,7 @@ class _Request:
         self._left = 0
 
     def check_rate(self) -> None:
-        """Take one request from the caller's share."""
+        """Count the request against the caller's rate limit."""
         header = self._headers.get(b"authorization", b"").decode("latin-1")
         try:
             self._left = self._hub.limits.take(header, self.address)
@@ -110,10 +114,10 @@ class _Request:
                 raise
 
     async def check_length(self) -> None:
-        """Refuse a body that is packed, or too large by its own words, before any of it is read."""
+        """Refuse a compressed body, and a body whose Content-Length is too large, before reading any of it."""
         packing = self._headers.get(b"content-encoding", b"identity").strip().lower()
         if packing not in (b"identity", b""):
-            text = "Send the body without Content-Encoding; this hub unpacks none."
+            text = "Send the body without Content-Encoding; this hub does not decompress request bodies."
             await self.answer(415, text, {"Connection": "close"})
             raise _Answered
         length = self._headers.get(b"content-length", b"0")
@@ -121,7 +125,7 @@ class _Request:
             await self._too_large()
 
     async def receive(self) -> Message:
-        """The next message; a body that is too large or too slow ends the request."""
+        """Return the next message. A body that is too large or too slow ends the request."""
         if self._body_is_complete:
             return await self._receive()
         settings = self._hub.settings
@@ -145,12 +149,12 @@ class _Request:
         return message
 
     async def _too_large(self) -> None:
-        text = f"The request body is larger than the {self._limit_bytes} bytes allowed here."
+        text = f"The request body is larger than the maximum of {self._limit_bytes} bytes."
         await self.answer(413, text, {"Connection": "close"})
         raise _Answered
 
     async def send(self, message: Message) -> None:
-        """Send on, with the headers that every answer has."""
+        """Send a message with the headers that every answer has."""
         if self._answered:
             raise _Answered
         if message["type"] == "http.response.start":
@@ -164,7 +168,7 @@ class _Request:
         await self._send(message)
 
     async def answer(self, status: int, detail: str, headers: dict[str, str]) -> None:
-        """Answer in place of the application, unless it has begun to."""
+        """Answer in place of the application, unless the application has begun to answer."""
         if self.status:
             return
         body = orjson.dumps({"detail": detail})
@@ -190,14 +194,14 @@ def _body_limit(hub: Hub, path: str) -> int:
 
 
 def _without_secrets(path: str) -> str:
-    """The path as it may be logged: the last part of an upload address is a secret."""
+    """Return the path for the log. The last part of an upload address is a secret and is removed."""
     if path.startswith("/upload/"):
         return "/".join(path.split("/")[:3]) + "/…"
     return path[:500]
 
 
 class LineLog:
-    """Writes lines together, twice a second: a write for every request would cost as much as a page."""
+    """Writes log lines in batches, twice per second: one write per request would cost as much as a page."""
 
     def __init__(self, write: Callable[[str], Any] = sys.stderr.write) -> None:
         self._write = write
@@ -214,7 +218,7 @@ class LineLog:
             asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
 
     def flush(self) -> None:
-        """Write what is waiting."""
+        """Write the waiting lines."""
         self._scheduled = False
         lines, self._lines = self._lines, []
         if lines:

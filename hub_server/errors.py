@@ -1,17 +1,17 @@
-"""Every refusal of the hub, with its HTTP status. Routes raise these; `app` renders them.
+"""Every refusal of the hub, with its HTTP status. Routes raise these errors; `app` renders them.
 
-    HubError
+    HubFailure
     ├── BadRequest 400        ├── NotFound 404      ├── TooManyRequests 429
     ├── Unauthorized 401      ├── Conflict 409      ├── NotOffered 400
     ├── Forbidden 403         ├── TooLarge 413      └── Unavailable 503
     └── SettingsError         the operator's configuration, not a request
 
-422 is kept for bodies that do not fit their model.
+422 is reserved for bodies that do not fit their model.
 """
 
 
 class HubFailure(Exception):
-    """Root of everything the hub refuses on purpose; `detail` is what the client is told."""
+    """Base class of everything that the hub refuses on purpose. The client receives `detail`."""
 
     status = 500
 
@@ -21,7 +21,7 @@ class HubFailure(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that belong to the answer."""
+        """Further headers of the answer."""
         return {}
 
 
@@ -30,36 +30,36 @@ class SettingsError(HubFailure, ValueError):
 
 
 class BadRequest(HubFailure, ValueError):
-    """The request is understood and cannot be right."""
+    """The request is well-formed but cannot be carried out."""
 
     status = 400
 
 
 class Unauthorized(HubFailure, PermissionError):
-    """There are no credentials, or none that work."""
+    """The credentials are missing or not valid."""
 
     status = 401
 
     @property
     def headers(self) -> dict[str, str]:
-        """Ask for Basic, which pip and uv know how to answer."""
+        """Request Basic authentication, which pip and uv support."""
         return {"WWW-Authenticate": 'Basic realm="environments hub"'}
 
 
 class Forbidden(HubFailure, PermissionError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated but not allowed to do this."""
 
     status = 403
 
 
 class NotFound(HubFailure, LookupError):
-    """There is nothing here that the caller may see."""
+    """The object does not exist, or the caller may not see it."""
 
     status = 404
 
 
 class Conflict(HubFailure):
-    """It exists already, with other contents."""
+    """The object already exists, with other contents."""
 
     status = 409
 
@@ -71,7 +71,7 @@ class TooLarge(HubFailure, ValueError):
 
 
 class TooManyRequests(HubFailure):
-    """The caller's share of this minute is used up."""
+    """The caller has used up the requests of this minute."""
 
     status = 429
 
@@ -81,17 +81,17 @@ class TooManyRequests(HubFailure):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to come back."""
+        """Seconds until the next attempt."""
         return {"Retry-After": str(max(1, round(self.retry_after_s)))}
 
 
 class NotOffered(HubFailure, NotImplementedError):
-    """This hub does not have the feature. 400, because clients take 5xx for a fault and try again."""
+    """This hub does not have the feature. The status is 400, because clients retry after 5xx."""
 
     status = 400
 
 
 class Unavailable(HubFailure, ConnectionError):
-    """The database or the storage does not answer; trying again can help."""
+    """The database or the storage does not answer; another attempt can help."""
 
     status = 503

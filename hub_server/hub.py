@@ -1,4 +1,4 @@
-"""One running hub: what every request can reach."""
+"""One running hub: the parts that every request can use."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ FLUSH_INTERVAL_S = 10.0
 
 @dataclass
 class UsageCounts:
-    """Counts that are written together every few seconds; a crash loses only those."""
+    """Counts that are written together every few seconds. A crash loses only these counts."""
 
     downloads: Counter[str] = field(default_factory=Counter)
     """Environment id → downloads."""
@@ -58,12 +58,12 @@ class Hub:
         self.pinned = PinnedWheels(settings, self.store)
         self.batches = BatchTurns()
         self.unpacking = asyncio.Semaphore(2)
-        """Source archives that are searched for one file at the same time: each search may unpack gigabytes."""
+        """Number of source archives that are searched for a file at the same time: each search may unpack gigabytes."""
         self.usage = UsageCounts()
         self._flusher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Hub":
-        """Open what needs opening."""
+        """Open the storage and start the background tasks."""
         await self.store.check()
         await self.watcher.start()
         self._flusher = asyncio.create_task(self._flush_regularly())
@@ -102,7 +102,7 @@ class Hub:
 
 
 async def hub_of(request: Request) -> Hub:
-    """The hub that serves the request. A coroutine, because FastAPI runs functions in a thread."""
+    """Return the hub that serves the request. This is a coroutine, because FastAPI runs functions in a thread."""
     return request.app.state.hub
 
 
@@ -110,7 +110,7 @@ HubDep = Annotated[Hub, Depends(hub_of)]
 
 
 def base_url_of(request: Request, hub: Hub) -> str:
-    """The hub's public address, without a slash at the end."""
+    """Return the hub's public address without a trailing slash."""
     if hub.settings.base_url:
         return hub.settings.base_url.rstrip("/")
     return str(request.base_url).rstrip("/")

@@ -1,4 +1,4 @@
-"""How often a caller may ask, and how much an owner may keep."""
+"""Rate limits per caller, and storage quotas per owner."""
 
 import ipaddress
 import time
@@ -15,11 +15,11 @@ from hub_server.evaluations.models import Evaluation
 
 MAX_KEYS = 50_000
 ADDRESS_SHARE = 10
-"""How many times the limit of one person holds for one address, which may be a whole office, and for one account."""
+"""An address, which may be a whole office, and an account may send this multiple of one person's limit."""
 
 
 class RateLimiter:
-    """A bucket of `per_minute` requests for each key, filled evenly; each worker has its own."""
+    """A bucket of `per_minute` requests for each key, refilled evenly. Each worker has its own limiter."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute = per_minute
@@ -27,9 +27,9 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def take(self, key: str) -> int:
-        """Use one request of the key's bucket; how many are left.
+        """Take one request from the key's bucket and return how many are left.
 
-        Raises TooManyRequests, with the seconds until the next one, when the bucket is empty.
+        Raises TooManyRequests with the seconds until the next request when the bucket is empty.
         """
         now = self._clock()
         level, then = self._buckets.get(key, (float(self.per_minute), now))
@@ -39,7 +39,7 @@ class RateLimiter:
             wait_s = (1.0 - level) * 60.0 / self.per_minute
             raise TooManyRequests("Too many requests; slow down.", wait_s)
         if len(self._buckets) >= MAX_KEYS and key not in self._buckets:
-            # A full bucket says nothing: forget those, and under attack the oldest half.
+            # Remove the oldest half. A full bucket carries no information, so only an attack loses any.
             self._buckets = dict(list(self._buckets.items())[MAX_KEYS // 2 :])
         self._buckets[key] = (level - 1.0, now)
         return int(level - 1.0)
@@ -52,7 +52,7 @@ class RateLimiter:
 
 
 def network_of(address: str) -> str:
-    """What one customer of a network has: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return the unit that one customer of a network has: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -65,10 +65,11 @@ def network_of(address: str) -> str:
 
 
 class CallerLimits:
-    """Requests of each caller: of a token once it was verified, of an address before that.
+    """Request limits per caller: per token once the token was verified, per address before.
 
-    The text of the Authorization header is no key: one token can be written in many ways, and anybody can invent
-    tokens.
+    The text of the Authorization header cannot be the key, because one token can be written in many ways and anyone
+    can
+    invent tokens.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -76,13 +77,13 @@ class CallerLimits:
         self._token_ids: dict[str, str] = {}
 
     def verified(self, token: str, token_id: str) -> None:
-        """From now on this token is a caller of its own."""
+        """Count this token as a separate caller from now on."""
         if len(self._token_ids) >= MAX_KEYS:
             self._token_ids = dict(list(self._token_ids.items())[MAX_KEYS // 2 :])
         self._token_ids[credentials.fingerprint(token)] = token_id
 
     def take(self, header: str | None, address: str) -> int:
-        """Use one request of the caller's share; how many are left. Raises TooManyRequests."""
+        """Take one request from the caller's bucket and return how many are left. Raises TooManyRequests."""
         try:
             token = token_from_header(header)
         except Unauthorized:
@@ -93,10 +94,11 @@ class CallerLimits:
 
 
 class LoginLimits:
-    """Wrong passwords of one account from one address; a right one costs nothing.
+    """Limits on wrong passwords per account and address; a correct password costs nothing.
 
-    Somebody else's wrong passwords, at another address, do not lock the owner of the account out. Guessing from many
-    addresses ends at `ADDRESS_SHARE` times the limit, except for addresses from which the account has logged in.
+    Wrong passwords from another address do not lock out the owner of the account. Guessing from many addresses is
+    limited to
+    `ADDRESS_SHARE` times the limit, except for addresses from which the account has logged in.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -118,7 +120,7 @@ class LoginLimits:
             self._accounts.take(account)
 
     def succeeded(self, address: str, account: str) -> None:
-        """The password was right: the attempt does not count, and the address is familiar."""
+        """Undo the attempt after a correct password, and remember the address as familiar."""
         network, account, pair = self._keys(address, account)
         self._pairs.give_back(pair)
         self._addresses.give_back(network)
@@ -147,7 +149,7 @@ _EVALUATION_BYTES = select(func.coalesce(func.sum(Evaluation.stored_bytes), 0)).
 async def check_quota(
     session: AsyncSession, owner_id: str, slug: str, more_bytes: int, quota_bytes: int
 ) -> None:
-    """Return when the owner may store so many more bytes of files, samples and metadata; TooLarge otherwise."""
+    """Raise TooLarge if the owner may not store `more_bytes` of further files, samples and metadata."""
     used = 0
     for query in (_FILE_BYTES, _EVALUATION_BYTES):
         used += int(await session.scalar(query, {"owner_id": owner_id}) or 0)

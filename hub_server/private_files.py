@@ -1,7 +1,8 @@
 """Files and folders that only the account of the hub can read.
 
-The database holds private environments, samples and hashes of tokens; blobs are private wheels. Other accounts of the
-machine have no business in any of it, and neither has a backup that lies beside it.
+The database holds private environments, samples and hashes of tokens; blobs are private wheels. Other accounts of
+the
+machine must not read them, and the same holds for a backup.
 """
 
 import contextlib
@@ -18,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 def keep_private() -> None:
-    """Let this process, and those that it starts, make files and folders for its own account only."""
+    """Make this process and its children create files and folders for their own account only."""
     os.umask(_OTHERS)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, each closed to others. Folders that exist stay as they are."""
+    """Create a folder and its parents, each closed to other accounts. Existing folders stay as they are."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -31,20 +32,20 @@ def make_folder(path: Path) -> None:
 
 
 def create(path: Path) -> io.BufferedWriter:
-    """A file to write, empty and closed to others."""
+    """Open an empty file for writing that is closed to other accounts."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, FILE_MODE))
 
 
 def touch(path: Path) -> None:
-    """Make an empty file that is closed to others, unless there is one. SQLite gives its other files the same mode."""
+    """Create an empty file, closed to other accounts, if it is missing. SQLite's other files get the same mode."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
 
 
 def tighten(data_dir: Path, database: Path | None) -> None:
-    """Close what an earlier release left open: the data folder, the database with its log, the key, blobs, staging.
+    """Close files that an earlier release left open: data folder, database with its log, key, blobs, staging.
 
-    Only the hub's own entries of the folder are touched. Inside a folder that is closed nothing is looked at.
+    Only the hub's own entries of the folder are changed. The content of a closed folder is skipped.
     """
     _close(data_dir)
     files = [] if database is None else [database.with_name(database.name + end) for end in _SQLITE]
@@ -68,19 +69,19 @@ def _close_tree(folder: Path) -> None:
 
 
 def _close(path: Path) -> bool:
-    """Take the rights of others away; whether there were any."""
+    """Remove the rights of other accounts and return whether there were any."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return False
-    # A link's target may be anywhere, and a folder with the sticky bit is shared on purpose.
+    # The target of a link may be anywhere, and a folder with the sticky bit is shared on purpose.
     if not mode & _OTHERS or stat.S_ISLNK(mode) or mode & stat.S_ISVTX:
         return False
     try:
         os.chmod(path, stat.S_IMODE(mode) & ~_OTHERS)
     except OSError as error:
         logger.warning(
-            "%s can be read by other accounts of this machine, and the hub may not change that: %s.",
+            "Other accounts of this machine can read %s, and the hub may not change that: %s.",
             path,
             error.strerror,
         )

@@ -1,6 +1,6 @@
-"""What each process of the hub shares: the clock, the log, the check before serving, and the exit.
+"""Helpers that every process of the hub shares: the clock, the log, the check before serving, and the exit.
 
-Nothing here imports SQLAlchemy, because `vf-hub serve` restarts faster without it.
+No import here needs SQLAlchemy, so that `vf-hub serve` restarts quickly.
 """
 
 import atexit
@@ -19,24 +19,24 @@ import orjson
 from hub_server.settings import Settings
 
 HEAD = "0002"
-"""The newest revision of the tables; a test compares it with the folder `migrations/versions`."""
+"""The newest revision of the tables. A test compares it with the folder `migrations/versions`."""
 
 
 def utc_now() -> datetime:
-    """Now, to the microsecond, in UTC."""
+    """Return the current time in UTC, to the microsecond."""
     return datetime.now(UTC)
 
 
 def iso(moment: datetime) -> str:
-    """`2026-01-31T12:00:00.000000Z`, which pip, uv and all clients parse."""
+    """Return a time as `2026-01-31T12:00:00.000000Z`, which pip, uv and all clients parse."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class HubLogFormatter(logging.Formatter):
-    """One JSON object a line; control characters in messages cannot start a line of their own."""
+    """One JSON object per line. Control characters in messages cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON."""
+        """Return the record as JSON."""
         entry = {
             "at": iso(utc_now()),
             "level": record.levelname,
@@ -57,7 +57,12 @@ def configure_logging() -> None:
 
 
 def is_prepared(settings: Settings) -> bool:
-    """Whether nothing is left to do before serving. False also when only a closer look can tell."""
+    """Return whether the hub can be served without preparation. False also when only a closer look can tell.
+
+    After a crash the tables are nearly always up to date and the hub has users. This check takes a millisecond; the
+    imports
+    for a closer look take half of a start.
+    """
     path = settings.sqlite_path
     folder_is_there = settings.staging_dir.is_dir() and (settings.data_dir / "blobs").is_dir()
     if path is None or settings.storage_url or not folder_is_there or not path.is_file():
@@ -66,7 +71,7 @@ def is_prepared(settings: Settings) -> bool:
         with closing(sqlite3.connect(path, timeout=5.0)) as connection:
             (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             (has_users,) = connection.execute("SELECT EXISTS (SELECT 1 FROM users)").fetchone()
-    except (sqlite3.Error, TypeError):  # no such table, or no row in it
+    except (sqlite3.Error, TypeError):  # the table or its row is missing
         return False
     return revision == HEAD and bool(has_users)
 
@@ -74,9 +79,11 @@ def is_prepared(settings: Settings) -> bool:
 def leave(code: int) -> NoReturn:
     """End the process with this exit code.
 
-    obstore's threads may still let go of Python objects when the interpreter goes down, and then the process is
-    aborted (exit code 134, one time in five after a request that failed at once). Where it is loaded the
-    interpreter is not taken down at all: everything of ours is closed by now.
+    Threads of obstore may release Python objects while the interpreter shuts down, which aborts the process (exit
+    code 134,
+    one time in five after a request that failed at once). If obstore is loaded, the interpreter is therefore not
+    shut down;
+    everything of ours is closed by now.
     """
     _flush()
     if "obstore" in sys.modules:
@@ -85,9 +92,9 @@ def leave(code: int) -> NoReturn:
 
 
 def leave_at_exit() -> None:
-    """For a worker, whose end is not ours to call: when it ends in good order, do what `leave` does.
+    """Make a worker that ends normally do what `leave` does. A worker does not call `leave` itself.
 
-    uvicorn starts workers by `multiprocessing`, which returns to the interpreter and lets it go down.
+    uvicorn starts workers by `multiprocessing`, which returns to the interpreter and shuts it down.
     """
     if multiprocessing.parent_process() is not None:
         atexit.register(_leave_in_good_order)

@@ -1,4 +1,4 @@
-"""Running the application in uvicorn, with the time limit that uvicorn does not have."""
+"""The application in uvicorn, with a time limit for request heads, which uvicorn lacks."""
 
 import asyncio
 import os
@@ -18,23 +18,25 @@ class TimedProtocol(HttpToolsProtocol):
     header_timeout_s = 10.0
     _head_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:  # uvicorn types it for its own use
-        """Begin to wait for the first head."""
+    def connection_made(
+        self, transport: Any
+    ) -> None:  # uvicorn types the transport for internal use
+        """Start to wait for the first head."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def on_message_begin(self) -> None:
-        """The first byte of a request is here; the rest of its head has the same time."""
+        """Give the rest of a head the same time after its first byte."""
         super().on_message_begin()
         self._wait_for_head()
 
     def on_headers_complete(self) -> None:
-        """The head is here."""
+        """Stop waiting: the head is complete."""
         self._stop_waiting()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing to wait for any more."""
+        """Stop waiting: the connection is closed."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -53,7 +55,7 @@ class TimedProtocol(HttpToolsProtocol):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal comes. With several workers each is a process of its own."""
+    """Serve until a signal arrives. Each of several workers is a separate process."""
     os.environ.update(environment_of(settings))  # for the workers
     uvicorn.run(
         "hub_server.server:application",
@@ -78,8 +80,10 @@ def serve(settings: Settings) -> None:
 
 
 def application() -> Any:  # an ASGI application, whose type uvicorn does not export
-    """What each worker runs."""
-    from hub_server.app import create_app  # here: the parent process of workers needs none of it
+    """Return the application of a worker."""
+    from hub_server.app import (
+        create_app,
+    )  # here, because the parent process of workers does not need it
 
     configure_logging()
     keep_private()
@@ -93,6 +97,6 @@ if __name__ == "__main__":
     configure_logging()
     try:
         serve(settings_from_environment())
-    except SystemExit as ended:  # uvicorn could not start, and has said why
+    except SystemExit as ended:  # uvicorn could not start and has logged the reason
         leave(ended.code if isinstance(ended.code, int) else 1)
     leave(0)

@@ -19,80 +19,84 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data_dir: Path = Path("hub-data")
-    """Folder for the SQLite file, the blobs, files in transit and the key of the secrets."""
+    """Folder of the SQLite file, the blobs, files in transit and the key of the secrets."""
     database_url: str = ""
-    """`postgresql+asyncpg://…`; empty is SQLite in `data_dir`."""
+    """`postgresql+asyncpg://…`; an empty value means SQLite in `data_dir`."""
     storage_url: str = ""
-    """`s3://bucket/prefix`; empty is a folder in `data_dir`."""
+    """`s3://bucket/prefix`; an empty value means a folder in `data_dir`."""
     s3_endpoint: str = ""
-    """Address of an S3 server that is not Amazon's."""
+    """Address of an S3 server other than Amazon's."""
     s3_region: str = "us-east-1"
     s3_access_key_id: str = ""
     s3_secret_access_key: str = ""
     s3_presign: bool = True
-    """Let clients read and write S3 directly by signed addresses; false relays the bytes."""
+    """Let clients read and write S3 directly by signed addresses. If false, the hub relays the bytes."""
 
     base_url: str = ""
-    """Public address, as in `https://hub.example.org`; empty takes it from each request's Host."""
+    """Public address, for example `https://hub.example.org`. An empty value takes it from each request's Host header.
+    """
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
     workers: int = Field(1, ge=1, le=64)
     trusted_proxies: str = "127.0.0.1"
-    """Addresses whose X-Forwarded-* headers are believed, comma separated."""
+    """Addresses whose X-Forwarded-* headers are trusted, separated by commas."""
 
     install_urls: Literal["wheel", "index"] = "wheel"
-    """What `prime env install` is told: the wheel's address with its hash, which no other index can
-    answer for, or the environment's index."""
+    """The kind of address that `prime env install` receives: the wheel's address with its hash, for which no other
+    index can answer, or
+    the
+    environment's index.
+    """
     default_visibility: Literal["PUBLIC", "PRIVATE"] = "PUBLIC"
-    """Visibility of a new environment whose author names none: PUBLIC or PRIVATE."""
+    """Visibility of a new environment whose author does not choose one: PUBLIC or PRIVATE."""
     anonymous_read: bool = True
     """Whether public environments can be read without an account."""
 
     max_wheel_bytes: int = Field(100 * 1024**2, ge=1)
     max_source_bytes: int = Field(250 * 1024**2, ge=1)
     max_unpacked_bytes: int = Field(2 * 1024**3, ge=1)
-    """Most bytes of a wheel or source archive, unpacked."""
+    """Maximum number of bytes of a wheel or source archive, unpacked."""
     max_json_bytes: int = Field(4 * 1024**2, ge=1)
-    """Largest JSON body, except batches of samples."""
+    """Maximum size of a JSON body, except batches of samples."""
     max_batch_bytes: int = Field(32 * 1024**2, ge=1)
-    """Largest batch of samples, in bytes of JSON."""
+    """Maximum size of a batch of samples, in bytes of JSON."""
     max_sample_bytes: int = Field(MAX_SAMPLE_BYTES, ge=1)
-    """Largest sample, as JSON before it is packed."""
+    """Maximum size of a sample as JSON, before compression."""
     max_samples_page_bytes: int = Field(8 * 1024**2, ge=1)
-    """Largest page of samples; a single sample is always sent whole."""
+    """Maximum size of a page of samples. The first sample of a page is always sent whole."""
     max_metadata_bytes: int = Field(1024**2, ge=1)
-    """Largest metadata of one evaluation; its metrics have a quarter of that."""
+    """Maximum size of the metadata of one evaluation. Its metrics may have a quarter of that."""
     owner_quota_bytes: int = Field(10 * 1024**3, ge=1)
-    """Most bytes of artifacts, samples and metadata of one owner."""
+    """Maximum number of bytes of artifacts, samples and metadata per owner."""
     max_evaluations: int = Field(10_000, ge=1)
-    """Most evaluations of one owner."""
+    """Maximum number of evaluations per owner."""
     max_samples: int = Field(200_000, ge=1)
-    """Most samples of one evaluation."""
+    """Maximum number of samples per evaluation."""
     max_teams: int = Field(10, ge=1)
-    """Most teams that one person can found."""
+    """Maximum number of teams that one person can create."""
     max_versions: int = Field(2_000, ge=1)
-    """Most versions of one environment."""
+    """Maximum number of versions per environment."""
     max_environments: int = Field(1_000, ge=1)
-    """Most environments of one owner."""
+    """Maximum number of environments per owner."""
 
     upload_lifetime_s: float = Field(900.0, gt=0)
-    """How long an upload address can be used, in seconds."""
+    """Seconds for which an upload address is valid."""
     release_window_s: float = Field(3600.0, ge=0)
-    """How long after its first file a version takes further ones, in seconds."""
+    """Seconds after its first file for which a version accepts further files."""
     install_token_lifetime_s: float = Field(3600.0, gt=0)
-    """Life of the read-only token inside a private environment's addresses, in seconds."""
+    """Lifetime of the read-only token inside a private environment's addresses, in seconds."""
     header_timeout_s: float = Field(10.0, gt=0)
-    """Longest a client may take to send the head of a request, in seconds."""
+    """Maximum time for the head of a request, in seconds."""
     body_idle_timeout_s: float = Field(20.0, gt=0)
-    """Longest silence inside a request body, in seconds."""
+    """Maximum pause inside a request body, in seconds."""
     body_min_bytes_per_s: int = Field(1_000, ge=0)
-    """Slowest body that is not dropped, measured after `body_idle_timeout_s`."""
+    """Minimum speed of a request body, measured after `body_idle_timeout_s`."""
     rate_limit_per_minute: int = Field(6_000, ge=1)
-    """Requests per minute of one caller (a verified token, else an address), in each worker."""
+    """Requests per minute per caller (a verified token, else an address), in each worker."""
     login_limit_per_minute: int = Field(10, ge=1)
-    """Wrong passwords per minute for one account from one address, in each worker."""
+    """Wrong passwords per minute per account and address, in each worker."""
     gc_grace_s: float = Field(86_400.0, ge=0)
-    """Age in seconds at which a blob no version refers to may be removed."""
+    """Age in seconds at which an unused blob may be removed."""
 
     @field_validator("data_dir")
     @classmethod
@@ -131,7 +135,9 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _whole_key(self) -> Self:
         if bool(self.s3_access_key_id) != bool(self.s3_secret_access_key):
-            raise ValueError("VF_HUB_S3_ACCESS_KEY_ID and VF_HUB_S3_SECRET_ACCESS_KEY go together")
+            raise ValueError(
+                "VF_HUB_S3_ACCESS_KEY_ID and VF_HUB_S3_SECRET_ACCESS_KEY must be set together"
+            )
         return self
 
     @property
@@ -146,26 +152,26 @@ class Settings(BaseModel):
 
     @property
     def sqlite_path(self) -> Path | None:
-        """The database file; None on PostgreSQL."""
+        """The database file, or None on PostgreSQL."""
         return Path(self.sqlalchemy_url.partition(":///")[2]) if self.is_sqlite else None
 
     @property
     def staging_dir(self) -> Path:
-        """Files in transit; on the same file system as the blobs when those are a folder."""
+        """Folder of files in transit, on the same file system as the blobs if those are a folder."""
         return self.data_dir / "staging"
 
 
 OF_COMMANDS = frozenset({"VF_HUB_PASSWORD"})
-"""Variables that belong to options of `vf-hub`, not to the settings."""
+"""Variables of options of `vf-hub`, which are not settings."""
 
 
 def _scheme(address: str) -> str:
-    """The beginning of an address, which may have a password further on."""
+    """Return the beginning of an address. The rest of it may contain a password."""
     return repr(address.partition("://")[0][:20] + "://…")
 
 
 def settings_from_environment(**overrides: object) -> Settings:
-    """Settings from `VF_HUB_*`, with the overrides that are not None on top.
+    """Return the settings of `VF_HUB_*`, replaced by the overrides that are not None.
 
     Raises SettingsError for an unknown or unusable variable.
     """
@@ -183,7 +189,7 @@ def settings_from_environment(**overrides: object) -> Settings:
 
 
 def _explained(problem: ErrorDetails) -> str:
-    """One wrong setting in words; its value is shown unless it may hold a password."""
+    """Describe one wrong setting. The value is included unless it may contain a password."""
     message = problem["msg"].removeprefix("Value error, ")
     if not problem["loc"]:
         return f"{message}."
@@ -197,6 +203,6 @@ def _explained(problem: ErrorDetails) -> str:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The settings as variables, by which other processes of the hub get them."""
+    """Return the settings as variables, by which other processes of the hub receive them."""
     values = settings.model_dump(mode="json")
     return {f"VF_HUB_{key.upper()}": str(value) for key, value in values.items()}

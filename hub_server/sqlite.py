@@ -29,9 +29,9 @@ from sqlalchemy.util import await_
 Row = tuple[Any, ...]
 
 BUSY_TIMEOUT_S = 30.0
-"""How long a writer waits for another process's transaction."""
+"""Seconds for which a writer waits for the transaction of another process."""
 LARGE_CHARACTERS = 100_000
-"""Parameters above this size go to the thread: writing them takes longer than the hop."""
+"""Larger parameters are written in the thread: that takes longer than the hop."""
 MANY_ROWS = 20
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
@@ -45,7 +45,7 @@ class OneHopCursor:
     def __init__(self, connection: "OneHopConnection") -> None:
         self._adapter = connection
         self._rows: deque[Row] = deque()
-        self.description: Any = None  # the DBAPI's own, which has no type
+        self.description: Any = None  # the DBAPI does not type it
         self.rowcount = -1
         self.lastrowid: int | None = None
         self.arraysize = 1
@@ -78,22 +78,22 @@ class OneHopCursor:
 
     def _call(self, run: Callable[[], None]) -> None:
         try:
-            # aiosqlite's way to its thread; it has no public one for a function of the caller's.
+            # aiosqlite has no public way to run a function in its thread.
             await_(self._adapter.driver_connection._execute(run))
         except Exception as error:  # noqa: BLE001 — the adapter sorts the errors of all drivers
             self._adapter._handle_exception(error)
 
     def fetchone(self) -> Row | None:
-        """The next row."""
+        """Return the next row."""
         return self._rows.popleft() if self._rows else None
 
     def fetchmany(self, size: int | None = None) -> list[Row]:
-        """Some rows."""
+        """Return some rows."""
         count = min(size or self.arraysize, len(self._rows))
         return [self._rows.popleft() for _ in range(count)]
 
     def fetchall(self) -> list[Row]:
-        """All rows."""
+        """Return all rows."""
         rows = list(self._rows)
         self._rows.clear()
         return rows
@@ -103,21 +103,21 @@ class OneHopCursor:
             yield self._rows.popleft()
 
     def setinputsizes(self, *sizes: Any) -> None:
-        """SQLite has no use for them."""
+        """Do nothing: SQLite does not use input sizes."""
 
     def close(self) -> None:
-        """The driver's cursor is closed already."""
+        """Drop the rows. The driver's cursor is already closed."""
         self._rows.clear()
 
     async def _async_soft_close(self) -> None:
-        """SQLAlchemy asks for this between running a statement and reading its rows."""
+        """Do nothing. SQLAlchemy calls this between running a statement and reading its rows."""
 
 
 class InlineCursor(OneHopCursor):
-    """A cursor that runs small statements where it is called."""
+    """A cursor that runs small statements in the calling thread."""
 
     def execute(self, operation: str, parameters: Any = None) -> None:
-        """Run one statement; one that takes the write lock waits for it without blocking anybody."""
+        """Run one statement. A statement that takes the write lock waits for it without blocking other work."""
         if operation == "BEGIN IMMEDIATE":
             self._begin_immediate(operation)
         elif parameters is not None and _is_large(parameters):
@@ -162,12 +162,14 @@ def _is_large(parameters: Any) -> bool:
 
 
 class OneHopConnection(AsyncAdapt_aiosqlite_connection):
-    """SQLAlchemy's adapter of a connection, with cursors of ours."""
+    """SQLAlchemy's adapter of a connection, with our cursors."""
 
     __slots__ = ()
 
-    def cursor(self, server_side: bool = False) -> Any:  # a cursor of ours is no subclass of theirs
-        """A cursor; rows are always read at once."""
+    def cursor(
+        self, server_side: bool = False
+    ) -> Any:  # our cursors are not subclasses of SQLAlchemy's
+        """Return a cursor; rows are always read at once."""
         return OneHopCursor(self)
 
     @property
@@ -177,21 +179,21 @@ class OneHopConnection(AsyncAdapt_aiosqlite_connection):
 
 
 class InlineConnection(OneHopConnection):
-    """The same with cursors that run where they are called; only `commit` is a hop."""
+    """The same, with cursors that run in the calling thread; only `commit` is a hop."""
 
     __slots__ = ()
 
     def cursor(self, server_side: bool = False) -> Any:
-        """A cursor; rows are always read at once."""
+        """Return a cursor; rows are always read at once."""
         return InlineCursor(self)
 
     def rollback(self) -> None:
-        """Undo; this writes nothing to the disk."""
+        """Roll back; this writes nothing to the disk."""
         if self._connection._connection:
             self._connection._conn.rollback()
 
     def commit(self) -> None:
-        """Write to the disk, in the connection's thread, when there is something to write."""
+        """Commit in the connection's thread, if there is something to write."""
         if self._connection._connection and self._connection._conn.in_transaction:
             super().commit()
 
@@ -200,7 +202,7 @@ class InlineConnection(OneHopConnection):
 
 MAX_BLOCKS = 64
 MAX_AGE_S = 0.1
-"""A group that is older takes no further block, so that the first one need not wait for a slow last one."""
+"""An older group accepts no further block, so that its first block need not wait for a slow last one."""
 
 
 class _CommitGroup:
@@ -210,7 +212,7 @@ class _CommitGroup:
         loop = asyncio.get_running_loop()
         self.connection = connection
         self.committed: asyncio.Future[None] = loop.create_future()
-        # Looked at even when every block that waited was cancelled.
+        # Retrieve the exception even if every waiting block was cancelled.
         self.committed.add_done_callback(lambda done: done.exception())
         self.blocks = 0
         self.began_s = loop.time()
@@ -233,9 +235,9 @@ class GroupWriter:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncSession]:
-        """A session that is committed, with its group, when the block has ended.
+        """Yield a session that is committed with its group after the block has ended.
 
-        Raises what the commit raised, to every block of the group, when that fails.
+        Raises the error of the commit in every block of the group if the commit fails.
         """
         await self._take_turn()
         try:
@@ -270,7 +272,7 @@ class GroupWriter:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._end_turn()  # it came in the same moment
+                self._end_turn()  # the turn came at the moment of the cancellation
             raise
 
     def _end_turn(self) -> None:
@@ -303,14 +305,14 @@ class GroupWriter:
         return self._group
 
     async def _close(self, group: _CommitGroup) -> None:
-        """Commit the group; nobody else has the turn meanwhile."""
+        """Commit the group. No block has the turn meanwhile."""
         try:
-            # On a full or failing disk SQLite ends the transaction by itself; what follows is outside of it.
+            # On a full or failing disk SQLite ends the transaction by itself; later statements are outside of it.
             if not await _is_whole(group.connection):
                 raise OperationalError("COMMIT", None, Exception("the transaction was rolled back"))
             await group.connection.commit()
         except Exception as error:  # noqa: BLE001 — it goes to every block of the group
-            # Some errors leave the transaction open, with the lock; a connection that is closed has none.
+            # Some errors leave the transaction and its lock open. A closed connection holds neither.
             await group.connection.invalidate()
             group.committed.set_exception(error)
         else:

@@ -1,8 +1,10 @@
-"""The one check of everything that the hub stores as JSON or text, and of what it sends as a page. Pure.
+"""The check of everything that the hub stores as JSON or text, and of every page that it sends. Pure.
 
-What passes here can be stored by both databases and be read again by every client: UTF-8 without lone surrogates,
-finite numbers, a bounded depth, a bounded number of values, a bounded size. `encoded` proves it by doing it; a route
-calls it inside its transaction, so that what cannot be sent is not kept.
+Values that pass can be stored by both databases and read by every client: UTF-8 without lone surrogates, finite
+numbers,
+a bounded depth, a bounded number of values, a bounded size. `encoded` proves this by encoding. Routes call it
+inside
+their transaction, so that a value that cannot be sent is not kept.
 """
 
 import math
@@ -15,18 +17,20 @@ from hub_server.errors import BadRequest, TooLarge
 from verifiers.hub.wire import value_count
 
 MAX_DEPTH = 64
-"""Of lists and objects inside one another. Encoders of common languages stop between 250 and 1,000."""
+"""Maximum nesting of lists and objects. Encoders of common languages fail between 250 and 1,000 levels."""
 MAX_VALUES = 100_000
-"""Commas and brackets of one JSON body. Each can be a value, and a value takes 10 to 30 times its bytes in memory."""
+"""Maximum number of commas and brackets in one JSON body. Each may be a value, which takes 10 to 30 times its bytes in
+memory.
+"""
 PAGE_BYTES = 1024**2 - 16 * 1024
-"""Of the rows of a list; with the rest of the answer a page has less than 1 MiB."""
+"""Maximum size of the rows of a list. With the rest of the answer a page has less than 1 MiB."""
 
 _CUTS = ((500, 50), (200, 10), (60, 5), (15, 3), (15, 1))
-"""Characters of a text and items of a list that remain, tried one after the other."""
+"""Numbers of characters of a text and items of a list that remain, tried one after the other."""
 
 
 def parse(body: bytes, max_values: int = MAX_VALUES) -> Any:
-    """The value of a JSON body. Raises BadRequest with the fault, TooLarge for too many values."""
+    """Return the value of a JSON body. Raises BadRequest with the cause, TooLarge for too many values."""
     if value_count(body) > max_values:
         raise TooLarge(f"The JSON has more than {max_values} values; send it in smaller parts.")
     try:
@@ -38,7 +42,7 @@ def parse(body: bytes, max_values: int = MAX_VALUES) -> Any:
 
 
 def parse_request(body: bytes) -> Any:
-    """As `parse`, also refusing what is nested too deep and NUL characters, which PostgreSQL cannot store."""
+    """Return the value like `parse`, and refuse deep nesting and NUL characters, which PostgreSQL cannot store."""
     value = parse(body)
     may_be_deep = body.count(b"[") + body.count(b"{") > MAX_DEPTH
     if may_be_deep or b"\\u0000" in body:
@@ -63,7 +67,7 @@ def _check(value: Any) -> None:
 
 
 def encoded(value: Any, what: str, max_bytes: int | None = None) -> bytes:
-    """The value as JSON. Raises BadRequest when there is no such JSON, TooLarge above `max_bytes`."""
+    """Return the value as JSON. Raises BadRequest if the value has no JSON form, TooLarge above `max_bytes`."""
     try:
         text = orjson.dumps(value)
     except (orjson.JSONEncodeError, RecursionError) as error:
@@ -74,7 +78,7 @@ def encoded(value: Any, what: str, max_bytes: int | None = None) -> bytes:
 
 
 def mended(value: Any, depth: int = 0) -> Any:
-    """The value in a form that can be encoded: for what an earlier release stored without a check."""
+    """Return the value in a form that can be encoded. Earlier releases stored values without a check."""
     if isinstance(value, str):
         text = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text.replace("\x00", "")
@@ -92,9 +96,9 @@ def mended(value: Any, depth: int = 0) -> Any:
 
 
 def fitted(rows: Sequence[dict[str, Any]], free: Collection[str]) -> list[dict[str, Any]]:
-    """The rows of a list, together at most `PAGE_BYTES`: when they are more, the fields in `free` are cut.
+    """Return the rows of a list, cut so that together they have at most `PAGE_BYTES`. Only fields in `free` are cut.
 
-    Leaving rows out would be worse: a client that goes on with the next page would never see them.
+    Leaving rows out would be worse: a client that continues with the next page would never see them.
     """
     fitting = list(rows)
     for characters, items in _CUTS:
@@ -114,7 +118,7 @@ def _cut(value: Any, characters: int, items: int) -> Any:
     if isinstance(value, str):
         return value if len(value) <= characters else value[: characters - 1] + "…"
     if isinstance(value, list):
-        # An object in a list is short, and has names and digests that mean nothing when they are cut.
+        # An object in a list is short, and its names and digests mean nothing when they are cut.
         return [i if isinstance(i, dict) else _cut(i, characters, items) for i in value[:items]]
     if isinstance(value, dict):
         kept = list(value.items())[:items]

@@ -1,1 +1,4 @@
-"""Who is asking, and what they may do."""
+"""Accounts: people, teams and tokens, and what a caller may do.
+
+Read `authorisation` first: it decides every permission.
+"""

@@ -1,10 +1,12 @@
-"""Who may do what: the one resource that decides. Pure; every route and every query asks here.
+"""The one module that decides who may do what. Pure; every route and every query uses it.
 
-A caller may do something to an environment when three things allow it: the role in the owning team
-(or being the owner), the actions of the token in use, and the environments the token is for.
+A caller may do something to an environment when three things allow it: the caller's role with the owner, the
+actions of
+the token, and the environments that the token is for.
 
-Each route declares its `Access`: the action it needs and what it is about. `admit` compares the declaration with the
-token before the body of the request is read. `require` decides for one environment, as soon as it is known which one.
+Each route declares its `Access`: the action it needs and its subject. `admit` compares the declaration with the
+token
+before the body of the request is read. `require` decides for one environment as soon as the environment is known.
 """
 
 import re
@@ -19,7 +21,7 @@ from hub_server.errors import BadRequest, Forbidden, NotFound, Unauthorized
 
 
 class Action(StrEnum):
-    """What a token can be allowed to do."""
+    """Actions that a token can allow."""
 
     READ = "read"
     """See and download private environments and evaluations."""
@@ -32,9 +34,9 @@ class Action(StrEnum):
     SECRETS = "secrets"
     """Read and change secrets and variables."""
     ACCOUNT = "account"
-    """Make and revoke tokens, found teams, change members."""
+    """Create and revoke tokens, create teams, change members."""
     ADMIN = "admin"
-    """Act on everything; only for administrators."""
+    """Act on everything. Only for administrators."""
 
 
 EVERYTHING = frozenset(Action)
@@ -47,41 +49,41 @@ ROLE_ACTIONS: Mapping[str, frozenset[Action]] = {
 
 
 class About(StrEnum):
-    """What a route is about."""
+    """The subject of a route."""
 
     PUBLIC = "public"
-    """No data of an owner. Credentials are not looked at."""
+    """No data of an owner. Credentials are ignored."""
     ADDRESS = "address"
-    """The address is secret and is the permission."""
+    """The address is a secret and grants the permission."""
     CALLER = "caller"
-    """The caller's own identity, as far as the token goes."""
+    """The caller's own identity, as far as the token allows."""
     ACCOUNT = "account"
-    """An account, a team, personal secrets. A token that is bound to environments is refused."""
+    """An account, a team, personal secrets. Tokens that are bound to environments are refused."""
     ENVIRONMENT = "environment"
-    """One environment, or those that the caller may see."""
+    """One environment, or all environments that the caller may see."""
     EVALUATION = "evaluation"
     """Evaluations of the environments that the token is for."""
 
 
 class Access(NamedTuple):
-    """What a route declares."""
+    """The access that a route declares."""
 
     action: Action | None
-    """What a token must be allowed to do; None for any token."""
+    """The action that the token must allow; None accepts every token."""
     about: About
     is_open: bool = False
-    """Whether callers without a token may ask; public things are shown to them."""
+    """Whether callers without a token are admitted. They see public objects."""
 
 
 class Resource(NamedTuple):
-    """An environment, as far as permission goes."""
+    """An environment with the fields that decide about permissions."""
 
     owner_id: str
     full_name: str
     """`owner/normalized-name`."""
     visibility: str
     is_open: bool
-    """Whether strangers may see it when it is public (not deleted, not quarantined)."""
+    """Whether everyone may see a public environment: it is neither deleted nor quarantined."""
 
 
 @dataclass(frozen=True)
@@ -93,40 +95,40 @@ class Principal:
     is_admin: bool = False
     token_id: str | None = None
     expires_at: datetime | None = None
-    """End of the token; None for one without an end."""
+    """When the token expires; None for a token that never expires."""
     actions: frozenset[str] = frozenset()
     environments: tuple[str, ...] = ()
-    """Patterns `owner/name` with `*`; `*` alone is everywhere."""
+    """Patterns `owner/name` with `*`. A single `*` covers all environments."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Owner id → role, the caller's own id with `owner` included."""
+    """Owner id → role. The caller's own id has the role `owner`."""
     sees_public: bool = True
 
     @property
     def is_known(self) -> bool:
-        """Whether there were valid credentials."""
+        """Whether the request had valid credentials."""
         return self.user_id is not None
 
     @property
     def is_unlimited_admin(self) -> bool:
-        """Whether the token lets an administrator act as one."""
+        """Whether the caller is an administrator and the token allows to act as one."""
         return self.is_admin and Action.ADMIN in self.actions
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether the token is good for all environments of the caller."""
+        """Whether the token covers all environments of the caller."""
         return "*" in self.environments or "*/*" in self.environments
 
     def covers(self, full_name: str) -> bool:
-        """Whether the token is meant for this environment."""
+        """Return whether the token covers this environment."""
         return self.is_everywhere or any(fnmatchcase(full_name, p) for p in self.environments)
 
     def covers_owner(self, slug: str) -> bool:
-        """Whether the token is meant for any environment of this owner."""
+        """Return whether the token covers any environment of this owner."""
         patterns = (pattern.partition("/") for pattern in self.environments)
         return self.is_everywhere or any(fnmatchcase(slug, owner) for owner, _, _ in patterns)
 
     def readable_owners(self) -> list[str]:
-        """Ids of the owners whose private environments the caller may read."""
+        """Return the ids of the owners whose private environments the caller may read."""
         if Action.READ not in self.actions:
             return []
         return [o for o, role in self.roles.items() if Action.READ in ROLE_ACTIONS.get(role, ())]
@@ -138,9 +140,9 @@ _PATTERN = re.compile(r"[a-z0-9*-]+(/[a-z0-9*-]+)?")
 
 
 def environment_patterns(wanted: Collection[str]) -> list[str]:
-    """The patterns in the spelling in which names are compared. Raises BadRequest for one that cannot match.
+    """Return the patterns in the normalized spelling of names. Raises BadRequest for a pattern that cannot match.
 
-    An empty collection is refused: a token for no environment would look like a token for all of them.
+    An empty collection is refused: a token for no environment would look like a token for all environments.
     """
     if not wanted:
         raise BadRequest("Name at least one environment, or `*` for all.")
@@ -154,9 +156,9 @@ def environment_patterns(wanted: Collection[str]) -> list[str]:
 
 
 def admit(caller: Principal, access: Access) -> None:
-    """Return when this token may use a route with this declaration at all; else Unauthorized or Forbidden.
+    """Raise Unauthorized or Forbidden if this token may not use a route with this declaration at all.
 
-    Every request passes here. Roles and single environments are for `require`, `require_owner` and `readable_by`.
+    Every request passes here. `require`, `require_owner` and `readable_by` check roles and single environments.
     """
     if access.about in (About.PUBLIC, About.ADDRESS):
         return
@@ -175,21 +177,22 @@ def admit(caller: Principal, access: Access) -> None:
 def require_not_stronger(
     caller: Principal, actions: Collection[str], environments: Collection[str]
 ) -> None:
-    """Return when the caller's token covers these actions and patterns; Forbidden otherwise.
+    """Raise Forbidden if the caller's token does not cover these actions and patterns.
 
-    `environments` are in the spelling of `environment_patterns`. A pattern is covered when one of the caller's
-    patterns matches it as a text: a `*` in it then stands where the caller's pattern has one too.
+    `environments` are in the spelling of `environment_patterns`. A pattern is covered if one of the caller's
+    patterns matches
+    it as text: a `*` in the pattern is then matched by a `*` of the caller's pattern.
     """
     excess = sorted(set(actions) - caller.actions)
     if excess:
         raise Forbidden(f"This token may not hand on {excess}, which it does not have.")
     for pattern in environments:
         if not caller.covers(pattern):
-            raise Forbidden(f"This token is not for {pattern!r}; it cannot hand that on.")
+            raise Forbidden(f"This token does not cover {pattern!r} and cannot hand it on.")
 
 
 def may(principal: Principal, action: Action, resource: Resource) -> bool:
-    """Whether the caller may do this to the environment."""
+    """Return whether the caller may do this to the environment."""
     if action is Action.READ and resource.visibility == "PUBLIC" and resource.is_open:
         return principal.sees_public or principal.is_known
     if action not in principal.actions or not principal.covers(resource.full_name):
@@ -200,10 +203,11 @@ def may(principal: Principal, action: Action, resource: Resource) -> bool:
 
 
 def require(principal: Principal, action: Action, resource: Resource | None, what: str) -> None:
-    """Return when the caller may; otherwise raise what gives nothing away.
+    """Raise an error that reveals nothing if the caller may not do this to the environment.
 
-    Raises NotFound when the caller may not even read it, so that a private thing looks exactly like a
-    missing one; Unauthorized when it can be seen and credentials are lacking; Forbidden otherwise.
+    Raises NotFound if the caller may not read the environment, so that a private one looks like a missing one;
+    Unauthorized
+    if the environment is visible and credentials are missing; Forbidden otherwise.
     """
     if resource is None or not may(principal, Action.READ, resource):
         raise NotFound(f"{what} not found.")
@@ -215,7 +219,7 @@ def require(principal: Principal, action: Action, resource: Resource | None, wha
 
 
 def require_owner(principal: Principal, action: Action, owner_id: str, slug: str) -> None:
-    """Return when the caller may act in this owner's name; else Unauthorized or Forbidden."""
+    """Raise Unauthorized or Forbidden if the caller may not act for this owner."""
     require_account(principal, action)
     role = principal.roles.get(owner_id, "")
     if principal.is_unlimited_admin or action in ROLE_ACTIONS.get(role, ()):
@@ -224,7 +228,7 @@ def require_owner(principal: Principal, action: Action, owner_id: str, slug: str
 
 
 def require_account(principal: Principal, action: Action) -> None:
-    """Return when the token allows the action at all; else Unauthorized or Forbidden."""
+    """Raise Unauthorized or Forbidden if the token does not allow the action at all."""
     if not principal.is_known:
         raise Unauthorized("Log in first: this needs an API token.")
     if action not in principal.actions:

@@ -25,12 +25,12 @@ _RANDOM_CHARACTERS, _CHECK_CHARACTERS = 43, 6
 
 
 def new_token() -> str:
-    """A new token: `vfh_`, 43 characters for 256 bits, 6 for the CRC-32 of those."""
+    """Return a new token: `vfh_`, 43 characters for 256 bits, 6 for the CRC-32 of those."""
     return _with_checksum(secrets.randbits(256))
 
 
 def derived_token(secret: bytes, text: str) -> str:
-    """A token that the same secret and text make again, and nobody without the secret can make."""
+    """Return the token that this secret and text always produce. It cannot be computed without the secret."""
     digest = hmac.digest(secret, b"token " + text.encode(), "sha256")
     return _with_checksum(int.from_bytes(digest))
 
@@ -41,7 +41,7 @@ def _with_checksum(bits: int) -> str:
 
 
 def is_token(token: str) -> bool:
-    """Whether prefix, length and checksum are right; a mistyped token costs no look-up."""
+    """Return whether prefix, length and checksum are correct, so that a mistyped token costs no look-up."""
     if len(token) != len(PREFIX) + _RANDOM_CHARACTERS + _CHECK_CHARACTERS:
         return False
     random = token[len(PREFIX) : -_CHECK_CHARACTERS]
@@ -49,12 +49,12 @@ def is_token(token: str) -> bool:
 
 
 def fingerprint(token: str) -> str:
-    """What is stored. Plain SHA-256 is enough for 256 random bits: there is nothing to guess."""
+    """Return the hash that is stored. Plain SHA-256 is enough, because 256 random bits cannot be guessed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def token_prefix(token: str) -> str:
-    """The part that lists show, so that people recognise their tokens."""
+    """Return the part that lists show, so that people recognise their tokens."""
     return token[: len(PREFIX) + 6]
 
 
@@ -71,9 +71,9 @@ def _base62(number: int, length: int) -> str:
 
 
 def token_from_header(header: str | None) -> str | None:
-    """The token of `Bearer …` or of `Basic …`, where it is the password (or the name alone).
+    """Return the token of `Bearer …` or of `Basic …`, where it is the password (or the name alone).
 
-    None without a header; Unauthorized for a header of another form.
+    Returns None without a header. Raises Unauthorized for a header of another form.
     """
     if not header:
         return None
@@ -84,30 +84,30 @@ def token_from_header(header: str | None) -> str | None:
         try:
             name, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise Unauthorized("The Basic credentials cannot be read.") from error
+            raise Unauthorized("The Basic credentials cannot be decoded.") from error
         return password or name or None
     raise Unauthorized("Send the API token as `Bearer TOKEN`, or as the password of Basic.")
 
 
-# Argon2 is imported with the first password: a hub that starts, or serves tokens only, needs none of it.
+# Argon2 is imported with the first password: a hub that starts, or that serves only tokens, does not need it.
 
 MIN_CHARACTERS = 10
 _AT_ONCE = asyncio.Semaphore(2)
-"""Bounds memory and processor when many people, or one attacker, log in at the same time."""
+"""Bounds memory and processor time when many people, or one attacker, log in at the same time."""
 _NOBODY = "$argon2id$v=19$m=19456,t=2,p=1$fvHGpvw++GuwPeoZk3dFtw$SNzDkjl774WAWlShU+H9BQEYSozEMr1sK9/4gWFhglo"
-"""Of random bytes that were thrown away; checked for accounts without a password, at the same cost."""
+"""A hash of discarded random bytes. Accounts without a password are checked against it, at the same cost."""
 
 
 @cache
 def _hasher() -> "PasswordHasher":
-    """The second recommendation of OWASP's password storage page: 19 MiB, two passes, one lane."""
+    """Return a hasher with the second recommendation of OWASP: 19 MiB, two passes, one lane."""
     from argon2 import PasswordHasher
 
     return PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 async def hash_password(password: str) -> str:
-    """The hash to store. Raises BadRequest for a password that is too short."""
+    """Return the hash to store. Raises BadRequest for a password that is too short."""
     if len(password) < MIN_CHARACTERS:
         raise BadRequest(f"A password needs at least {MIN_CHARACTERS} characters.")
     async with _AT_ONCE:
@@ -115,7 +115,7 @@ async def hash_password(password: str) -> str:
 
 
 async def is_password(password: str, password_hash: str | None) -> bool:
-    """Whether the password is right; takes as long for an account without one."""
+    """Return whether the password is correct. An account without a password takes the same time."""
     async with _AT_ONCE:
         return await asyncio.to_thread(_verify, password, password_hash)
 

@@ -9,22 +9,24 @@ from hub_server.database import Base, new_id, utc_now
 
 
 class Owner(Base):
-    """A name that can own environments: a person or a team. Rows are never deleted, so that a
-    name, once used, cannot be taken over."""
+    """A name that can own environments: a person or a team.
+
+    Rows are never deleted, so that a name that was used once cannot be taken over.
+    """
 
     __tablename__ = "owners"
 
     id: Mapped[str] = mapped_column(String(25), primary_key=True, default=new_id)
     slug: Mapped[str] = mapped_column(String(30), unique=True)
     skeleton: Mapped[str] = mapped_column(String(30), unique=True)
-    """The slug with look-alike characters made equal; see `environments.names`."""
+    """The slug with equal spellings for look-alike characters; see `environments.names`."""
     kind: Mapped[str] = mapped_column(String(4))
     display_name: Mapped[str] = mapped_column(String(128), default="")
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
 
 
 class FormerName(Base):
-    """A name an owner had before; it leads to the owner and is never given to anyone else."""
+    """An earlier name of an owner. It leads to the owner and is never given to anyone else."""
 
     __tablename__ = "former_names"
 
@@ -59,7 +61,7 @@ class Membership(Base):
 
 
 class Token(Base):
-    """An API token; only its hash is kept."""
+    """An API token. Only its hash is stored."""
 
     __tablename__ = "tokens"
     __table_args__ = (UniqueConstraint("sha256"), Index("ix_tokens_user", "user_id"))

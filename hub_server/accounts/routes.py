@@ -31,7 +31,7 @@ router = APIRouter(prefix="/api/v1", tags=["accounts"], route_class=HubRoute)
 
 @router.get("/user/whoami")
 async def whoami(hub: HubDep, caller: ReadsCaller) -> dict[str, Any]:
-    """Who the token belongs to and what it may do."""
+    """Return the owner of the token and what the token may do."""
     async with hub.database.read() as session:
         user, owner = await service.account_of(session, caller)
     scope = {
@@ -53,7 +53,7 @@ async def whoami(hub: HubDep, caller: ReadsCaller) -> dict[str, Any]:
 
 @router.patch("/user/slug")
 async def rename(hub: HubDep, caller: ChangesAccount, body: SlugRequest) -> dict[str, Any]:
-    """Choose the caller's public name; the former one leads to the new one."""
+    """Change the caller's public name. The former name leads to the new one."""
     async with hub.database.write() as session:
         owner = await service.rename(session, caller, body.slug)
     return {"data": {"id": owner.id, "slug": owner.slug}}
@@ -66,7 +66,7 @@ async def teams(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
-    """The caller's teams."""
+    """Return the caller's teams."""
     async with hub.database.read() as session:
         rows, total = await service.teams_of(session, caller, offset, limit)
     data = [
@@ -84,7 +84,7 @@ async def teams(
 
 @router.post("/teams")
 async def create_team(hub: HubDep, caller: ChangesAccount, body: TeamRequest) -> dict[str, Any]:
-    """Found a team."""
+    """Create a team."""
     async with hub.database.write() as session:
         team = await service.create_team(session, caller, body, hub.settings.max_teams)
     return {"data": {"teamId": team.id, "name": team.display_name, "slug": team.slug}}
@@ -92,7 +92,7 @@ async def create_team(hub: HubDep, caller: ChangesAccount, body: TeamRequest) ->
 
 @router.get("/teams/{team_id}/members")
 async def members(hub: HubDep, caller: ReadsAccount, team_id: str) -> dict[str, Any]:
-    """The people of a team; addresses only for those who may change it."""
+    """Return the members of a team. Only those who may change the team see e-mail addresses."""
     async with hub.database.read() as session:
         rows = await service.team_members(session, caller, team_id)
     manages = Action.ACCOUNT in ROLE_ACTIONS.get(caller.roles.get(team_id, ""), ())
@@ -113,7 +113,7 @@ async def members(hub: HubDep, caller: ReadsAccount, team_id: str) -> dict[str, 
 async def set_member(
     hub: HubDep, caller: ChangesAccount, team_id: str, body: MemberRequest
 ) -> dict[str, Any]:
-    """Add a person to a team or change the role."""
+    """Add a person to a team, or change the person's role."""
     async with hub.database.write() as session:
         await service.set_member(session, caller, team_id, body)
     return {"data": {"user": body.user, "role": body.role}}
@@ -123,7 +123,7 @@ async def set_member(
 async def remove_member(
     hub: HubDep, caller: ChangesAccount, team_id: str, user: str
 ) -> dict[str, Any]:
-    """Take a person out of a team."""
+    """Remove a person from a team."""
     async with hub.database.write() as session:
         await service.remove_member(session, caller, team_id, user)
     return {"data": {"success": True}}
@@ -131,7 +131,7 @@ async def remove_member(
 
 @router.get("/tokens")
 async def tokens(hub: HubDep, caller: ChangesAccount) -> dict[str, Any]:
-    """The caller's working tokens, without their secrets."""
+    """Return the caller's working tokens, without their secrets."""
     async with hub.database.read() as session:
         rows = await service.list_tokens(session, caller)
     shown = [token_answer(row).model_dump() for row in rows]
@@ -140,7 +140,7 @@ async def tokens(hub: HubDep, caller: ChangesAccount) -> dict[str, Any]:
 
 @router.post("/tokens")
 async def create_token(hub: HubDep, caller: ChangesCaller, body: TokenRequest) -> dict[str, Any]:
-    """Make a token that can do no more than the one that asks."""
+    """Create a token that can do no more than the token of this request."""
     async with hub.database.write() as session:
         new = await service.create_token(session, caller, body)
     return {"data": token_answer(new.row, new.text)}
@@ -148,7 +148,7 @@ async def create_token(hub: HubDep, caller: ChangesCaller, body: TokenRequest) -
 
 @router.delete("/tokens/{token_id}")
 async def revoke_token(hub: HubDep, caller: ChangesCaller, token_id: str) -> dict[str, Any]:
-    """End a token."""
+    """Revoke a token."""
     async with hub.database.write() as session:
         await service.revoke_token(session, caller, token_id)
     return {"data": {"success": True}}
@@ -156,7 +156,7 @@ async def revoke_token(hub: HubDep, caller: ChangesCaller, token_id: str) -> dic
 
 @router.post("/tokens/leaked", dependencies=[PUBLIC])
 async def report_leaked(hub: HubDep, body: list[dict[str, Any]]) -> dict[str, Any]:
-    """Report tokens that were found in public; those that are ours are ended at once."""
+    """Report tokens that were found in public. Tokens of this hub are revoked at once."""
     found = 0
     async with hub.database.write() as session:
         for item in body[:100]:
@@ -165,7 +165,7 @@ async def report_leaked(hub: HubDep, body: list[dict[str, Any]]) -> dict[str, An
 
 
 def token_answer(row: Token, text: str | None = None) -> TokenAnswer:
-    """A token as the wire has it."""
+    """Return a token in its wire form."""
     return TokenAnswer(
         id=row.id,
         name=row.name,

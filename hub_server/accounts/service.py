@@ -27,14 +27,14 @@ from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarg
 from verifiers.hub.wire import MemberRequest, TeamRequest, TokenRequest
 
 MAX_TOKENS = 500
-"""Working tokens of one person."""
+"""Maximum number of working tokens per person."""
 MAX_MEMBERS = 500
-"""People of one team: the list of them is one answer."""
+"""Maximum number of people per team: the list of them is one answer."""
 DEFAULT_ACTIONS = tuple(a.value for a in Action if a is not Action.ADMIN)
 
 
 class NewToken(NamedTuple):
-    """A token just made; the only time its text is known."""
+    """A new token. Only here is its text known."""
 
     text: str
     row: Token
@@ -59,11 +59,11 @@ _BY_FINGERPRINT = (
     .outerjoin(Membership, Membership.user_id == User.id)
     .where(Token.sha256 == bindparam("sha256"))
 )
-"""A row for each team of the person, or one: made once, because every request with a token runs it."""
+"""One row per team of the person, or one row without a team. Built once, because every request with a token runs it."""
 
 
 async def authenticate(session: AsyncSession, token: str) -> Principal:
-    """The caller behind a token. Raises Unauthorized, in the same words for every reason."""
+    """Return the caller of a token. Raises Unauthorized with the same message for every reason."""
     refused = Unauthorized("The API token is not valid: unknown, expired or revoked.")
     if not credentials.is_token(token):
         raise refused
@@ -97,7 +97,7 @@ async def create_user(
     email: str | None = None,
     is_admin: bool = False,
 ) -> User:
-    """A new person. Raises Conflict when the name is taken or looks like one that is."""
+    """Create a person. Raises Conflict if the name is taken or looks like a taken one."""
     password_hash = await credentials.hash_password(password) if password else None
     owner = await _claim_name(session, slug, kind="user")
     user = User(id=owner.id, email=email or None, password_hash=password_hash, is_admin=is_admin)
@@ -137,7 +137,7 @@ async def _check_free(session: AsyncSession, slug: str, except_owner_id: str = "
 
 
 async def rename(session: AsyncSession, caller: Principal, slug: str) -> Owner:
-    """Give the caller another public name; the old one leads to the new one for ever."""
+    """Change the caller's public name. The old name leads to the new one forever."""
     require_account(caller, Action.ACCOUNT)
     owner = await session.get_one(Owner, caller.user_id)
     if owner.slug == slug:
@@ -166,7 +166,7 @@ _BY_SLUG = select(Owner).where(Owner.slug == bindparam("slug"))
 
 
 async def owner_by_slug(session: AsyncSession, slug: str) -> Owner | None:
-    """The owner with this name, now or formerly."""
+    """Return the owner with this name, present or former."""
     owner = await session.scalar(_BY_SLUG, {"slug": slug.lower()})
     if owner is None:
         former = await session.get(FormerName, slug.lower())
@@ -175,12 +175,12 @@ async def owner_by_slug(session: AsyncSession, slug: str) -> Owner | None:
 
 
 async def owner_by_id(session: AsyncSession, owner_id: str) -> Owner | None:
-    """The owner with this id."""
+    """Return the owner with this id."""
     return await session.get(Owner, owner_id)
 
 
 async def user_by_login(session: AsyncSession, username: str) -> tuple[User, str] | None:
-    """The person and public name behind a username or e-mail address."""
+    """Return the person and public name behind a username or e-mail address."""
     query = (
         select(User, Owner.slug)
         .join(Owner, Owner.id == User.id)
@@ -191,7 +191,7 @@ async def user_by_login(session: AsyncSession, username: str) -> tuple[User, str
 
 
 async def account_of(session: AsyncSession, caller: Principal) -> tuple[User, Owner]:
-    """The caller's own rows."""
+    """Return the caller's own rows."""
     require_account(caller, Action.READ)
     return (
         await session.get_one(User, caller.user_id),
@@ -202,9 +202,9 @@ async def account_of(session: AsyncSession, caller: Principal) -> tuple[User, Ow
 async def set_password(
     session: AsyncSession, slug: str, password: str, *, revoke_tokens: bool = False
 ) -> int:
-    """Replace a person's password and end the sessions that were opened with the old one.
+    """Replace a person's password and revoke the sessions that were opened with the old one.
 
-    Returns how many API tokens go on working. With `revoke_tokens` they end too.
+    Returns the number of API tokens that still work. With `revoke_tokens` they are revoked too.
     """
     found = await user_by_login(session, slug)
     if found is None:
@@ -223,7 +223,7 @@ async def set_password(
 
 
 async def set_disabled(session: AsyncSession, slug: str, *, disabled: bool) -> None:
-    """Lock a person out, or let them in again."""
+    """Disable a person's account, or enable it again."""
     found = await user_by_login(session, slug)
     if found is None:
         raise NotFound(f"There is no user {slug!r}.")
@@ -231,13 +231,13 @@ async def set_disabled(session: AsyncSession, slug: str, *, disabled: bool) -> N
 
 
 async def users(session: AsyncSession) -> list[tuple[User, str]]:
-    """Everybody, with public names."""
+    """Return all people with their public names."""
     query = select(User, Owner.slug).join(Owner, Owner.id == User.id).order_by(Owner.slug)
     return list(await session.execute(query))
 
 
 async def has_users(session: AsyncSession) -> bool:
-    """Whether the hub has been set up."""
+    """Return whether the hub has been set up."""
     return await session.scalar(select(User.id).limit(1)) is not None
 
 
@@ -255,7 +255,7 @@ async def issue_token(
     kind: str = "api",
     text: str | None = None,
 ) -> NewToken:
-    """A new token for a person, without asking whether the person may. BadRequest for an unknown action."""
+    """Create a token for a person without checking permissions. Raises BadRequest for an unknown action."""
     unknown = set(actions) - {action.value for action in EVERYTHING}
     if unknown:
         known = ", ".join(sorted(EVERYTHING))
@@ -277,7 +277,7 @@ async def issue_token(
 
 
 async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRequest) -> NewToken:
-    """A token that can do no more, in no more places and for no longer, than the one that asks for it."""
+    """Create a token that allows no more actions and environments, and lasts no longer, than the caller's token."""
     require_account(caller, Action.ACCOUNT)
     patterns = environment_patterns(wanted.environments)
     require_not_stronger(caller, set(wanted.actions) & EVERYTHING, patterns)
@@ -308,7 +308,7 @@ async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRe
 
 
 def end_within(caller: Principal, wanted: datetime | None) -> datetime | None:
-    """When a token that the caller makes ends: as wanted, but not after the caller's own."""
+    """Return when a new token of the caller expires: at the requested time, but not after the caller's own token."""
     if caller.expires_at is None:
         return wanted
     return min(wanted, caller.expires_at) if wanted else caller.expires_at
@@ -317,10 +317,11 @@ def end_within(caller: Principal, wanted: datetime | None) -> datetime | None:
 async def install_token(
     session: AsyncSession, caller: Principal, secret: bytes, names: list[str], lifetime_s: float
 ) -> NewToken:
-    """A token that reads these environments, the same one for every request of a caller within half its life.
+    """Return a token that reads these environments: the same token for all requests within half its lifetime.
 
-    It ends after at most `lifetime_s` and never after the caller's own. Its text is derived from `secret`, so that
-    asking again stores nothing: a look at a private environment is not a row in the table.
+    It expires after at most `lifetime_s`, and never after the caller's own token. Its text is derived from
+    `secret`, so that
+    repeated requests store no further row.
     """
     require_account(caller, Action.READ)
     require_not_stronger(caller, (), names)
@@ -334,7 +335,7 @@ async def install_token(
     row = await session.scalar(query)
     if row is not None:
         return NewToken(text, row)
-    # What ended goes first, so that a person never has more rows than are in use.
+    # Expired tokens are removed first, so that a person's rows are bounded by the tokens in use.
     await session.execute(
         delete(Token).where(
             Token.user_id == caller.user_id, Token.kind == "install", Token.expires_at < utc_now()
@@ -353,7 +354,7 @@ async def install_token(
 
 
 async def list_tokens(session: AsyncSession, caller: Principal) -> list[Token]:
-    """The caller's working tokens, newest first."""
+    """Return the caller's working tokens, newest first."""
     require_account(caller, Action.ACCOUNT)
     query = select(Token).where(
         Token.user_id == caller.user_id, Token.revoked_at.is_(None), Token.kind == "api"
@@ -362,10 +363,10 @@ async def list_tokens(session: AsyncSession, caller: Principal) -> list[Token]:
 
 
 async def revoke_token(session: AsyncSession, caller: Principal, token_id: str) -> None:
-    """End a token of the caller; the next request with it fails in every worker."""
+    """Revoke a token of the caller. The next request with it fails in every worker."""
     require_account(caller, Action.ACCOUNT)
     if not caller.is_everywhere and token_id != caller.token_id:
-        raise Forbidden("A token that is bound to environments can end itself and no other.")
+        raise Forbidden("A token that is bound to environments can revoke only itself.")
     token = await session.get(Token, token_id)
     if token is None or (token.user_id != caller.user_id and not caller.is_unlimited_admin):
         raise NotFound(f"Token {token_id} not found.")
@@ -374,7 +375,7 @@ async def revoke_token(session: AsyncSession, caller: Principal, token_id: str) 
 
 
 async def revoke_leaked(session: AsyncSession, text: str) -> bool:
-    """End a token that was found in public, whoever reports it; False when it is none of ours."""
+    """Revoke a token that was found in public; any caller may report it. Returns False for an unknown or revoked token."""
     token = await session.scalar(select(Token).where(Token.sha256 == credentials.fingerprint(text)))
     if token is None or token.revoked_at is not None:
         return False
@@ -384,7 +385,7 @@ async def revoke_leaked(session: AsyncSession, text: str) -> bool:
 
 
 async def note_use(session: AsyncSession, used: dict[str, datetime]) -> None:
-    """Remember when tokens (by id) were last used."""
+    """Store when tokens (by id) were last used."""
     for token_id, moment in used.items():
         await session.execute(update(Token).where(Token.id == token_id).values(last_used_at=moment))
 
@@ -395,9 +396,9 @@ async def note_use(session: AsyncSession, used: dict[str, datetime]) -> None:
 async def create_team(
     session: AsyncSession, caller: Principal, wanted: TeamRequest, max_teams: int
 ) -> Owner:
-    """A new team with the caller as its owner. Raises TooLarge when the caller has founded `max_teams`."""
+    """Create a team with the caller as its owner. Raises TooLarge if the caller has created `max_teams`."""
     require_account(caller, Action.ACCOUNT)
-    # The row of the founder is locked, so that two requests at once cannot both be the last one allowed.
+    # The founder's row is locked, so that two requests at once cannot both create the last allowed team.
     await session.get_one(User, caller.user_id, with_for_update=True)
     founded = await session.scalar(
         select(func.count())
@@ -418,9 +419,9 @@ async def create_team(
 async def teams_of(
     session: AsyncSession, caller: Principal, offset: int, limit: int
 ) -> tuple[list[tuple[Owner, Membership]], int]:
-    """A page of the caller's teams with the caller's role, and how many there are.
+    """Return a page of the caller's teams with the caller's roles, and the number of teams.
 
-    A token that is bound to environments shows the teams that own any of them.
+    A token that is bound to environments shows only the teams that own any of them.
     """
     require_account(caller, Action.READ)
     query = (
@@ -436,7 +437,7 @@ async def teams_of(
 async def team_members(
     session: AsyncSession, caller: Principal, team_id: str
 ) -> list[tuple[Membership, User, Owner]]:
-    """The people of a team; only for its members."""
+    """Return the members of a team. Only members may see them."""
     require_account(caller, Action.READ)
     if team_id not in caller.roles and not caller.is_unlimited_admin:
         raise NotFound(f"Team {team_id} not found.")
@@ -453,14 +454,14 @@ async def team_members(
 async def set_member(
     session: AsyncSession, caller: Principal, team_id: str, wanted: MemberRequest
 ) -> None:
-    """Add a person to a team or change the role."""
+    """Add a person to a team, or change the person's role."""
     team = await _team_to_change(session, caller, team_id)
     user = await owner_by_slug(session, wanted.user)
     if user is None or user.kind != "user":
         raise NotFound(f"There is no user {wanted.user!r}.")
     row = await session.get(Membership, (team.id, user.id))
     if row is not None and row.role == "owner":
-        raise Forbidden(f"{wanted.user!r} founded the team; that role stays.")
+        raise Forbidden(f"{wanted.user!r} founded the team; this role cannot change.")
     if row is None:
         count = select(func.count()).select_from(Membership).where(Membership.team_id == team.id)
         if (await session.scalar(count) or 0) >= MAX_MEMBERS:
@@ -474,14 +475,14 @@ async def set_member(
 async def remove_member(
     session: AsyncSession, caller: Principal, team_id: str, user_slug: str
 ) -> None:
-    """Take a person out of a team."""
+    """Remove a person from a team."""
     team = await _team_to_change(session, caller, team_id)
     user = await owner_by_slug(session, user_slug)
     row = await session.get(Membership, (team.id, user.id)) if user else None
     if row is None:
         raise NotFound(f"{user_slug!r} is not in this team.")
     if row.role == "owner":
-        raise Forbidden(f"{user_slug!r} founded the team and stays.")
+        raise Forbidden(f"{user_slug!r} founded the team and cannot be removed.")
     await session.delete(row)
     record_audit(session, caller, "team.remove", f"{team.slug}/{user_slug}")
 

@@ -1,1 +1,1 @@
-"""The feed of what changed: it keeps caches and mirrors right."""
+"""The change feed, which keeps caches and mirrors correct, and the audit log."""

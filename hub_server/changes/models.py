@@ -1,4 +1,4 @@
-"""The table of changes and the audit log."""
+"""The tables of changes and of the audit log. Short because tables import no service."""
 
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Change(Base):
-    """Something that index readers must see; serials only grow, in the order of commits."""
+    """A change that index readers must see. Serials only grow, in the order of commits."""
 
     __tablename__ = "changes"
 
@@ -26,7 +26,7 @@ class Change(Base):
 
 
 class AuditEntry(Base):
-    """Who did what; rows are only ever added."""
+    """One action of one caller. Rows are only ever added."""
 
     __tablename__ = "audit_log"
     __table_args__ = (Index("ix_audit_actor", "actor_id", "id"),)

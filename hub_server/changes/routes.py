@@ -21,7 +21,7 @@ async def changes(
     since: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 500,
 ) -> dict[str, Any]:
-    """What changed after a serial, oldest first, as far as the caller may know."""
+    """Return the changes after a serial that the caller may see, oldest first."""
     async with hub.database.read() as session:
         rows = await service.changes_since(session, since, limit)
         readable = await visible_ids(session, caller, {row.environment_id for row in rows})
@@ -37,7 +37,7 @@ async def changes(
         for row in rows
         if row.environment_id in readable
     ]
-    # The last serial read, not the last one shown: what is hidden must not be asked for again.
+    # The last serial that was read, not the last one shown: hidden changes are not read again.
     return {"data": data, "last_serial": rows[-1].serial if rows else since}
 
 
@@ -48,7 +48,7 @@ async def audit(
     after: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> dict[str, Any]:
-    """The caller's own entries in the audit log; an administrator sees all."""
+    """Return the caller's own entries of the audit log. An administrator sees all entries."""
     actor = None if caller.is_unlimited_admin else caller.user_id
     async with hub.database.read() as session:
         rows = await service.audit_entries(session, after, limit, actor)

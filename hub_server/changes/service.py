@@ -1,8 +1,8 @@
-"""Recording what changed, and noticing it in every worker.
+"""Recording changes, and noticing them in every worker.
 
-A worker keeps rendered index pages in memory. Before it serves one it asks its watcher for the owners
-that changed since the last time. On SQLite that is one pragma (2 µs) while nothing happens; on PostgreSQL
-the server notifies.
+A worker keeps rendered index pages in memory. Before it serves a page, it asks its watcher which owners changed
+since
+the last time. On SQLite this is one pragma (2 µs) while nothing changes; PostgreSQL sends notifications.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ async def record_change(
     name: str,
     version: str | None = None,
 ) -> None:
-    """Add to the feed; the last thing a transaction does.
+    """Add a change to the feed. This is the last step of a transaction.
 
-    On PostgreSQL a lock held to the commit makes serials visible in their own order.
+    On PostgreSQL a lock that is held until the commit makes serials visible in their order.
     """
     session.info.setdefault(CHANGED_OWNERS, set()).add(owner)
     if session.get_bind().dialect.name == "postgresql":
@@ -54,10 +54,11 @@ async def record_change(
 
 
 async def hold_blobs(session: AsyncSession, *, to_delete: bool = False) -> None:
-    """Keep blobs from being deleted until the transaction ends; or, to delete one, keep claims out.
+    """Keep blobs from being deleted until the transaction ends. With `to_delete`, keep publishers out instead.
 
-    Between them, whoever claims a blob and whoever deletes it see each other's work. On SQLite there is
-    one writing transaction at a time anyway.
+    A publisher that claims a blob and a collector that deletes it thus see each other's work. SQLite has only one
+    writing
+    transaction at a time anyway.
     """
     if session.get_bind().dialect.name == "postgresql":
         shared = "" if to_delete else "_shared"
@@ -67,12 +68,12 @@ async def hold_blobs(session: AsyncSession, *, to_delete: bool = False) -> None:
 def record_audit(
     session: AsyncSession, caller: Principal, action: str, subject: str, **detail: Any
 ) -> None:
-    """Add to the audit log, in the transaction that does the thing."""
+    """Add an entry to the audit log, in the transaction of the action."""
     session.add(audit_entry(caller, action, subject, **detail))
 
 
 def audit_entry(caller: Principal, action: str, subject: str, **detail: Any) -> AuditEntry:
-    """A row of the audit log."""
+    """Return a row of the audit log."""
     return AuditEntry(
         actor_id=caller.user_id,
         token_id=caller.token_id,
@@ -83,20 +84,20 @@ def audit_entry(caller: Principal, action: str, subject: str, **detail: Any) -> 
 
 
 async def changes_since(session: AsyncSession, serial: int, limit: int) -> list[Change]:
-    """The feed after the serial, oldest first."""
+    """Return the feed after the serial, oldest first."""
     query = select(Change).where(Change.serial > serial).order_by(Change.serial).limit(limit)
     return list(await session.scalars(query))
 
 
 async def last_serial(session: AsyncSession) -> int:
-    """The newest serial; 0 on an empty hub."""
+    """Return the newest serial; 0 on an empty hub."""
     return await session.scalar(select(func.max(Change.serial))) or 0
 
 
 async def audit_entries(
     session: AsyncSession, after_id: int, limit: int, actor_id: str | None
 ) -> list[AuditEntry]:
-    """The audit log after an id, oldest first; of one actor, or of all for None."""
+    """Return the audit log after an id, oldest first: of one actor, or of all actors for None."""
     query = select(AuditEntry).where(AuditEntry.id > after_id).order_by(AuditEntry.id).limit(limit)
     if actor_id is not None:
         query = query.where(AuditEntry.actor_id == actor_id)
@@ -104,11 +105,11 @@ async def audit_entries(
 
 
 class Watcher(Protocol):
-    """Tells a worker which owners' pages it must forget."""
+    """Reports to a worker which owners' pages have changed."""
 
     @property
     def is_reliable(self) -> bool:
-        """Whether silence means that nothing changed."""
+        """Whether an empty answer means that nothing changed."""
         ...
 
     def changed_owners(self) -> set[str]:
@@ -116,7 +117,7 @@ class Watcher(Protocol):
         ...
 
     async def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         ...
 
     async def aclose(self) -> None:
@@ -125,7 +126,7 @@ class Watcher(Protocol):
 
 
 class SqliteWatcher:
-    """Watches the one file by a connection of its own."""
+    """Watches the database file through a separate connection."""
 
     is_reliable = True
 
@@ -136,12 +137,12 @@ class SqliteWatcher:
         self._serial = 0
 
     async def start(self) -> None:
-        """Open the connection and skip what is past."""
+        """Open the connection and skip earlier changes."""
         self._connection = sqlite3.connect(self._path, isolation_level=None)
         self.changed_owners()
 
     def changed_owners(self) -> set[str]:
-        """Two look-ups when someone wrote, one pragma when nobody did."""
+        """Return the owners that changed: two look-ups after a write, otherwise one pragma."""
         assert self._connection is not None, "start() comes first"
         (data_version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if data_version == self._data_version:
@@ -161,18 +162,18 @@ class SqliteWatcher:
 
 
 class PostgresWatcher:
-    """Listens on a connection of its own; while that is broken, nothing is served from memory."""
+    """Listens on a separate connection. While the connection is lost, no page is served from memory."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._owners: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self.is_reliable = False
-        # A notification comes after the answer to the client; this worker's own changes must show at once.
+        # A notification arrives after the answer to the client, but this worker's own changes must show at once.
         database.on_commit = self._owners.update
 
     async def start(self) -> None:
-        """Begin to listen; a lost connection is opened again."""
+        """Start to listen. A lost connection is opened again."""
         listening = asyncio.Event()
         self._task = asyncio.create_task(self._listen(listening.set))
         with suppress(TimeoutError):
@@ -180,7 +181,7 @@ class PostgresWatcher:
                 await listening.wait()
 
     def changed_owners(self) -> set[str]:
-        """What was heard since the last call; `*` when a connection was lost in between."""
+        """Return the owners that were reported since the last call, or `*` after a lost connection."""
         owners = set(self._owners)
         self._owners.clear()
         return owners
@@ -198,7 +199,7 @@ class PostgresWatcher:
                     self.is_reliable = True
                     ready()
                     await lost.wait()
-            except Exception as error:  # noqa: BLE001 — whatever broke, listening must go on
+            except Exception as error:  # noqa: BLE001 — listening must continue after any error
                 logger.warning("listening for changes failed: %s", type(error).__name__)
             finally:
                 self.is_reliable = False
@@ -213,5 +214,5 @@ class PostgresWatcher:
 
 
 def open_watcher(database: Database) -> Watcher:
-    """The watcher that fits the database."""
+    """Return the watcher that fits the database."""
     return SqliteWatcher(database.url) if database.is_sqlite else PostgresWatcher(database)

@@ -1,4 +1,4 @@
-"""Turning rows into what the wire promises."""
+"""Turn rows into the answers of the wire."""
 
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -17,32 +17,32 @@ from verifiers.hub.wire import (
 )
 
 REFUSED = "0" * 64
-"""Stands for the hash of a wheel in the address that answers why the wheel cannot be installed."""
+"""Replaces the hash of a wheel in an address that answers why the wheel cannot be installed."""
 
 
 class Dependencies(NamedTuple):
-    """What an installer must be told beside the wheel, because a public index could answer for it."""
+    """Facts that an installer needs beside the wheel, because a public index could answer for a dependency's name."""
 
     lines: tuple[str, ...] = ()
-    """`name @ url#sha256=…` of every environment of this hub that is installed with it."""
+    """`name @ url#sha256=…` of every environment of this hub that is installed with the wheel."""
     wheel_sha256: str | None = None
-    """Of the copy of the wheel that has the lines inside; None when there is none."""
+    """Hash of the copy of the wheel that contains the lines; None if there is no copy."""
     refusal: str | None = None
-    """Why it cannot be installed; None when it can."""
+    """Why the wheel cannot be installed; None if it can."""
 
 
 class Address(NamedTuple):
-    """Where this hub is, and the token that its addresses must carry for the caller."""
+    """The address of this hub, and the token that the caller's addresses must contain."""
 
     base_url: str
     token: str | None = None
 
     def of(self, path: str) -> str:
-        """The address of a path, for a client that adds its own credentials."""
+        """Return the address of a path, for a client that adds its own credentials."""
         return f"{self.base_url}/{path}"
 
     def with_token(self, path: str) -> str:
-        """The address of a path, with the token inside when one is needed."""
+        """Return the address of a path, with the token if one is needed."""
         if self.token is None:
             return self.of(path)
         parts = urlsplit(self.base_url)
@@ -51,13 +51,13 @@ class Address(NamedTuple):
 
 
 def owner_answer(owner: Owner) -> OwnerAnswer:
-    """An owner; `name` is the slug, which is what clients put into `owner/name`."""
+    """Return an owner. `name` is the slug, which clients write in `owner/name`."""
     kind = "team" if owner.kind == "team" else "user"
     return OwnerAnswer(id=owner.id, name=owner.slug, slug=owner.slug, type=kind)
 
 
 def environment_row(found: Found) -> EnvironmentRow:
-    """An environment in a list."""
+    """Return an environment in a list."""
     environment = found.environment
     return EnvironmentRow(
         id=environment.id,
@@ -75,7 +75,7 @@ def environment_row(found: Found) -> EnvironmentRow:
 
 
 def version_row(version: Version, files: list[File]) -> VersionRow:
-    """A version in a list."""
+    """Return a version in a list."""
     wheel = next((file for file in files if file.kind == "wheel"), None)
     return VersionRow(
         version=version.version,
@@ -103,9 +103,10 @@ def environment_answer(
     tell_index: bool,
     needs: Dependencies,
 ) -> EnvironmentAnswer:
-    """An environment at one version. `tell_index` sends installers to its index, not to the wheel.
+    """Return an environment at one version. `tell_index` sends installers to its index, not to the wheel.
 
-    Where it requires other environments of this hub, `wheel_url` is a copy of the wheel with their addresses inside.
+    If the environment requires other environments of this hub, `wheel_url` is a copy of the wheel with their
+    addresses.
     """
     environment = found.environment
     wheel = next((file for file in files if file.kind == "wheel"), None)
@@ -159,7 +160,7 @@ def environment_answer(
 
 
 def _wheel_url(found: Found, wheel: File, address: Address, needs: Dependencies) -> str:
-    """The one address that is enough to install the wheel with everything it needs of this hub."""
+    """Return the address that alone is enough to install the wheel with everything that it needs of this hub."""
     path = file_path(found, wheel)
     if not needs.lines and needs.refusal is None:
         return f"{address.with_token(path)}#sha256={wheel.sha256}"
@@ -172,7 +173,7 @@ def _wheel_url(found: Found, wheel: File, address: Address, needs: Dependencies)
 def install_answer(
     found: Found, version: Version, wheel: File, address: Address, needs: Dependencies
 ) -> InstallAnswer:
-    """How to install the wheel of a version from this hub and from nowhere else."""
+    """Return how to install the wheel of a version from this hub only."""
     name = found.environment.normalized_name
     wheel_url = f"{address.with_token(file_path(found, wheel))}#sha256={wheel.sha256}"
     index_url = address.of(_index_path(found))
@@ -201,9 +202,9 @@ def _uv_constraints(lines: tuple[str, ...]) -> str:
 
 
 def pylock(locked: list[tuple[Found, Version, list[File]]], address: Address) -> str:
-    """A pylock.toml (PEP 751) that pins a version, and the environments of this hub that it needs, by address and hash.
+    """Return a pylock.toml (PEP 751) that pins a version and its dependencies on this hub, by address and hash.
 
-    Its other dependencies are missing: locking those needs a resolver and the caller's index.
+    Other dependencies are missing: locking them needs a resolver and the caller's index.
     """
     version = locked[0][1]
     lines = [

@@ -1,16 +1,20 @@
-"""Requirements that are environments of this hub: which ones, and which exact files satisfy them.
+"""Requirements that are environments of this hub: which environments, and which exact files satisfy them.
 
-A requirement is only a name, and anybody can put a package of that name on a public index. The hub knows its own names,
-so it decides at publish time which requirements mean environments of the hub, and gives installers their addresses and
-hashes. What cannot be decided or read is refused: an installer never asks another index for such a name.
+A requirement is only a name, and anyone can put a package of that name on a public index. The hub decides at
+publish
+time which requirements are environments of the hub, and gives installers their addresses and hashes. A requirement
+that
+is ambiguous or unreadable is refused, so that an installer never asks another index for such a name.
 
 A name means, in this order:
 
-1. what `[project.urls]` of the wheel says under the same name: the page of an environment, or any other address for
-   the package index;
-2. the library, for `verifiers`, when the operator has published it here;
-3. the environment of that name of the same owner, also when it is private, yanked or deleted;
-4. the package index, unless the publisher can see environments of that name of other owners: that is refused.
+1. the entry of the same name in `[project.urls]` of the wheel: the page of an environment, or any other address for
+   the
+   package index;
+2. the library, for `verifiers`, if the operator has published it here;
+3. the environment of that name of the same owner, even if it is private, yanked or deleted;
+4. the package index. If the publisher can see environments of that name of other owners, the requirement is
+   refused.
 """
 
 import re
@@ -33,7 +37,7 @@ from hub_server.environments.service import Found, files_of_version, readable_by
 from hub_server.errors import BadRequest, Conflict
 
 LIBRARY = "verifiers"
-"""Name of the library, and of the owner under which an operator publishes it: no person or team can have that name."""
+"""Name of the library, and of the owner under which an operator publishes it. No person or team can have this name."""
 BOUND = "hub_dependencies"
 """Key of a version's manifest: name of a requirement → id of the environment that it means."""
 MAX_DEPENDENCIES = 50
@@ -44,17 +48,17 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']|["']([^"']+)["']\s*==\s*
 
 
 class Unresolved(Conflict):
-    """A requirement means an environment of this hub, and the caller cannot get a fitting version of it."""
+    """A requirement means an environment of this hub, and the caller cannot get a version that satisfies it."""
 
 
 class Dependency(NamedTuple):
-    """An environment that another one requires, at the version that is installed with it."""
+    """A required environment, at the version that is installed."""
 
     found: Found
     version: Version
     wheel: File
     is_addressed: bool
-    """Whether the requirement itself has the address of this wheel."""
+    """Whether the requirement contains the address of this wheel."""
 
 
 class _Node(NamedTuple):
@@ -68,9 +72,9 @@ class _Node(NamedTuple):
 async def bind(
     session: AsyncSession, caller: Principal, environment: Environment, manifest: dict[str, Any]
 ) -> dict[str, str]:
-    """Name → environment id of the requirements of a wheel that mean environments of this hub.
+    """Return name → environment id, for requirements of a wheel that mean environments of this hub.
 
-    Raises BadRequest for a name that could mean several things, or that its owner has deleted.
+    Raises BadRequest for a name that is ambiguous or whose environment was deleted by its owner.
     """
     names = _index_names(manifest, environment) - {LIBRARY}
     if not names:
@@ -81,7 +85,7 @@ async def bind(
         .where(
             Environment.normalized_name.in_(names),
             or_(Environment.owner_id == environment.owner_id, readable_by(caller)),
-            # One that never had a version is only a name, which an evaluation may have made.
+            # An environment without a version is only a name, which an evaluation may have created.
             select(Version.id).where(Version.environment_id == Environment.id).exists(),
         )
     )
@@ -100,7 +104,7 @@ async def bind(
 async def bound_for_a_fork(
     session: AsyncSession, environment: Environment, manifest: dict[str, Any]
 ) -> dict[str, str]:
-    """What the requirements of an environment mean, to be kept where another owner has a copy of it."""
+    """Return what the requirements of an environment mean, to be stored with a fork."""
     declared = _declared(manifest)
     names = _index_names(manifest, environment) - {LIBRARY} - declared.keys()
     query = select(Environment.normalized_name, Environment.id).where(
@@ -116,7 +120,7 @@ async def bound_for_a_fork(
 def _choose(
     name: str, rows: list[tuple[Environment, str]], declared: str | None, environment: Environment
 ) -> Environment | None:
-    """The environment that the name means; None is the package index."""
+    """Return the environment that the name means, or None for the package index."""
     if declared is not None:
         page = _PAGE.search(urlsplit(declared).path)
         if page is None or canonicalize_name(page["name"]) != name:
@@ -142,8 +146,8 @@ def _choose(
     others = ", ".join(sorted(f"{slug}/{row.name}" for row, slug in rows))
     raise BadRequest(
         f"{environment.full_name} requires {name!r}. This hub has {others}, and a package index may have another"
-        f' {name!r}. Say which one it is: for the hub\'s, add `{name} = "…/dashboard/environments/OWNER/{name}"` (its'
-        f" page) to [project.urls] in pyproject.toml. {_how_to_mean_the_index(name)}"
+        f' {name!r}. State which one you mean. For the hub\'s, add `{name} = "…/dashboard/environments/OWNER/{name}"`'
+        f" (its page) to [project.urls] in pyproject.toml. {_how_to_mean_the_index(name)}"
     )
 
 
@@ -155,7 +159,7 @@ def _how_to_mean_the_index(name: str) -> str:
 
 
 def _declared(manifest: dict[str, Any]) -> dict[str, str]:
-    """Normalised label → address of the wheel's Project-URL lines."""
+    """Return normalised label → address of the wheel's Project-URL lines."""
     urls = manifest.get("project_urls") or {}
     return {canonicalize_name(label): url for label, url in urls.items()}
 
@@ -165,7 +169,7 @@ def _requirements(manifest: dict[str, Any]) -> list[Requirement]:
 
 
 def _index_names(manifest: dict[str, Any], environment: Environment) -> set[str]:
-    """The names that an installer would look for on an index."""
+    """Return the names that an installer would look for on an index."""
     names: set[str] = {canonicalize_name(r.name) for r in _requirements(manifest) if not r.url}
     return names - {environment.normalized_name}
 
@@ -176,10 +180,11 @@ def _index_names(manifest: dict[str, Any], environment: Environment) -> set[str]
 async def dependencies(
     session: AsyncSession, caller: Principal, found: Found, version: Version, base_url: str
 ) -> list[Dependency]:
-    """Every environment of this hub that is installed with a version, directly or not, in order of their names.
+    """Return the environments of this hub that are installed with a version, directly or indirectly, sorted by name.
 
-    Each has the newest version that fits all requirements. Raises Unresolved when the caller may not read one, when it
-    is gone, or when no version fits.
+    Each has the newest version that satisfies all requirements. Raises Unresolved if the caller may not read one,
+    if one is
+    deleted, or if no version satisfies the requirements.
     """
     walk = _Walk(session, caller, base_url)
     chosen: dict[str, _Node] = {}
@@ -204,7 +209,7 @@ def _identity(node: _Node) -> tuple[str, frozenset[str]]:
 
 
 def lines_of(needed: Iterable[Dependency], base_url: str) -> tuple[str, ...]:
-    """A requirement for each dependency that only its file satisfies: `name @ url#sha256=…`."""
+    """Return `name @ url#sha256=…` per dependency: a requirement that only this file satisfies."""
     return tuple(
         f"{one.found.environment.normalized_name} @ {base_url}/{_path(one)}#sha256={one.wheel.sha256}"
         for one in needed
@@ -231,7 +236,7 @@ class _Walk:
     async def round(
         self, root: Found, version: Version, chosen: dict[str, _Node]
     ) -> dict[str, _Node]:
-        """The dependencies by the versions of the last round: environment id → version for the next one."""
+        """Return the dependencies that the versions of the last round require, as environment id → node."""
         limits: dict[str, SpecifierSet] = {}
         extras: dict[str, frozenset[str]] = {}
         fixed: dict[str, str] = {}
@@ -268,7 +273,7 @@ class _Walk:
     async def _edges(
         self, at: Found, release: Version, active: frozenset[str]
     ) -> list[tuple[Requirement, Found, str | None]]:
-        """The requirements of a version that mean environments of this hub, with the hash that an address names."""
+        """Return the requirements that mean environments of this hub, with the hash if an address names one."""
         wanted = [r for r in _requirements(release.manifest) if _is_active(r, active)]
         by_name = await self._targets(at, release, {canonicalize_name(r.name) for r in wanted})
         edges = []
@@ -285,13 +290,13 @@ class _Walk:
             if not may(self._caller, Action.READ, target.environment.resource):
                 raise Unresolved(
                     f"{at.environment.full_name} requires {name!r}, an environment of this hub that you may not read,"
-                    f" or that is no longer there. Ask {at.owner.slug}. A package of that name elsewhere is not it."
+                    f" or that was deleted. Ask {at.owner.slug}. A package of that name elsewhere is a different one."
                 )
             edges.append((requirement, target, sha256))
         return edges
 
     async def _targets(self, at: Found, release: Version, names: set[str]) -> dict[str, Found]:
-        """What the names mean for a version: what was decided when it was published, else its owner's environments."""
+        """Return what the names mean: the decision at publish time, else the owner's environments."""
         bound: dict[str, str] = release.manifest.get(BOUND) or {}
         declared = _declared(release.manifest)
         own = {name for name in names if name not in bound and name not in declared}
@@ -314,7 +319,7 @@ class _Walk:
         return {row.normalized_name: Found(row, owner) for row, owner in rows}
 
     async def _addressed(self, url: str) -> tuple[Found | None, str | None]:
-        """The environment whose wheel an address of this hub is; None for other addresses."""
+        """Return the environment whose wheel is at an address of this hub, or None for other addresses."""
         parts = urlsplit(url)
         plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
         if not plain.startswith(f"{self._base_url}/"):
@@ -336,7 +341,9 @@ class _Walk:
     async def _best(
         self, root: Found, target: Found, limit: SpecifierSet, sha256: str | None
     ) -> Dependency | None:
-        """The newest version that fits, or the file that an address names; None leaves the library to the index."""
+        """Return the newest version that satisfies the limit, or the file of an address. None leaves the library to
+        the index.
+        """
         environment = target.environment
         if environment.id not in self._versions:
             self._versions[environment.id] = await versions_of(self._session, environment.id)
@@ -363,14 +370,14 @@ def _order(version: Version) -> tuple[bool, Number]:
 
 
 def _fitting(versions: Iterable[Version], limit: SpecifierSet) -> list[Version]:
-    """The versions that a specifier allows; a yanked one only when it is named exactly, as PEP 592 has it."""
+    """Return the versions that a specifier allows. A yanked version counts only if it is named exactly (PEP 592)."""
     is_exact = any(s.operator in ("==", "===") and "*" not in s.version for s in limit)
     known = {v.version: v for v in versions if is_exact or not v.is_yanked}
     return [known[text] for text in limit.filter(known)]
 
 
 def _is_active(requirement: Requirement, extras: frozenset[str]) -> bool:
-    """Whether a requirement counts when these extras were asked for; other conditions are the installer's business."""
+    """Return whether a requirement applies with these extras. The installer evaluates other conditions."""
     if requirement.marker is None:
         return True
     named = {canonicalize_name(a or b) for a, b in _EXTRA.findall(str(requirement.marker))}

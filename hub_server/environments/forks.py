@@ -1,4 +1,4 @@
-"""Forking: new rows that refer to the same blobs."""
+"""Forks: new rows that refer to the same blobs."""
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -23,10 +23,11 @@ async def fork(
     wanted: ForkRequest,
     settings: Settings,
 ) -> tuple[Found, Version]:
-    """Copy the newest version to the caller, or to a team of the caller's.
+    """Copy the newest version to the caller, or to a team of the caller.
 
-    Raises Conflict when the target exists. A private environment's fork is private, and only who may manage the
-    environment can make it.
+    Raises Conflict if the target exists. The fork of a private environment is private, and the caller must be
+    allowed to
+    manage the environment.
     """
     if wanted.team_id:
         owner = await owner_by_id(session, wanted.team_id)
@@ -37,10 +38,10 @@ async def fork(
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     original = source.environment
     if original.visibility == "PRIVATE":
-        # The owner of the copy can show it to everybody: a reader must not decide that.
+        # The owner of the copy can make it public. A reader must not decide that.
         require(caller, Action.MANAGE, original.resource, f"Environment {original.full_name}")
     if wanted.name and wanted.name != original.name:
-        raise BadRequest("A fork keeps its name: the wheel inside has it.")
+        raise BadRequest("A fork keeps the name of the environment, because the wheel contains it.")
     found, created = await get_or_create(
         session, caller, owner, original.name, settings, visibility=original.visibility
     )
@@ -80,7 +81,7 @@ async def fork(
 
 
 async def _copy_files(session: AsyncSession, version: Version, copy: Version) -> int:
-    """Give the copy of a version rows for the same blobs; how many bytes those have."""
+    """Add rows for the same blobs to the copy of a version, and return the total size of the blobs."""
     query = select(File).where(File.version_id == version.id, File.deleted_at.is_(None))
     total_bytes = 0
     for file in await session.scalars(

@@ -12,7 +12,7 @@ from hub_server.database import Base, new_id, utc_now
 
 
 class Environment(Base):
-    """A name under an owner. A deleted one keeps its row, so that its files' names stay used."""
+    """A name under an owner. A deleted environment keeps its row, so that its file names stay used."""
 
     __tablename__ = "environments"
     __table_args__ = (
@@ -27,10 +27,10 @@ class Environment(Base):
     id: Mapped[str] = mapped_column(String(25), primary_key=True, default=new_id)
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id"))
     name: Mapped[str] = mapped_column(String(128))
-    """As its author spells it."""
+    """The name in its author's spelling."""
     normalized_name: Mapped[str] = mapped_column(String(128))
     full_name: Mapped[str] = mapped_column(String(160))
-    """`owner/normalized-name`, kept when the owner is renamed."""
+    """`owner/normalized-name`, updated when the owner is renamed."""
     visibility: Mapped[str] = mapped_column(String(8), default="PUBLIC")
     status: Mapped[str] = mapped_column(String(12), default="active")
     """`active`, `archived`, `deprecated` or `quarantined` (PEP 792)."""
@@ -42,7 +42,7 @@ class Environment(Base):
     downloads: Mapped[int] = mapped_column(default=0)
     stored_bytes: Mapped[int] = mapped_column(Large, default=0)
     indexed_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of the words in the search index, so that a version that changes none leaves it alone."""
+    """Hash of the words in the search index, so that a version without new words leaves the index alone."""
     forked_from: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -50,17 +50,17 @@ class Environment(Base):
 
     @property
     def resource(self) -> Resource:
-        """The environment, as far as permission goes."""
+        """The fields that decide about permissions."""
         return Resource(self.owner_id, self.full_name, self.visibility, self.is_open)
 
     @property
     def is_open(self) -> bool:
-        """Whether strangers may see it when it is public."""
+        """Whether everyone may see the environment if it is public."""
         return self.deleted_at is None and self.status != "quarantined"
 
 
 class Version(Base):
-    """One immutable version. A deleted one keeps its row: the number is never given out again."""
+    """One immutable version. A deleted version keeps its row, so that its number is never used again."""
 
     __tablename__ = "versions"
     __table_args__ = (
@@ -74,7 +74,7 @@ class Version(Base):
     canonical_version: Mapped[str] = mapped_column(String(128))
     """Without trailing zeros: `1.0` and `1.0.0` are one version."""
     content_hash: Mapped[str | None] = mapped_column(String(64))
-    """What the client says about its source tree; opaque, since clients disagree on it."""
+    """The client's hash of its source tree. The hub does not interpret it, because clients compute it differently."""
     manifest: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """The wheel's own metadata, without the README and METADATA text."""
     readme: Mapped[str] = mapped_column(Text, default="", deferred=True)
@@ -87,12 +87,12 @@ class Version(Base):
 
     @property
     def is_yanked(self) -> bool:
-        """Whether it is out of normal resolution."""
+        """Whether normal resolution skips the version."""
         return self.yanked_at is not None
 
 
 class File(Base):
-    """A wheel or source archive of a version. The row outlives the blob when it is deleted."""
+    """A wheel or source archive of a version. The row remains when the blob is deleted."""
 
     __tablename__ = "files"
     __table_args__ = (
@@ -108,9 +108,9 @@ class File(Base):
     """`wheel` or `source`."""
     filename: Mapped[str] = mapped_column(String(240))
     sha256: Mapped[str] = mapped_column(String(64))
-    """Of the stored bytes; for a source archive those are the re-packed ones."""
+    """Hash of the stored bytes. The hub re-packs source archives."""
     uploaded_sha256: Mapped[str] = mapped_column(String(64))
-    """Of the bytes as they came, by which a repeated upload is recognised."""
+    """Hash of the received bytes, by which a repeated upload is recognised."""
     size_bytes: Mapped[int]
     metadata_text: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
     metadata_sha256: Mapped[str | None] = mapped_column(String(64))
@@ -122,7 +122,7 @@ class File(Base):
 
 
 class Star(Base):
-    """A person's mark on an environment."""
+    """A person's star on an environment."""
 
     __tablename__ = "stars"
 

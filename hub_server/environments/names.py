@@ -37,28 +37,28 @@ WELL_KNOWN_PROJECTS = _words(
     " tiktoken tokenizers torch torchvision tqdm transformers trl typer urllib3 uv uvicorn verifiers"
     " verl vllm wandb wheel"
 )
-"""Dependencies of many environments: an environment of this name would be taken for them."""
+"""Dependencies of many environments. An environment of such a name would be mistaken for the package."""
 
 _ADDRESS_WORDS = _words("simple legacy files wheels versions variables secrets resolve lookup")
 _STANDARD_LIBRARY = frozenset(canonicalize_name(name) for name in sys.stdlib_module_names)
 
 
 def normalized(name: str) -> str:
-    """The PEP 503 spelling, which is what two names are compared by."""
+    """Return the PEP 503 spelling, in which names are compared."""
     return canonicalize_name(name)
 
 
 def skeleton(name: str) -> str:
-    """The name with look-alike characters made equal: `l`, `1`, `i` and `o`, `0`."""
+    """Return the name with equal spellings for look-alike characters: `l`, `1`, `i` and `o`, `0`."""
     plain = normalized(name).translate(str.maketrans("1i0", "llo"))
     return plain.replace("-", "")
 
 
 def check_owner_name(slug: str) -> str:
-    """The slug, or BadRequest that says what is wrong with it."""
+    """Return the slug. Raises BadRequest with the reason if it is not valid."""
     if not OWNER_NAME.fullmatch(slug) or "--" in slug:
         raise BadRequest(
-            f"{slug!r} cannot be a username: 3 to 30 of a-z, 0-9 and single hyphens inside."
+            f"{slug!r} is not a valid username: use 3 to 30 of a-z, 0-9 and single hyphens inside."
         )
     if slug in RESERVED_OWNERS or skeleton(slug) == skeleton("verifiers"):
         raise BadRequest(f"The username {slug!r} is reserved.")
@@ -66,22 +66,22 @@ def check_owner_name(slug: str) -> str:
 
 
 def check_environment_name(name: str) -> str:
-    """The name, or BadRequest that says what is wrong with it."""
+    """Return the name. Raises BadRequest with the reason if it is not valid."""
     if not ENVIRONMENT_NAME.fullmatch(name):
         raise BadRequest(
-            f"{name[:140]!r} cannot be an environment's name: 1 to 128 ASCII letters, digits and"
+            f"{name[:140]!r} is not a valid environment name: use 1 to 128 ASCII letters, digits and"
             " ._- inside."
         )
     if is_reserved(name):
         raise BadRequest(
-            f"The name {name!r} is taken by a well-known package; choose one of your own,"
-            f" such as {name}-env."
+            f"The name {name!r} is taken by a well-known package; choose another one,"
+            f" for example {name}-env."
         )
     return name
 
 
 def is_reserved(name: str) -> bool:
-    """Whether no environment can have this name."""
+    """Return whether no environment can have this name."""
     plain = normalized(name)
     return plain in WELL_KNOWN_PROJECTS or plain in _STANDARD_LIBRARY or plain in _ADDRESS_WORDS
 
@@ -90,7 +90,7 @@ def is_reserved(name: str) -> bool:
 
 
 def parse_version(text: str) -> Version:
-    """The version, or BadRequest with an example."""
+    """Return the version. Raises BadRequest with an example if it is not valid."""
     try:
         return Version(text)
     except InvalidVersion as error:
@@ -98,34 +98,34 @@ def parse_version(text: str) -> Version:
 
 
 def canonical(text: str) -> str:
-    """The form by which versions are unique. Raises BadRequest for a local version.
+    """Return the form in which versions are unique. Raises BadRequest for a local version.
 
-    A local version (`1.0+mine`) would hide the public one of the same number.
+    A local version (`1.0+mine`) would hide the public version of the same number.
     """
     version = parse_version(text)
     if version.local is not None:
-        raise BadRequest(f"{text!r} is a local version; those cannot be published.")
+        raise BadRequest(f"{text!r} is a local version; local versions cannot be published.")
     return canonicalize_version(version)
 
 
 def preference(text: str) -> tuple[bool, Version]:
-    """A sort key: pre-releases before releases, then by number."""
+    """Return a sort key: pre-releases before releases, then by number."""
     version = Version(text)
     return (not version.is_prerelease, version)
 
 
 def better_latest(current: str | None, candidate: str) -> str:
-    """The one of two unyanked versions that `latest` means."""
+    """Return the one of two unyanked versions that `latest` means."""
     if current is None or preference(candidate) >= preference(current):
         return candidate
     return current
 
 
 def choose_latest(unyanked: Iterable[str]) -> str | None:
-    """The version that `latest` means; None when all are yanked."""
+    """Return the version that `latest` means; None when all are yanked."""
     return max(unyanked, key=preference, default=None)
 
 
 def is_hash_prefix(reference: str) -> bool:
-    """Whether a version reference can be the beginning of a content hash."""
+    """Return whether a version reference can be the beginning of a content hash."""
     return re.fullmatch(r"[0-9a-f]{8,64}", reference) is not None

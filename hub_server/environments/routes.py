@@ -70,7 +70,7 @@ async def lookup(hub: HubDep, caller: ReadsEnvironment, body: LookupRequest) -> 
 async def install_token(
     request: Request, hub: HubDep, caller: KnownReader, body: InstallTokenRequest
 ) -> dict[str, Any]:
-    """One short-lived token that reads several environments and nothing else, to install them together."""
+    """Return one short-lived token that only reads these environments, to install them together."""
     base_url = base_url_of(request, hub)
     async with hub.database.read() as session:
         found = [
@@ -99,7 +99,7 @@ async def list_environments(
     caller: ReadsEnvironment,
     wanted: Annotated[ListQuery, Query()],
 ) -> dict[str, Any]:
-    """A page of the environments that the caller may see; `search` is full text."""
+    """Return a page of the environments that the caller may see; `search` is full text."""
     async with hub.database.read() as session:
         page = await search.list_environments(session, caller, wanted)
     rows = [environment_row(found).model_dump() for found in page.rows]
@@ -115,7 +115,7 @@ async def list_versions(
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> dict[str, Any]:
-    """Versions, newest first."""
+    """Return the versions, newest first."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
         versions = await service.versions_of(session, found.environment.id)
@@ -132,7 +132,7 @@ async def list_versions(
 
 @router.get("/{owner}/{name}/status")
 async def status(hub: HubDep, caller: ReadsEnvironment, owner: str, name: str) -> dict[str, Any]:
-    """Name, visibility and newest version."""
+    """Return name, visibility and newest version."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
         environment = found.environment
@@ -213,7 +213,7 @@ def _entries_below(members: list[dict[str, Any]], path: str, moment: str) -> lis
 
 
 def _first_that_fit(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many entries as one page holds; the caller says that it was cut."""
+    """Return the first entries, as many as one page can hold. The caller reports that the list was cut."""
     left, count = stored.PAGE_BYTES, 0
     for entry in entries:
         left -= len(stored.encoded(entry, "An entry")) + 1
@@ -237,7 +237,7 @@ async def _read_source(hub: Hub, sha256: str, path: str, max_bytes: int) -> byte
 async def pylock_file(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, reference: str
 ) -> Response:
-    """The version pinned by address and hash, as PEP 751 has it."""
+    """Return a pylock.toml (PEP 751) that pins the version by address and hash."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
         version = await service.find_version(session, found.environment, reference)
@@ -254,7 +254,7 @@ async def pylock_file(
 async def details(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, reference: str
 ) -> dict[str, Any]:
-    """Everything about one version, with the ways to install and download it."""
+    """Return one version in full, with the ways to install and download it."""
     async with hub.database.read() as session:
         found = await service.find(session, caller, owner, name)
         version = None
@@ -292,10 +292,11 @@ async def details(
 
 
 async def _install_token(hub: Hub, caller: Principal, names: list[str]) -> NewToken:
-    """A token that can only read these environments, for the addresses that installers are given.
+    """Return a token that can only read these environments, for the addresses that installers receive.
 
-    They end up in terminals and logs, so it lives an hour and opens nothing else. It is for what the caller's own
-    token is for: the other environments are public, and any token reads those.
+    Addresses appear in terminals and logs, so the token lives an hour and opens nothing else. It covers only
+    environments
+    that the caller's own token covers: the other environments are public, and every token reads those.
     """
     covered = [name for name in names if caller.covers(name)] or list(caller.environments)
     secret, lifetime_s = hub.cipher.token_secret, hub.settings.install_token_lifetime_s
@@ -320,7 +321,7 @@ async def change(
 async def yank(
     hub: HubDep, caller: Manages, owner: str, name: str, reference: str, body: YankRequest
 ) -> dict[str, Any]:
-    """Take a version out of normal resolution, or put it back."""
+    """Yank a version, so that normal resolution skips it, or undo that."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
         reason = body.reason if body.yanked else None
@@ -334,11 +335,11 @@ async def yank(
 async def star(
     request: Request, hub: HubDep, caller: KnownReader, owner: str, name: str
 ) -> dict[str, Any]:
-    """Put (PUT) or take (DELETE) the caller's star."""
+    """Add (PUT) or remove (DELETE) the caller's star."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, lock=True)
         if not caller.covers(found.environment.full_name):
-            raise Forbidden(f"This token is not for {found.environment.full_name}.")
+            raise Forbidden(f"This token does not cover {found.environment.full_name}.")
         stars = await search.set_star(session, caller, found, request.method == "PUT")
     return {"data": {"stars": stars, "starred": request.method == "PUT"}}
 
@@ -347,7 +348,7 @@ async def star(
 async def fork(
     hub: HubDep, caller: Publishes, owner: str, name: str, body: ForkRequest
 ) -> dict[str, Any]:
-    """Copy the newest version to the caller or a team; the files are shared, not copied."""
+    """Copy the newest version to the caller or a team. Both share the same files."""
     async with hub.database.write() as session:
         source = await service.find(session, caller, owner, name)
         found, version = await forks.fork(session, caller, source, body, hub.settings)
@@ -368,7 +369,7 @@ async def fork(
 async def delete_version(
     hub: HubDep, caller: Manages, owner: str, name: str, reference: str
 ) -> dict[str, Any]:
-    """Delete a version by number or content hash; the number stays used."""
+    """Delete a version by number or content hash. The number stays used."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
         version = await service.delete_version(session, caller, found, reference)
@@ -377,7 +378,7 @@ async def delete_version(
 
 @router.delete("/{owner}/{name}")
 async def delete_environment(hub: HubDep, caller: Manages, owner: str, name: str) -> dict[str, Any]:
-    """Delete an environment with all versions; the name stays with its owner."""
+    """Delete an environment with all versions. The name stays with its owner."""
     async with hub.database.write() as session:
         found = await service.find(session, caller, owner, name, Action.MANAGE, lock=True)
         await service.delete_environment(session, caller, found)
@@ -386,7 +387,7 @@ async def delete_environment(hub: HubDep, caller: Manages, owner: str, name: str
 
 @router.delete("/{environment_id}")
 async def delete_by_id(hub: HubDep, caller: Manages, environment_id: str) -> dict[str, Any]:
-    """As above, by id."""
+    """Delete an environment by id."""
     if not environment_id:
         raise BadRequest("Name the environment to delete.")
     async with hub.database.write() as session:

@@ -1,4 +1,4 @@
-"""Lists and full-text search, always through `readable_by`."""
+"""Lists, full-text search and stars. Every query goes through `readable_by`."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ from hub_server.environments.service import Found, readable_by
 
 MAX_WORDS = 12
 MAX_CANDIDATES = 500
-"""Most matches that are put in order; a query that matches more is too general for an order."""
+"""Maximum number of matches that are ranked. A query with more matches is too general for a ranking."""
 README_CHARACTERS = 20_000
 
 _DOUBLED_END = re.compile(r"([bcdfghjkmnpqrtvwxy])\1$", re.IGNORECASE)
@@ -25,7 +25,7 @@ _SEARCH = table("environment_search", column("environment_id"), column("document
 
 
 class ListQuery(BaseModel):
-    """What a list should contain and in which order."""
+    """The filters and the order of a list."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,21 +42,21 @@ class ListQuery(BaseModel):
 
 
 class EnvironmentPage(NamedTuple):
-    """Some rows, and how many there are in all (at most `MAX_CANDIDATES` for a search)."""
+    """Some rows, and the total number of rows (at most `MAX_CANDIDATES` for a search)."""
 
     rows: list[Found]
     total: int
 
 
 def words_of(query: str) -> list[str]:
-    """The words of a query, without anything that a search engine could take for an operator."""
+    """Return the words of a query without characters that a search engine could read as operators."""
     return re.findall(r"\w+", query.casefold())[:MAX_WORDS]
 
 
 async def list_environments(
     session: AsyncSession, caller: Principal, wanted: ListQuery
 ) -> EnvironmentPage:
-    """The environments that fit, as far as the caller may see them."""
+    """Return a page of the environments that match and that the caller may see."""
     conditions = [readable_by(caller), *await _filters(session, caller, wanted)]
     words = words_of(wanted.search or "")
     if wanted.search and not words:
@@ -118,7 +118,7 @@ def _ordered(query: Select[Environment, Owner], wanted: ListQuery) -> Select[Env
 
 
 def _or_its_stem(term: str, word: str) -> str:
-    """The stemmer makes "ad" of "adding" and leaves "add" as it is."""
+    """Return the term, or the term or its stem: SQLite stems "adding" to "ad" and leaves "add" as it is."""
     is_doubled = _DOUBLED_END.search(word) is not None
     return f'({term} OR "{word[:-1]}")' if is_doubled else term
 
@@ -126,13 +126,13 @@ def _or_its_stem(term: str, word: str) -> str:
 async def _matching_ids(
     session: AsyncSession, words: list[str], condition: ColumnElement[bool]
 ) -> list[str]:
-    """Ids of the readable environments with all words (at least the last may be cut short), best first."""
+    """Return the ids of the readable environments with all words, best match first. The last word may be a prefix."""
     if session.get_bind().dialect.name == "sqlite":
-        # Only the last may be cut short: the beginning of a word costs a merge of all words that have it.
+        # Only the last word may be a prefix: a prefix costs a merge of all words that begin with it.
         terms = [f'"{word}"' for word in words[:-1]] + [f'"{words[-1]}"*']
         match = " AND ".join(map(_or_its_stem, terms, words))
-        # Matches come newest first without an order of their own, so that a word which is in
-        # everything costs no more than one that is rare; the best of those are put in front.
+        # Matches come newest first without a separate sort, so that a word in every document costs no more than a rare
+        # one. The best of these matches are ranked first.
         query = (
             select(Environment.id, text("bm25(environment_search, 0, 8, 4, 2, 1) AS score"))
             .join(_SEARCH, _SEARCH.c.environment_id == Environment.id)
@@ -142,7 +142,7 @@ async def _matching_ids(
         )
         rows = (await session.execute(query)).all()
         return [environment_id for environment_id, _ in sorted(rows, key=lambda row: row[1])]
-    # PostgreSQL keeps `owner/name` and `a-b` as one word each, so all may be cut short here.
+    # PostgreSQL keeps `owner/name` and `a-b` as one word each, so every word may be a prefix here.
     match = func.to_tsquery("simple", " & ".join(f"{word}:*" for word in words))
     score = func.ts_rank(_SEARCH.c.document, match)
     query = (
@@ -156,7 +156,7 @@ async def _matching_ids(
 
 
 async def index_document(session: AsyncSession, environment: Environment, readme: str) -> None:
-    """Put an environment's words into the index, in place of what was there."""
+    """Replace an environment's words in the search index."""
     values = {
         "id": environment.id,
         "name": f"{environment.full_name} {environment.normalized_name.replace('-', ' ')}",
@@ -205,7 +205,7 @@ async def index_document(session: AsyncSession, environment: Environment, readme
 
 
 async def set_star(session: AsyncSession, caller: Principal, found: Found, starred: bool) -> int:
-    """Put or take the caller's star; how many there are then."""
+    """Add or remove the caller's star and return the number of stars."""
     require_account(caller, Action.READ)
     key = (caller.user_id, found.environment.id)
     row = await session.get(Star, key)
@@ -222,14 +222,14 @@ async def set_star(session: AsyncSession, caller: Principal, found: Found, starr
 
 
 async def is_starred(session: AsyncSession, caller: Principal, environment_id: str) -> bool:
-    """Whether the caller has put a star."""
+    """Return whether the caller has starred the environment."""
     if not caller.is_known:
         return False
     return await session.get(Star, (caller.user_id, environment_id)) is not None
 
 
 async def reindex(session: AsyncSession, environment: Environment) -> None:
-    """Bring the index up to date after a change that came without a new version."""
+    """Update the search index after a change without a new version."""
     readme = await session.scalar(
         select(Version.readme)
         .where(

@@ -47,9 +47,9 @@ class Found(NamedTuple):
 
 
 def readable_by(caller: Principal) -> ColumnElement[bool]:
-    """The condition that every query over environments carries: what the caller may see.
+    """Return the condition of environments that the caller may see; every query over environments includes it.
 
-    The same decision as `authorisation.may(caller, READ, …)`, for many rows at once.
+    It makes the same decision as `authorisation.may(caller, READ, …)`, for many rows at once.
     """
     open_to_all = and_(Environment.visibility == "PUBLIC", Environment.status != "quarantined")
     if not (caller.sees_public or caller.is_known):
@@ -65,7 +65,7 @@ def readable_by(caller: Principal) -> ColumnElement[bool]:
 
 
 def covered_by(caller: Principal) -> ColumnElement[bool]:
-    """The condition of environments that the caller's token is for: `Principal.covers`, for many rows at once."""
+    """Return the condition of environments that the caller's token covers: `Principal.covers` for many rows at once."""
     if caller.is_everywhere:
         return true()
     patterns = [_like(pattern) for pattern in caller.environments]
@@ -89,15 +89,15 @@ async def find(
     *,
     lock: bool = False,
 ) -> Found:
-    """The environment, when the caller may do this to it.
+    """Return the environment if the caller may do this to it.
 
-    Raises NotFound in the same words whether it is missing, deleted or hidden from the caller.
+    Raises NotFound with the same message whether it is missing, deleted or hidden from the caller.
     """
     what = f"Environment {owner_slug}/{name}"[:200]
     owner = await owner_by_slug(session, owner_slug)
     environment = None
     if owner is not None:
-        # What is hidden is not even loaded: that would take 30 microseconds longer than finding nothing.
+        # Hidden environments are not loaded: loading one would take 30 microseconds longer than finding nothing.
         query = select(Environment).where(
             readable_by(caller),
             Environment.owner_id == owner.id,
@@ -115,7 +115,7 @@ async def find_by_id(
     *,
     lock: bool = False,
 ) -> Found:
-    """The environment with this id, when the caller may do this to it. Raises as `find`."""
+    """Return the environment with this id if the caller may do this to it. Raises the errors of `find`."""
     query = select(Environment).where(Environment.id == environment_id)
     environment = await session.scalar(query.with_for_update() if lock else query)
     owner = await owner_by_id(session, environment.owner_id) if environment else None
@@ -138,20 +138,20 @@ def _allowed(
 
 
 async def find_any(session: AsyncSession, caller: Principal, wanted: LookupRequest) -> Found:
-    """The environment of a look-up by id, or by owner and name (the caller's own without one)."""
+    """Return the environment of a look-up by id, or by owner and name (by default the caller's own)."""
     if wanted.id:
         return await find_by_id(session, caller, wanted.id)
     if not wanted.name:
-        raise BadRequest("A look-up needs an id, or a name.")
+        raise BadRequest("A look-up needs an id or a name.")
     owner, _, name = wanted.name.rpartition("/")
     owner = wanted.owner_slug or wanted.team_slug or owner or caller.slug or ""
     return await find(session, caller, owner, name)
 
 
 async def find_version(session: AsyncSession, environment: Environment, reference: str) -> Version:
-    """A version by `latest`, its number, or the first 8 or more characters of its content hash.
+    """Return a version by `latest`, its number, or the first 8 or more characters of its content hash.
 
-    Raises NotFound when there is none, or only deleted ones.
+    Raises NotFound if there is no such version, or only deleted ones.
     """
     query = select(Version).where(
         Version.environment_id == environment.id, Version.deleted_at.is_(None)
@@ -176,7 +176,7 @@ async def find_version(session: AsyncSession, environment: Environment, referenc
 
 
 async def versions_of(session: AsyncSession, environment_id: str) -> list[Version]:
-    """All versions that are not deleted, in no particular order, without their READMEs."""
+    """Return all versions that are not deleted, in no particular order, without their READMEs."""
     query = select(Version).where(
         Version.environment_id == environment_id, Version.deleted_at.is_(None)
     )
@@ -184,20 +184,20 @@ async def versions_of(session: AsyncSession, environment_id: str) -> list[Versio
 
 
 async def files_of(session: AsyncSession, environment_id: str) -> list[File]:
-    """All files that are not deleted."""
+    """Return all files that are not deleted."""
     query = select(File).where(File.environment_id == environment_id, File.deleted_at.is_(None))
     return list(await session.scalars(query.order_by(File.filename)))
 
 
 async def files_of_version(session: AsyncSession, version_id: str) -> list[File]:
-    """The files of one version, wheels that run everywhere first."""
+    """Return the files of one version; wheels for all platforms come first."""
     query = select(File).where(File.version_id == version_id, File.deleted_at.is_(None))
     files = list(await session.scalars(query))
     return sorted(files, key=lambda f: (not f.filename.endswith("none-any.whl"), f.filename))
 
 
 async def source_members(session: AsyncSession, version_id: str) -> File | None:
-    """The source archive of a version with the list of its members."""
+    """Return the source archive of a version with the list of its members."""
     query = select(File).where(
         File.version_id == version_id, File.kind == "source", File.deleted_at.is_(None)
     )
@@ -210,7 +210,7 @@ async def source_members(session: AsyncSession, version_id: str) -> File | None:
 async def resolve(
     session: AsyncSession, caller: Principal, wanted: ResolveRequest, settings: Settings
 ) -> tuple[Found, bool]:
-    """Get or create an environment in the name of an owner; True when it was created."""
+    """Get or create an environment for an owner. The second value is True if it was created."""
     owner = await _owner_of_request(session, caller, wanted)
     name = wanted.name.rpartition("/")[2]
     return await get_or_create(session, caller, owner, name, settings, visibility=wanted.visibility)
@@ -249,9 +249,9 @@ async def get_or_create(
     *,
     visibility: str | None = None,
 ) -> tuple[Found, bool]:
-    """The environment, locked until the end of the transaction; created when there is none.
+    """Return the environment, locked until the end of the transaction, and whether it was created.
 
-    A deleted one comes back empty: its versions and file names stay used.
+    A deleted environment comes back empty: its versions and file names stay used.
     """
     check_environment_name(name)
     plain = normalized(name)
@@ -263,7 +263,7 @@ async def get_or_create(
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     full_name = f"{owner.slug}/{plain}"
     if not caller.covers(full_name):
-        raise NotFound(f"Environment {full_name} not found: this token is for others.")
+        raise NotFound(f"Environment {full_name} not found: this token does not cover it.")
     if environment is None:
         await _check_count(session, owner, settings)
         values = {
@@ -282,7 +282,7 @@ async def get_or_create(
             "created_at": utc_now(),
             "updated_at": utc_now(),
         }
-        # Two first publishes at once: one inserts, the other finds what was inserted.
+        # Two first publishes at once: one inserts, the other finds the inserted row.
         await session.execute(
             inserter(session)(Environment).values(values).on_conflict_do_nothing()
         )
@@ -300,9 +300,11 @@ async def get_or_create(
 async def _first_visibility(
     session: AsyncSession, caller: Principal, plain: str, settings: Settings
 ) -> str:
-    """The visibility of a new environment whose author names none.
+    """Return the visibility of a new environment whose author does not choose one.
 
-    What is private under one owner stays private when the same person publishes it for another one, a team for example.
+    An environment that is private under one owner stays private when the same person publishes it for another
+    owner, for
+    example a team.
     """
     query = select(Environment.id).where(
         Environment.normalized_name == plain,
@@ -320,7 +322,7 @@ async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) 
     )
     if (count or 0) >= settings.max_environments:
         raise TooLarge(
-            f"{owner.slug} has {count} environments, the most this hub allows. Ask the operator."
+            f"{owner.slug} has {count} environments, the maximum on this hub. Ask the operator."
         )
 
 
@@ -330,7 +332,7 @@ async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) 
 async def patch(
     session: AsyncSession, caller: Principal, found: Found, wanted: EnvironmentPatch
 ) -> None:
-    """Change what is not part of a version."""
+    """Change the fields that do not belong to a version."""
     environment, owner = found
     given = wanted.model_dump(exclude_none=True)
     if "quarantined" in (given.get("status"), environment.status):
@@ -346,13 +348,13 @@ async def patch(
 
 
 def require_admin(caller: Principal) -> None:
-    """Return for an administrator of the hub; Forbidden otherwise."""
+    """Raise Forbidden if the caller is not an administrator of the hub."""
     if not caller.is_unlimited_admin:
         raise Forbidden("Only an administrator of this hub may set or lift a quarantine.")
 
 
 async def set_tags(session: AsyncSession, environment: Environment, tags: list[str]) -> None:
-    """Replace the labels; unusable ones are cut, not refused: they are only for finding."""
+    """Replace the tags. Tags that are too long are cut, not refused, because they only serve search."""
     clean = [tag.strip().lower()[:MAX_TAG_CHARACTERS] for tag in tags if tag.strip()]
     environment.tags = sorted(set(clean))[:MAX_TAGS]
     await session.execute(
@@ -366,7 +368,7 @@ async def set_tags(session: AsyncSession, environment: Environment, tags: list[s
 async def set_yanked(
     session: AsyncSession, caller: Principal, found: Found, reference: str, reason: str | None
 ) -> Version:
-    """Yank a version with a reason, or put it back with None."""
+    """Yank a version with a reason, or undo the yank if the reason is None."""
     version = await find_version(session, found.environment, reference)
     version.yanked_at = None if reason is None else (version.yanked_at or utc_now())
     version.yanked_reason = reason
@@ -379,7 +381,7 @@ async def set_yanked(
 async def delete_version(
     session: AsyncSession, caller: Principal, found: Found, reference: str
 ) -> Version:
-    """Delete a version; its number and file names are never given out again."""
+    """Delete a version. Its number and file names are never used again."""
     version = await find_version(session, found.environment, reference)
     await _entomb(session, [version.id])
     await _after_change(session, found, "delete", version.version)
@@ -389,7 +391,7 @@ async def delete_version(
 
 
 async def delete_environment(session: AsyncSession, caller: Principal, found: Found) -> None:
-    """Delete an environment with all versions; the name stays with its owner."""
+    """Delete an environment with all versions. The name stays with its owner."""
     environment = found.environment
     versions = await versions_of(session, environment.id)
     await _entomb(session, [version.id for version in versions])
@@ -429,7 +431,7 @@ async def announce(
     owner: Owner,
     version: str | None = None,
 ) -> None:
-    """Tell caches and mirrors that the environment's pages are different now."""
+    """Record for caches and mirrors that the environment's pages have changed."""
     await record_change(
         session,
         kind,
@@ -453,6 +455,6 @@ async def note_downloads(session: AsyncSession, counts: dict[str, int]) -> None:
 async def visible_ids(
     session: AsyncSession, caller: Principal, environment_ids: set[str]
 ) -> set[str]:
-    """Those of the environments that the caller may see."""
+    """Return those of the environments that the caller may see."""
     query = select(Environment.id).where(Environment.id.in_(environment_ids), readable_by(caller))
     return set(await session.scalars(query))

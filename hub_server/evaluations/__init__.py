@@ -1,1 +1,4 @@
-"""Results of evaluations, tied to environment versions."""
+"""Results of evaluations, tied to environment versions.
+
+`service` opens and closes evaluations, `samples` stores and sends their rollouts.
+"""

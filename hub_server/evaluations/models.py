@@ -27,25 +27,25 @@ class Evaluation(Base):
     run_id: Mapped[str | None] = mapped_column(String(300))
     suite_id: Mapped[str | None] = mapped_column(String(300))
     summary: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """What a list shows of the three that follow: short, whatever was sent."""
+    """The part of the next three fields that a list shows. It is short even if the client sent long values."""
     details: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
     """Dataset, framework, task type, description and tags."""
     run_metadata: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
     metrics: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
     metadata_bytes: Mapped[int] = mapped_column(default=0)
-    """Of `run_metadata` as JSON."""
+    """Size of `run_metadata` as JSON."""
     sample_count: Mapped[int] = mapped_column(default=0)
     stored_bytes: Mapped[int] = mapped_column(Large, default=0)
-    """What the evaluation takes of its owner's quota, samples included."""
+    """Bytes of the owner's quota that the evaluation uses, samples included."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     updated_at: Mapped[datetime] = mapped_column(default=utc_now)
     finalized_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
-    """Deleted: nobody sees it, and its samples go little by little."""
+    """When the evaluation was deleted. It is hidden from then on, and its samples are removed step by step."""
 
 
 class EvaluatedEnvironment(Base):
-    """Which environment, at which version, an evaluation is about."""
+    """The environment and version that an evaluation is about."""
 
     __tablename__ = "evaluated_environments"
     __table_args__ = (Index("ix_evaluated_environment", "environment_id"),)
@@ -56,7 +56,7 @@ class EvaluatedEnvironment(Base):
 
 
 class SampleBatch(Base):
-    """A batch that was taken; the same batch again adds nothing."""
+    """A stored batch. Sending the same batch again adds nothing."""
 
     __tablename__ = "sample_batches"
 
@@ -77,8 +77,8 @@ class Sample(Base):
     id: Mapped[int] = mapped_column(Large, primary_key=True, autoincrement=True)
     evaluation_id: Mapped[str] = mapped_column(ForeignKey("evaluations.id"))
     key: Mapped[str] = mapped_column(String(200))
-    """What makes it the same sample when it is sent again."""
+    """Identifies the sample when it is sent again."""
     body: Mapped[bytes] = mapped_column(LargeBinary)
     """Compressed JSON."""
     size_bytes: Mapped[int | None]
-    """Of the JSON; null for samples of releases that did not count it."""
+    """Size of the JSON; null for samples of releases that did not count it."""

@@ -43,7 +43,7 @@ _CUT_IN_LISTS = {
 
 
 def _summary(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
-    """An evaluation in a list: nothing in it is as long as its sender likes."""
+    """Return an evaluation in a list. Every field has a bounded length."""
     evaluation = row.evaluation
     return {
         "evaluation_id": evaluation.id,
@@ -71,7 +71,7 @@ def _summary(row: Row, request: Request, hub: Hub) -> dict[str, Any]:
 
 
 async def _answer(session: Any, row: Row, request: Request, hub: Hub) -> Response:
-    """One evaluation with everything, written inside its transaction: what cannot be sent is not kept."""
+    """Return one evaluation in full. It is encoded inside its transaction, so that only what can be sent is kept."""
     evaluation = row.evaluation
     answer = _summary(row, request, hub)
     is_whole = await service.load(session, evaluation, hub.settings.max_metadata_bytes)
@@ -105,7 +105,7 @@ async def list_evaluations(
     suite_id: str | None = None,
     team_id: str | None = None,
 ) -> Response:
-    """Evaluations that the caller may see, newest first. The whole metadata is at `/metadata` of each."""
+    """Return the evaluations that the caller may see, newest first. `/metadata` of each has the whole metadata."""
     async with hub.database.read() as session:
         rows, total = await service.page(
             session,
@@ -125,12 +125,12 @@ async def list_evaluations(
 async def get(
     request: Request, hub: HubDep, caller: ReadsEvaluation, evaluation_id: str
 ) -> Response:
-    """One evaluation."""
+    """Return one evaluation."""
     async with hub.database.read() as session:
         row = await service.find(session, caller, evaluation_id)
         try:
             return await _answer(session, row, request, hub)
-        except BadRequest:  # stored without a check by an earlier release, and not mended since
+        except BadRequest:  # stored without a check by an earlier release, and not repaired since
             evaluation = row.evaluation
             whole = {**evaluation.details, "metrics": evaluation.metrics}
             answer = stored.mended({**_summary(row, request, hub), **whole})
@@ -139,7 +139,7 @@ async def get(
 
 @router.get("/evaluations/{evaluation_id}/metadata")
 async def metadata(hub: HubDep, caller: ReadsEvaluation, evaluation_id: str) -> Response:
-    """The whole metadata of an evaluation."""
+    """Return the whole metadata of an evaluation."""
     async with hub.database.read() as session:
         row = await service.find(session, caller, evaluation_id)
         text = await service.metadata_text(session, row.evaluation.id)
@@ -183,7 +183,7 @@ async def finalize(
 async def add_samples(
     request: Request, hub: HubDep, caller: Evaluates, evaluation_id: str
 ) -> dict[str, Any]:
-    """Add a batch `{"samples": [...]}`; batches may come in parallel, in any order and twice."""
+    """Add a batch `{"samples": [...]}`. Batches may arrive in parallel, in any order and twice."""
     async with hub.database.read() as session:
         await service.find(session, caller, evaluation_id)
     settings = hub.settings
@@ -203,7 +203,7 @@ async def read_samples(
     page: Annotated[int, Query(ge=1)] = 1,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """A page of samples, as they were sent. One that does not fit is replaced by an object with `left_out`."""
+    """Return a page of samples as they were sent. An object with `left_out` replaces a sample that does not fit."""
     async with hub.database.read() as session:
         row = await service.find(session, caller, evaluation_id)
         planned = await samples.plan(session, evaluation_id, page, limit)
@@ -211,16 +211,16 @@ async def read_samples(
     more = b"true" if page * limit < total else b"false"
     end = b'],"total":%d,"page":%d,"limit":%d,"has_more":%s}' % (total, page, limit, more)
     most = hub.settings.max_samples_page_bytes
-    # The samples are JSON already: put together, not parsed and written again.
+    # The samples are JSON already, so they are joined and not parsed again.
     pieces = samples.page_pieces(hub.database, planned, end, most)
     return StreamingResponse(pieces, media_type="application/json")
 
 
 @router.post("/traces", response_class=JSONResponse, dependencies=[PUBLIC])
 async def traces() -> Response:
-    """Declined in the words at which clients fall back to sending samples.
+    """Decline traces with the answer at which clients fall back to sending samples.
 
-    A 404 is not the same: with it they send nothing at all and still report success.
+    After a 404 clients would send nothing at all and still report success.
     """
     message = "This hub keeps samples, not traces."
     return JSONResponse({"error": {"code": "service_not_enabled", "message": message}}, 403)
@@ -230,5 +230,5 @@ async def traces() -> Response:
 @router.get("/hosted-evaluations/{rest:path}")
 @router.patch("/hosted-evaluations/{rest:path}")
 async def hosted(caller: AnyCaller, rest: str = "") -> dict[str, Any]:
-    """This hub does not run evaluations."""
+    """Decline: this hub does not run evaluations."""
     raise NotOffered("This hub does not run evaluations; run `vf-eval` and push the results.")

@@ -1,7 +1,8 @@
-"""Samples of evaluations: batches that come in, pages that go out, and rows that are removed.
+"""Samples of evaluations: incoming batches, outgoing pages, and removal.
 
-Nothing here is as large as its sender likes. A batch is parsed one at a time per caller, a sample has a limit, and a
-page is sent piece by piece, from rows that are read when the client has taken the ones before.
+Every size is bounded. One batch per caller is parsed at a time, samples have a maximum size, and a page is sent
+piece by
+piece: rows are read after the client has received the earlier ones.
 """
 
 import asyncio
@@ -31,15 +32,15 @@ from verifiers.hub.wire import MAX_BATCH_VALUES
 BATCHES_AT_ONCE = 2
 ROWS_AT_ONCE = 200
 BYTES_AT_ONCE = 2 * 1024**2
-"""Of one transaction, which other writers wait for, and of what is read for a page at once."""
+"""Size of one transaction, for which other writers wait, and of one read for a page."""
 PIECE_BYTES = 256 * 1024
 PURGED_AT_ONCE = 100
 SAMPLE_BYTES = 128
-"""What a sample takes of the quota beside its contents."""
+"""Bytes of the quota that a sample uses beside its contents."""
 
 
 class NewSample(NamedTuple):
-    """A sample as it will be stored."""
+    """A sample in the form in which it is stored."""
 
     key: str
     body: bytes
@@ -48,7 +49,7 @@ class NewSample(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes of the quota."""
+        """Bytes of the quota that the sample uses."""
         return len(self.body) + len(self.key) + SAMPLE_BYTES
 
 
@@ -59,7 +60,7 @@ class ReceivedBatch(NamedTuple):
     rows: list[NewSample]
 
     def groups(self) -> Iterator[list[NewSample]]:
-        """The samples in the parts that one transaction stores; one empty part for an empty batch."""
+        """Yield the samples in parts, one per transaction. An empty batch has one empty part."""
         group: list[NewSample] = []
         for row in self.rows:
             size = sum(len(one.body) for one in group) + len(row.body)
@@ -71,7 +72,7 @@ class ReceivedBatch(NamedTuple):
 
 
 class BatchTurns:
-    """Who may have a batch parsed and stored: each caller one at a time, and few callers at once."""
+    """Limits on parsing and storing batches: one batch per caller, and few callers at once."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(BATCHES_AT_ONCE)
@@ -86,10 +87,11 @@ class BatchTurns:
 
 
 def read_batch(path: Path, max_sample_bytes: int) -> ReceivedBatch:
-    """The samples of a request body in a file. Pure but for the file; call it from a thread, bodies are large.
+    """Return the samples of a request body in a file. Call it from a thread, because bodies are large.
 
-    A sample is known by `sample_id`, or by example and rollout number; one without either is known by
-    its place in its batch, since two rollouts may well be equal to the last character.
+    A sample is identified by `sample_id`, or by example and rollout number. Other samples are identified by their
+    position in
+    the batch, because two rollouts may be equal to the last character.
     """
     body = path.read_bytes()
     try:
@@ -118,7 +120,7 @@ def _sample_key(sample: dict[str, Any], otherwise: str) -> str:
 
 
 def _plain(value: Any, characters: int) -> str:
-    """The beginning of a value as a text that every database takes. The value itself is a part of a checked sample."""
+    """Return the beginning of a value as text that every database accepts. The value is part of a checked sample."""
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     return text.replace("\x00", "␀")[:characters]
 
@@ -130,10 +132,11 @@ async def store(
     batch: ReceivedBatch,
     settings: Settings,
 ) -> int:
-    """Store a batch; how many of its samples are new. The same batch again adds nothing.
+    """Store a batch and return how many of its samples are new. The same batch again adds nothing.
 
-    A large batch takes several transactions, so that other writers get their turn in between. When it is cut off, the
-    batch that comes again adds what is missing.
+    A large batch takes several transactions, so that other writers get a turn in between. After an interruption,
+    sending the
+    batch again adds the missing samples.
     """
     new, groups = 0, list(batch.groups())
     for place, group in enumerate(groups):
@@ -141,7 +144,9 @@ async def store(
             row = await find_own(session, caller, evaluation_id)
             evaluation = row.evaluation
             if evaluation.status in ("FAILED", "CANCELLED"):
-                raise Conflict(f"The evaluation is {evaluation.status}; it takes no more samples.")
+                raise Conflict(
+                    f"The evaluation is {evaluation.status}; it accepts no more samples."
+                )
             if place == 0 and await session.get(SampleBatch, (evaluation_id, batch.sha256)):
                 return 0
             new += await _store_group(session, evaluation, group, settings)
@@ -199,13 +204,13 @@ class PlannedSample(NamedTuple):
     key: str
     size_bytes: int | None
     place: int
-    """Among all samples of the evaluation, from 1: also the page that has it alone."""
+    """Position among all samples of the evaluation, from 1. It is also the number of the page with only this sample."""
 
 
 async def plan(
     session: AsyncSession, evaluation_id: str, page_number: int, limit: int
 ) -> list[PlannedSample]:
-    """The samples of a page (from 1) in the order they came."""
+    """Return the samples of a page (from 1) in the order of their arrival."""
     start = (page_number - 1) * limit
     query = (
         select(Sample.id, Sample.key, Sample.size_bytes)
@@ -221,9 +226,10 @@ async def plan(
 async def page_pieces(
     database: Database, planned: list[PlannedSample], end: bytes, max_bytes: int
 ) -> AsyncIterator[bytes]:
-    """The JSON of a page, piece by piece.
+    """Yield the JSON of a page, piece by piece.
 
-    Samples that do not fit into `max_bytes` are replaced by an object that says so; the first is always whole.
+    Samples that do not fit into `max_bytes` are replaced by an object with the reason. The first sample is always
+    whole.
     """
     yield b'{"samples":['
     left = max_bytes
@@ -237,7 +243,7 @@ async def page_pieces(
             body = bodies.pop(one.id, None)
             size = one.size_bytes if body is not None else None
             if body is not None and size is None:
-                # Of an earlier release, which did not limit samples: count, and keep what may be sent.
+                # Earlier releases neither counted nor limited samples: measure this one, up to the space that is left.
                 text = zlib.decompressobj().decompress(body, max(left, 1) + 1)
                 size = len(text)
             if body is None or size is None or (size > left and one is not planned[0]):
@@ -279,7 +285,7 @@ def _left_out(one: PlannedSample) -> bytes:
         example, _, rollout = rest.rpartition(":")
         known = {"example_id": example, "rollout_number": rollout}
     size = "unknown" if one.size_bytes is None else str(one.size_bytes)
-    reason = f"This sample does not fit on the page ({size} bytes). Ask for it alone: ?page={one.place}&limit=1"
+    reason = f"This sample does not fit on the page ({size} bytes). Request it alone: ?page={one.place}&limit=1"
     return orjson.dumps({**known, "size_bytes": one.size_bytes, "left_out": reason})
 
 
@@ -287,7 +293,7 @@ def _left_out(one: PlannedSample) -> bytes:
 
 
 async def purge(database: Database) -> int:
-    """Remove the rows of deleted evaluations, a few per transaction; how many evaluations are gone."""
+    """Remove the rows of deleted evaluations, a few per transaction. Returns how many evaluations were removed."""
     count = 0
     while True:
         async with database.write() as session:
@@ -298,7 +304,7 @@ async def purge(database: Database) -> int:
 
 
 async def _purge_some(session: AsyncSession) -> int | None:
-    """Remove some rows of one deleted evaluation: 1 when those were the last, None when there is no such evaluation."""
+    """Remove some rows of one deleted evaluation. Returns 1 if they were the last, None without such an evaluation."""
     query = select(Evaluation.id).where(Evaluation.deleted_at.is_not(None)).limit(1)
     evaluation_id = await session.scalar(query)
     if evaluation_id is None:

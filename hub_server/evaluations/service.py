@@ -1,4 +1,4 @@
-"""Evaluations: opening, closing, reading, deleting. What they consist of is in `samples`."""
+"""Evaluations: opening, closing, reading, deleting. Their rollouts are in `samples`."""
 
 import math
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ OPEN = ("PENDING", "RUNNING")
 _DETAILS = ("dataset", "framework", "task_type", "description", "tags")
 _LOADED_WHEN_ASKED = ("details", "metrics", "run_metadata")
 ROW_BYTES = 1024
-"""What an evaluation takes of the quota when it is empty."""
+"""Bytes of the quota that an empty evaluation uses."""
 _MAX_SHOWN_METRICS = 20
 
 
 class Subject(NamedTuple):
-    """An environment that was evaluated, and at which version; None when nobody said."""
+    """An evaluated environment and its version; None for an unknown version."""
 
     id: str
     name: str
@@ -46,14 +46,14 @@ class Subject(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An evaluation with the environments that the caller may see."""
+    """An evaluation with its environments, as far as the caller may see them."""
 
     evaluation: Evaluation
     environments: list[Subject]
 
 
 def _readable(caller: Principal) -> ColumnElement[bool]:
-    """Own and team evaluations, and public ones whose environments the caller may all see."""
+    """Return the condition of readable evaluations: own and team ones, and public ones of visible environments."""
     alive = Evaluation.deleted_at.is_(None)
     if caller.is_unlimited_admin:
         return and_(alive, _in_token(caller))
@@ -72,7 +72,7 @@ def _readable(caller: Principal) -> ColumnElement[bool]:
 
 
 def _in_token(caller: Principal) -> ColumnElement[bool]:
-    """The condition of evaluations that the caller's token is for: of its environments, and of no other one."""
+    """Return the condition of evaluations whose environments are all covered by the caller's token."""
     if caller.is_everywhere:
         return Evaluation.id.is_not(None)
     of = EvaluatedEnvironment.evaluation_id == Evaluation.id
@@ -85,10 +85,10 @@ def _in_token(caller: Principal) -> ColumnElement[bool]:
 async def create(
     session: AsyncSession, caller: Principal, wanted: EvaluationRequest, settings: Settings
 ) -> Row:
-    """Open an evaluation. Raises NotFound for an environment the caller cannot see."""
+    """Open an evaluation. Raises NotFound for an environment that the caller cannot see."""
     require_account(caller, Action.EVALUATE)
     if not wanted.environments and not wanted.run_id:
-        raise BadRequest("An evaluation needs environments, or a run_id.")
+        raise BadRequest("An evaluation needs environments or a run_id.")
     owner_id = wanted.team_id or caller.user_id or ""
     if owner_id != caller.user_id:
         owner = await owner_by_id(session, owner_id)
@@ -119,7 +119,7 @@ async def create(
     for reference in {item.id: item for item in wanted.environments or []}.values():
         found = await find_by_id(session, caller, reference.id)
         if not caller.covers(found.environment.full_name):
-            raise Forbidden(f"This token is not for {found.environment.full_name}.")
+            raise Forbidden(f"This token does not cover {found.environment.full_name}.")
         version_id = await _version_id(session, found.environment, reference.version_id)
         session.add(
             EvaluatedEnvironment(
@@ -129,7 +129,9 @@ async def create(
             )
         )
     if not wanted.environments and not caller.is_everywhere:
-        raise Forbidden("This token is for environments; name those that were evaluated.")
+        raise Forbidden(
+            "This token is bound to environments; name the environments that were evaluated."
+        )
     record_audit(session, caller, "evaluation.create", evaluation.id, name=wanted.name)
     await session.flush()
     subjects = await _subjects(session, caller, [evaluation.id])
@@ -152,7 +154,7 @@ async def _describe(
     metrics: dict[str, Any],
     settings: Settings,
 ) -> None:
-    """Set what describes an evaluation, within its limits and the owner's quota. Raises TooLarge, BadRequest."""
+    """Set the description of an evaluation, within its limits and the owner's quota. Raises TooLarge, BadRequest."""
     most = settings.max_metadata_bytes
     before = await _described_bytes(session, evaluation)
     metadata_bytes = len(stored.encoded(metadata, "The metadata", most))
@@ -169,7 +171,7 @@ async def _describe(
 
 
 async def _described_bytes(session: AsyncSession, evaluation: Evaluation) -> int:
-    """What the description takes of the quota as it is; nothing before it is counted for the first time."""
+    """Return the bytes of the quota that the description uses now; 0 before it is counted for the first time."""
     if evaluation.stored_bytes == 0:
         return 0
     values = (evaluation.details, evaluation.run_metadata, evaluation.metrics)
@@ -179,7 +181,7 @@ async def _described_bytes(session: AsyncSession, evaluation: Evaluation) -> int
 def summary_of(
     details: Mapping[str, Any], metadata: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a list shows: short texts and numbers, whatever was sent."""
+    """Return the fields that a list shows: short texts and numbers only."""
     counts = {key: _number(metadata.get(key)) for key in ("num_examples", "rollouts_per_example")}
     shown = {str(key)[:100]: value for key, value in metrics.items() if _number(value) is not None}
     texts = {key: details[key][:200] for key in _DETAILS[:3] if isinstance(details.get(key), str)}
@@ -201,7 +203,9 @@ def _number(value: Any) -> int | float | None:
 async def _version_id(
     session: AsyncSession, environment: Environment, wanted: str | None
 ) -> str | None:
-    """The version that was evaluated, or None: the newest one need not be the one that ran."""
+    """Return the version that was evaluated, or None if it is unknown: the newest version need not be the one that
+    ran.
+    """
     if wanted is None:
         return None
     query = select(Version.id).where(
@@ -218,7 +222,7 @@ async def _version_id(
 async def find(
     session: AsyncSession, caller: Principal, evaluation_id: str, *, lock: bool = False
 ) -> Row:
-    """An evaluation that the caller may read."""
+    """Return an evaluation that the caller may read."""
     query = select(Evaluation).where(Evaluation.id == evaluation_id, _readable(caller))
     evaluation = await session.scalar(query.with_for_update() if lock else query)
     if evaluation is None:
@@ -228,7 +232,7 @@ async def find(
 
 
 async def find_own(session: AsyncSession, caller: Principal, evaluation_id: str) -> Row:
-    """An evaluation that the caller may change, locked. Raises NotFound, Forbidden."""
+    """Return an evaluation that the caller may change, locked. Raises NotFound, Forbidden."""
     row = await find(session, caller, evaluation_id, lock=True)
     owner = await owner_by_id(session, row.evaluation.owner_id)
     require_owner(
@@ -236,20 +240,20 @@ async def find_own(session: AsyncSession, caller: Principal, evaluation_id: str)
     )
     in_token = select(Evaluation.id).where(Evaluation.id == evaluation_id, _in_token(caller))
     if await session.scalar(in_token) is None:
-        raise Forbidden("This token is not for the environments of this evaluation.")
+        raise Forbidden("This token does not cover the environments of this evaluation.")
     return row
 
 
 async def load(session: AsyncSession, evaluation: Evaluation, max_metadata_bytes: int) -> bool:
-    """Load what lists leave out; False without metadata that is larger than this, from an earlier release."""
-    await session.flush()  # refreshing would undo what is not written yet
+    """Load the fields that lists omit. Returns False without metadata above the limit, of an earlier release."""
+    await session.flush()  # refreshing would discard unwritten changes
     is_whole = evaluation.metadata_bytes <= max_metadata_bytes
     await session.refresh(evaluation, _LOADED_WHEN_ASKED if is_whole else _LOADED_WHEN_ASKED[:2])
     return is_whole
 
 
 async def metadata_text(session: AsyncSession, evaluation_id: str) -> str:
-    """The metadata as JSON, as the database has it."""
+    """Return the metadata as the JSON text in the database."""
     query = select(cast(Evaluation.run_metadata, Text)).where(Evaluation.id == evaluation_id)
     return await session.scalar(query) or "{}"
 
@@ -277,7 +281,7 @@ async def _subjects(
 
 
 def _is_about(caller: Principal, reference: str) -> ColumnElement[bool]:
-    """The condition of evaluations of `name`, `owner/name` or either with `@version`."""
+    """Return the condition of evaluations of `name`, `owner/name`, or either with `@version`."""
     full_name, _, version = reference.partition("@")
     owner, _, name = full_name.rpartition("/")
     fits = [Environment.normalized_name == normalized(name)]
@@ -307,7 +311,7 @@ async def page(
     suite_id: str | None,
     team_id: str | None,
 ) -> tuple[list[Row], int]:
-    """A page of readable evaluations, newest first, and how many there are."""
+    """Return a page of readable evaluations, newest first, and their total number."""
     conditions = [_readable(caller)]
     if environment_name:
         conditions.append(_is_about(caller, environment_name))
@@ -336,12 +340,12 @@ async def change(
     wanted: EvaluationPatch,
     settings: Settings,
 ) -> Row:
-    """Change an evaluation. Raises Conflict when its status would change after it was closed."""
+    """Change an evaluation. Raises Conflict for a new status after it was closed."""
     row = await find_own(session, caller, evaluation_id)
     evaluation = row.evaluation
     given = wanted.model_dump(exclude_none=True)
     if not given.get("tags"):
-        given.pop("tags", None)  # clients send [] when they mean nothing
+        given.pop("tags", None)  # clients send [] when they have no tags to set
     status = given.pop("status", None)
     if status is not None and status != evaluation.status and evaluation.status not in OPEN:
         raise Conflict(f"The evaluation is closed as {evaluation.status}.")
@@ -363,7 +367,7 @@ async def _add(
     metrics: Mapping[str, Any] | None,
     settings: Settings,
 ) -> None:
-    """Add to what describes an evaluation; keys that are given replace those that are there."""
+    """Add to the description of an evaluation. Given keys replace existing ones."""
     if not (details or metadata or metrics):
         return
     await session.refresh(evaluation, _LOADED_WHEN_ASKED)
@@ -384,7 +388,7 @@ async def finalize(
     metrics: dict[str, Any] | None,
     settings: Settings,
 ) -> Row:
-    """Close an evaluation as completed; repeating it is harmless."""
+    """Close an evaluation as completed. Repeating it has no effect."""
     row = await find_own(session, caller, evaluation_id)
     evaluation = row.evaluation
     if evaluation.status in ("FAILED", "CANCELLED"):
@@ -397,9 +401,9 @@ async def finalize(
 
 
 async def delete(session: AsyncSession, caller: Principal, evaluation_id: str) -> None:
-    """Delete an evaluation: from now on nobody sees it; `samples.purge` removes its rows.
+    """Delete an evaluation: it is hidden at once, and `samples.purge` removes its rows.
 
-    Who opened it may delete it, and who may manage what the owner has.
+    Allowed are the person who opened it, and those who may manage the owner's environments.
     """
     row = await find_own(session, caller, evaluation_id)
     evaluation = row.evaluation
@@ -407,7 +411,7 @@ async def delete(session: AsyncSession, caller: Principal, evaluation_id: str) -
     is_manager = Action.MANAGE in ROLE_ACTIONS.get(role, ()) or caller.is_unlimited_admin
     if evaluation.created_by != caller.user_id and not is_manager:
         raise Forbidden(
-            "Only the member who opened an evaluation, or an admin of the team, deletes it."
+            "Only the member who opened an evaluation, or an admin of the team, may delete it."
         )
     evaluation.deleted_at = utc_now()
     evaluation.stored_bytes = 0

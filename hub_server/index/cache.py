@@ -1,6 +1,6 @@
-"""Pages and files that everybody may read, kept ready in memory.
+"""Public pages and files, ready in memory.
 
-An entry is served only after the watcher has said that its owner did not change; see `changes`.
+An entry is served only after the watcher has reported no change of its owner; see `changes`.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ MAX_BYTES = 64 * 1024**2
 
 
 class CachedPage(NamedTuple):
-    """An index page of a public place."""
+    """A public index page."""
 
     owner: str
     page: Page
@@ -29,9 +29,9 @@ class CachedFile(NamedTuple):
     sha256: str
     size_bytes: int
     content: bytes | None
-    """The bytes themselves when they are metadata."""
+    """The bytes, for a wheel's metadata."""
     path: Path | None
-    """The blob's file, when blobs are files."""
+    """The blob's file, if blobs are files."""
     is_download: bool
 
 
@@ -39,7 +39,7 @@ Entry = CachedPage | CachedFile
 
 
 class PageCache:
-    """Entries by address, the longest unused forgotten first."""
+    """Entries by address. The least recently used entry is removed first."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -49,7 +49,7 @@ class PageCache:
         self._generation = object()
 
     def get(self, path: str) -> Entry | None:
-        """The entry, when it is still right."""
+        """Return the entry if it is still valid."""
         self.forget_changed()
         entry = self._entries.get(path)
         if entry is not None:
@@ -57,7 +57,7 @@ class PageCache:
         return entry
 
     def forget_changed(self) -> None:
-        """Drop what changed since the last call."""
+        """Drop the entries that changed since the last call."""
         if not self._watcher.is_reliable:
             self._clear()
             return
@@ -72,14 +72,14 @@ class PageCache:
 
     @property
     def generation(self) -> object:
-        """A mark that is another one after every change; read it before the data, see `put`."""
+        """An object that is replaced at every change. Read it before the data; see `put`."""
         self.forget_changed()
         return self._generation
 
     def put(self, path: str, entry: Entry, generation: object) -> None:
         """Keep the entry, unless something changed since `generation` was read.
 
-        Otherwise a page rendered from an old snapshot could stay after its change was noticed.
+        Without this check a page of an old snapshot could stay after its change was noticed.
         """
         self.forget_changed()
         if not self._watcher.is_reliable or generation is not self._generation:

@@ -1,6 +1,6 @@
-"""Rendering index pages: PEP 503 and 691 with 592, 629, 658, 700, 714 and 792. Pure.
+"""Rendering of index pages: PEP 503 and 691 with 592, 629, 658, 700, 714 and 792. Pure.
 
-The HTML form is frozen by PEP 833; what is new goes into the JSON form.
+PEP 833 froze the HTML form; new fields are added to the JSON form only.
 """
 
 import gzip
@@ -24,18 +24,18 @@ class IndexFile(NamedTuple):
 
     filename: str
     url: str
-    """Relative to the page, so that it is right behind any proxy and prefix."""
+    """Relative to the page, so that it is correct behind any proxy and prefix."""
     sha256: str
     size_bytes: int
     upload_time: str
     requires_python: str | None
     metadata_sha256: str | None
     yanked_reason: str | None
-    """None when the version is not yanked; the empty string yanks without a reason."""
+    """None if the version is not yanked; an empty text yanks without a reason."""
 
 
 class ProjectListing(NamedTuple):
-    """Everything a project's page says."""
+    """Content of a project's page."""
 
     name: str
     status: str
@@ -65,12 +65,12 @@ class Page(NamedTuple):
 
 
 def project_page(listing: ProjectListing) -> Page:
-    """A project's page."""
+    """Return a project's page."""
     return _page(lambda: _project_json(listing), lambda: _project_html(listing), listing.serial)
 
 
 def root_page(names: list[str], serial: int) -> Page:
-    """The page that lists projects, by normalized name."""
+    """Return the page that lists projects, by normalized name."""
     body = {
         "meta": {"api-version": API_VERSION, "_last-serial": serial},
         "projects": [{"name": name, "_last-serial": serial} for name in names],
@@ -112,7 +112,7 @@ def _project_json(listing: ProjectListing) -> bytes:
             "upload-time": file.upload_time,
             "yanked": (file.yanked_reason or True) if file.yanked_reason is not None else False,
             "core-metadata": metadata,
-            # The name of the same field before PEP 714, which pip 23.0 and older read.
+            # The name of the same field before PEP 714, for pip 23.0 and older.
             "data-dist-info-metadata": metadata,
             "provenance": None,
         }
@@ -179,9 +179,9 @@ _WILDCARDS = {
 
 
 def negotiate(accept: str, format_parameter: str = "") -> str | None:
-    """`json`, `html` or `plain_html` for an Accept header (or `?format=`); None is a 406.
+    """Return `json`, `html` or `plain_html` for an Accept header (or `?format=`); None means 406.
 
-    A wildcard beside an exact type never wins over it: poetry sends `…v1+json, */*;q=0.1`.
+    An exact type wins over a wildcard: poetry sends `…v1+json, */*;q=0.1`.
     """
     if format_parameter:
         return _OFFERED.get(format_parameter)
@@ -203,7 +203,7 @@ def negotiate(accept: str, format_parameter: str = "") -> str | None:
 
 
 def choose_encoding(accept_encoding: str) -> str:
-    """`zstd`, `gzip` or `identity`; the smallest that the client takes."""
+    """Return `zstd`, `gzip` or `identity`: the smallest encoding that the client accepts."""
     offered = {}
     for part in accept_encoding.lower().split(","):
         coding, _, parameter = part.partition(";")
@@ -215,7 +215,7 @@ def choose_encoding(accept_encoding: str) -> str:
 
 
 def matches_etag(if_none_match: str, etag: str) -> bool:
-    """Whether the client's copy is this one; weak and strong tags compare alike for GET."""
+    """Return whether the client's copy is current. Weak and strong tags compare alike for GET."""
     if if_none_match.strip() == "*":
         return True
     return any(
@@ -235,10 +235,11 @@ class RangeNotSatisfiable(ValueError):
 
 
 def parse_range(header: str, size_bytes: int) -> ByteRange | None:
-    """The one range that a Range header asks for; None when the whole file is the answer.
+    """Return the one range of a Range header, or None if the whole file is the answer.
 
-    Several ranges are answered with the whole file: no client of an index needs them, and they can be
-    used to make a server work hard. Raises RangeNotSatisfiable.
+    Several ranges are answered with the whole file: no client of an index needs them, and an attacker could use
+    them to keep
+    a server busy. Raises RangeNotSatisfiable.
     """
     unit, _, spec = header.partition("=")
     first, dash, last = spec.strip().partition("-")

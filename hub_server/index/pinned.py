@@ -1,9 +1,11 @@
-"""Wheels whose requirements are addresses: what installers get that are told one address and nothing else.
+"""Copies of wheels whose requirements are addresses, for installers that receive only one address.
 
-The public `prime` command installs an environment from one `wheel_url`, and takes what the wheel requires from
-the user's index. Where requirements are environments of this hub, that address is of a copy of the wheel. METADATA of
-the copy names each of them by address and hash; all other files are the published ones. The hub makes a copy anew for
-each download and never stores or lists the copy. Its address has the hash of its bytes.
+The public `prime` command installs an environment from one `wheel_url`, and takes the wheel's requirements from the
+user's index. If requirements are environments of this hub, `wheel_url` is the address of a copy of the wheel.
+METADATA of
+the copy names each of these environments by address and hash; all other files are the published ones. The hub makes
+the
+copy for each download and never stores or lists it. Its address contains the hash of its bytes.
 """
 
 import asyncio
@@ -28,16 +30,16 @@ from hub_server.storage.store import BlobStore
 
 MAX_WHEEL_BYTES = 20 * 1024**2
 MAX_UNPACKED_BYTES = 64 * 1024**2
-"""Larger wheels are not copied: that would take the processor for seconds."""
+"""Larger wheels are not copied, because a copy would take seconds of processor time."""
 MAX_KNOWN = 10_000
 _EARLY = (1980, 1, 1, 0, 0, 0)
 
 Lines = Sequence[str]
-"""Requirements with addresses, one for each name."""
+"""Requirements with addresses, one per name."""
 
 
 class PinnedWheels:
-    """Makes such copies, a few at a time, and remembers their hashes."""
+    """Makes the copies, a few at a time, and keeps their hashes."""
 
     def __init__(self, settings: Settings, store: BlobStore) -> None:
         self._settings = settings
@@ -46,7 +48,7 @@ class PinnedWheels:
         self._at_once = asyncio.Semaphore(2)
 
     async def sha256(self, wheel: File, lines: Lines) -> str | None:
-        """The hash of the copy with these requirements; None when the wheel is too large for one."""
+        """Return the hash of the copy with these requirements, or None if the wheel is too large for a copy."""
         if wheel.size_bytes > MAX_WHEEL_BYTES:
             return None
         key = (wheel.sha256, tuple(lines))
@@ -61,7 +63,7 @@ class PinnedWheels:
         return self._known[key]
 
     async def content(self, wheel: File, lines: Lines) -> bytes:
-        """The copy itself."""
+        """Return the copy itself."""
         async with self._at_once:
             path = self._store.local_path(wheel.sha256)
             if path is not None:
@@ -72,7 +74,7 @@ class PinnedWheels:
 
 
 def with_requirements(wheel: Path, lines: Lines) -> bytes:
-    """The wheel with these requirements in place of, or beside, those of the same names. Blocking.
+    """Return the wheel with these requirements added, or replacing those of the same names. Blocking.
 
     The same wheel and lines give the same bytes. Raises TooLarge.
     """
@@ -123,7 +125,7 @@ def _changed_metadata(text: str, lines: Lines) -> str:
 
 
 def _with_address(requirement: Requirement, addressed: Requirement) -> Requirement:
-    """The address, with the extras and the condition of the published requirement."""
+    """Return the address with the extras and the condition of the published requirement."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     marker = f" ; {requirement.marker}" if requirement.marker else ""
     return Requirement(f"{requirement.name}{extras} @ {addressed.url}{marker}")

@@ -22,7 +22,7 @@ router = APIRouter(tags=["index"], route_class=HubRoute)
 
 
 class Sent(Response):
-    """A response that is sent by one of the functions of `answers`."""
+    """A response that one of the functions of `sending` sends."""
 
     def __init__(self, send_it: Callable[[Scope, dict[bytes, bytes], Send], Awaitable[None]]):
         super().__init__()
@@ -38,7 +38,7 @@ class Sent(Response):
 async def owner_index(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str
 ) -> Response:
-    """The projects of an owner."""
+    """Return the projects of an owner."""
     generation = hub.pages.generation
     async with hub.database.read() as session:
         found = await service.owner_root(session, caller, owner)
@@ -50,11 +50,13 @@ async def owner_index(
 async def owner_project(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, project: str
 ) -> Response:
-    """The files of one of an owner's projects.
+    """Return the files of one of an owner's projects.
 
-    404 only to callers who may read everything of the owner, and for names that no environment can have. All other
-    callers get 401 (403 with a token) for a missing and for a hidden project alike: a resolver stops there. A 404 would
-    send the resolver to the next index for a project of the same name.
+    A 404 is sent only to callers who may read everything of the owner, and for names that no environment can have.
+    All other
+    callers receive 401 (403 with a token) for missing and hidden projects alike: a resolver stops there. After a
+    404 the
+    resolver would ask the next index for a project of the same name.
     """
     if project != normalized(project):
         return RedirectResponse(f"../{normalized(project)}/", 301)
@@ -77,7 +79,7 @@ async def owner_project(
 async def environment_index(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str
 ) -> Response:
-    """The one project of an environment's own index."""
+    """Return the one project of an environment's own index."""
     generation = hub.pages.generation
     found = await _own_page(hub, caller, owner, name)
     root = service.root_page([normalized(name)], found.page.serial)
@@ -89,10 +91,11 @@ async def environment_index(
 async def environment_project(
     request: Request, hub: HubDep, caller: ReadsEnvironment, owner: str, name: str, project: str
 ) -> Response:
-    """The files of an environment, and of the environments of this hub that it requires.
+    """Return the files of an environment, and of the environments of this hub that it requires.
 
-    Without permission every name is answered alike, with 401 (or 403 to a known caller): a resolver
-    stops there, where a 404 would send it to the next index for a project of the same name.
+    Without permission every name is answered alike, with 401 (or 403 to an authenticated caller): a resolver stops
+    there.
+    After a 404 the resolver would ask the next index for a project of the same name.
     """
     if project != normalized(project):
         return RedirectResponse(f"../{normalized(project)}/", 301)
@@ -141,7 +144,7 @@ async def download(
     sha256: str,
     filename: str,
 ) -> Response:
-    """A wheel, its `.metadata`, or a source archive."""
+    """Return a wheel, its `.metadata`, or a source archive."""
     generation = hub.pages.generation
     try:
         async with hub.database.read() as session:
@@ -157,7 +160,7 @@ async def download(
     is_download = found.metadata is None
     if is_download and request.method == "GET":
         hub.usage.downloads[environment.id] += 1
-        # Old clients that pull source archives do not follow redirects; installers do.
+        # Installers follow redirects. Old clients that download source archives do not.
         if file.kind == "wheel":
             address = await hub.store.download_url(file.sha256, file.filename)
             if address is not None:
@@ -185,9 +188,9 @@ async def _pinned_copy(
     sha256: str,
     filename: str,
 ) -> Response | None:
-    """The copy of a wheel in which its requirements are addresses of this hub; None when that is not what is asked for.
+    """Return the copy of a wheel with the addresses of its requirements, or None if another file is requested.
 
-    Raises Conflict with the reason at the address that stands for a wheel that cannot be installed.
+    Raises Conflict with the reason at the address of a wheel that cannot be installed.
     """
     base_url = base_url_of(request, hub)
     async with hub.database.read() as session:
@@ -197,7 +200,7 @@ async def _pinned_copy(
     digest = await hub.pinned.sha256(wheel.file, wheel.lines) if wheel.lines else None
     if sha256 == REFUSED and digest is None and wheel.lines:
         raise Conflict(
-            f"{filename} is too large to be changed for installers that take one address. Install it with the `prime`"
+            f"{filename} is too large to be changed for installers that accept one address. Install it with the `prime`"
             " command of this hub's library, or with the lines of `prime env info`."
         )
     if digest != sha256:
@@ -238,5 +241,5 @@ def _entry(hub: HubDep, found: Download, is_download: bool) -> CachedFile:
 @router.get("/{owner}/simple/{project}", include_in_schema=False, dependencies=[PUBLIC])
 @router.get("/{owner}/{name}/simple/{project}", include_in_schema=False, dependencies=[PUBLIC])
 async def with_slash(request: Request) -> Response:
-    """Index pages end in a slash, or their relative addresses would be wrong."""
+    """Redirect to the address with a trailing slash, on which the relative addresses of the page depend."""
     return RedirectResponse(request.url.path.rpartition("/")[2] + "/", 301)

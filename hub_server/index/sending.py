@@ -1,6 +1,6 @@
 """Sending pages and files: the shortest way from bytes in memory to the client.
 
-Plain ASGI, because for a page that is ready the work of a framework would be most of the work.
+Plain ASGI, because a framework would do most of the work of sending a ready page.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 INLINE_BYTES = 1 << 20
-"""Files up to this size are read at once and without a thread; a thread costs more than the read."""
+"""Files up to this size are read at once and without a thread, which would cost more than the read."""
 PIECE_BYTES = 1 << 18
 
 _NEGOTIATED: dict[tuple[str, str], str | None] = {}
@@ -35,7 +35,7 @@ _MAX_NEGOTIATED = 1_000
 
 
 class ReadyFirst:
-    """Answers from the cache when it can, and otherwise lets the application do it."""
+    """Answers from the cache if possible, and otherwise calls the application."""
 
     def __init__(
         self, application: Application, pages: PageCache, count: Callable[[str], None]
@@ -45,7 +45,7 @@ class ReadyFirst:
         self._count_download = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
             entry = self._pages.get(scope["path"])
             if entry is not None and (isinstance(entry, CachedPage) or _is_ready(entry)):
@@ -69,7 +69,7 @@ def _is_ready(entry: Entry) -> bool:
 async def send_page(
     scope: Scope, headers: dict[bytes, bytes], send: Send, page: Page, *, is_public: bool
 ) -> None:
-    """Send the form of the page that the client asks for; 304 when it has it, 406 for no form."""
+    """Send the page in the form that the client accepts; 304 if the client has it, 406 if no form fits."""
     accept = headers.get(b"accept", b"").decode("latin-1")
     query = scope.get("query_string", b"").decode("latin-1")
     form = _negotiated(accept, query)
@@ -123,7 +123,7 @@ async def send_file(
     *,
     is_public: bool,
 ) -> None:
-    """Send a file or a range of it; `pieces` reads it when it is neither in memory nor a file."""
+    """Send a file or a range of it. `pieces` reads a file that is neither in memory nor on this machine."""
     etag = file.sha256
     who = b"public" if is_public else b"private"
     common = [

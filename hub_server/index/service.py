@@ -1,4 +1,4 @@
-"""What is on an index page, and who may read a file."""
+"""Content of index pages, and permission to read a file."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from hub_server.index.pages import IndexFile, Page, ProjectListing, project_page
 
 
 class IndexPage(NamedTuple):
-    """A page, and whether everybody may have it."""
+    """A page, and whether everyone may receive it."""
 
     page: Page
     owner: str
@@ -34,7 +34,7 @@ class IndexPage(NamedTuple):
 
 
 async def owner_root(session: AsyncSession, caller: Principal, owner_slug: str) -> IndexPage:
-    """The names of an owner's environments that have something to install."""
+    """Return the names of an owner's environments that have something to install."""
     owner = await owner_by_slug(session, owner_slug)
     if owner is None:
         raise NotFound("Not found.")
@@ -56,7 +56,7 @@ async def owner_root(session: AsyncSession, caller: Principal, owner_slug: str) 
 async def project(
     session: AsyncSession, caller: Principal, owner_slug: str, name: str, up: str
 ) -> IndexPage:
-    """The page of one environment; `up` is the way from the page to the hub's root."""
+    """Return the page of one environment. `up` leads from the page to the hub's root."""
     found = await _find_or_quarantined(session, caller, owner_slug, name)
     environment = found.environment
     quarantined = environment.status == "quarantined"
@@ -78,7 +78,7 @@ async def project(
 async def reads_all_of(
     session: AsyncSession, caller: Principal, owner_slug: str, project_name: str
 ) -> bool:
-    """Whether the caller would see this project of the owner if there were one."""
+    """Return whether the caller would see this project of the owner if it existed."""
     owner = await owner_by_slug(session, owner_slug)
     if owner is None:
         return False
@@ -95,7 +95,7 @@ async def dependency(
     project_name: str,
     base_url: str,
 ) -> IndexPage:
-    """The page of an environment that the one at `place` requires. Raises NotFound for other names, and Unresolved."""
+    """Return the page of an environment that the one at `place` requires. Raises NotFound, Unresolved."""
     found = await find(session, caller, *place)
     if found.environment.latest_version is None:
         raise NotFound("Not found.")
@@ -111,9 +111,9 @@ async def dependency(
 async def _find_or_quarantined(
     session: AsyncSession, caller: Principal, owner_slug: str, name: str
 ) -> Found:
-    """As `find`, but a public environment under quarantine is found, to be shown without files.
+    """Return the environment like `find`, and also a public environment under quarantine, to be shown without files.
 
-    Were it missing, a resolver would go on to the next index and take what has the same name there.
+    If it were missing, a resolver would ask the next index and take a package of the same name there.
     """
     try:
         return await find(session, caller, owner_slug, name)
@@ -173,13 +173,13 @@ async def _serial_of(session: AsyncSession, environment_id: str) -> int:
 
 
 def file_path(found: Found, file: File) -> str:
-    """The address of a file below the hub's root; its last part is the file name."""
+    """Return the path of a file below the hub's root. Its last part is the file name."""
     name = found.environment.normalized_name
     return f"files/{found.owner.slug}/{name}/{file.sha256}/{file.filename}"
 
 
 class WheelToPin(NamedTuple):
-    """A wheel, and the requirements that its copy has as addresses."""
+    """A wheel, and the requirements that its copy contains as addresses."""
 
     found: Found
     file: File
@@ -189,9 +189,9 @@ class WheelToPin(NamedTuple):
 async def wheel_to_pin(
     session: AsyncSession, caller: Principal, place: tuple[str, str], filename: str, base_url: str
 ) -> WheelToPin | None:
-    """The wheel of this file name with its dependencies on this hub; None when there is no such wheel.
+    """Return the wheel of this file name with its dependencies on this hub, or None without such a wheel.
 
-    Raises Unresolved when it cannot be installed.
+    Raises Unresolved if it cannot be installed.
     """
     try:
         found = await find(session, caller, *place)
@@ -221,7 +221,7 @@ class Download(NamedTuple):
     found: Found
     file: File
     metadata: bytes | None
-    """The bytes of METADATA, when those were asked for."""
+    """The content of METADATA, if it was requested."""
 
 
 async def find_file(
@@ -232,7 +232,7 @@ async def find_file(
     sha256: str,
     filename: str,
 ) -> Download:
-    """A file by hash and name; `….metadata` beside a wheel is its METADATA. Raises NotFound."""
+    """Return a file by hash and name; `….metadata` beside a wheel is its METADATA. Raises NotFound."""
     found = await find(session, caller, owner_slug, name)
     wants_metadata = filename.endswith(".whl.metadata")
     query = select(File).where(

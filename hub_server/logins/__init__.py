@@ -1,1 +1,4 @@
-"""Ways to a token: password, browser challenge, device flow, first administrator."""
+"""Ways to a token: password, browser challenge, device flow, first administrator.
+
+`service` has the rules, `pages` the page for browsers.
+"""

@@ -1,4 +1,4 @@
-"""Tables of clients that wait to be let in, and of the first administrator's token."""
+"""Tables of waiting logins, and of the first administrator's token. Short because tables import no service."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from hub_server.database import Base, utc_now
 
 
 class LoginChallenge(Base):
-    """A client that waits for a person to let it in."""
+    """A client that waits for a person's approval."""
 
     __tablename__ = "login_challenges"
 
@@ -17,14 +17,14 @@ class LoginChallenge(Base):
     kind: Mapped[str] = mapped_column(String(8))
     """`rsa` for `prime login`, `device` for RFC 8628."""
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
-    """Hash of what the client polls with."""
+    """Hash of the secret with which the client polls."""
     public_key_pem: Mapped[str | None] = mapped_column(String(4096))
     client: Mapped[str] = mapped_column(String(200), default="")
     address: Mapped[str] = mapped_column(String(64), default="")
     approved_by: Mapped[str | None] = mapped_column(ForeignKey("users.id"))
     approved_at: Mapped[datetime | None]
     granted_actions: Mapped[list[str] | None]
-    """What the approving token could hand on; null after a password, which can hand on everything."""
+    """Actions that the approving token allows to hand on. Null after a password, which can hand on everything."""
     granted_environments: Mapped[list[str] | None]
     granted_until: Mapped[datetime | None]
     delivered_at: Mapped[datetime | None]
@@ -34,7 +34,7 @@ class LoginChallenge(Base):
 
 
 class SetupToken(Base):
-    """The printed one-time token that makes the first administrator."""
+    """The printed token that creates the first administrator. It works once."""
 
     __tablename__ = "setup_tokens"
 

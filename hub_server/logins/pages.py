@@ -1,4 +1,4 @@
-"""The page on which a person lets a client in, and where links of clients lead."""
+"""The page on which a person approves a login, and redirects for links that clients print."""
 
 from html import escape
 from typing import Annotated, Literal
@@ -26,13 +26,13 @@ _FORM = """<p>{waiting}</p><form method="post">
 <p><label>Username <input name="username" value="{username}" required autocomplete="username"></label></p>
 <p><label>Password <input name="password" type="password" required autocomplete="current-password"></label></p>
 <p>Continue only if you started this login and the code is the one in your terminal.</p>
-<p><button name="answer" value="approve">Let it in</button>
-<button name="answer" value="deny" formnovalidate>Refuse it</button></p></form>
+<p><button name="answer" value="approve">Approve</button>
+<button name="answer" value="deny" formnovalidate>Refuse</button></p></form>
 """
 
 
 def _page(body: str, status: int = 200) -> HTMLResponse:
-    """A page; the body is HTML whose variable parts are escaped by the caller."""
+    """Return a page. `body` is HTML whose variable parts the caller has escaped."""
     text = _PAGE.format(title="Log in a client", body=body)
     return HTMLResponse(text, status, headers={"Cache-Control": "no-store"})
 
@@ -40,7 +40,7 @@ def _page(body: str, status: int = 200) -> HTMLResponse:
 async def _form(
     hub: Hub, code: str, username: str = "", error: HubFailure | None = None
 ) -> Response:
-    """The page that shows who is waiting and asks for name and password; above them, what was wrong before."""
+    """Return the page with the waiting client and the form for name and password. An earlier error is shown above."""
     waiting, row = "Type the code that your terminal shows.", None
     if code:
         try:
@@ -58,7 +58,7 @@ async def _form(
 
 @router.get("/dashboard/tokens/challenge", dependencies=[PUBLIC])
 async def challenge(hub: HubDep, code: str = "") -> Response:
-    """Ask the person for name and password, showing who is waiting."""
+    """Show the waiting client and ask for name and password."""
     return await _form(hub, code)
 
 
@@ -71,16 +71,16 @@ async def decide(
     password: Annotated[str, Form(max_length=1024)] = "",
     answer: Annotated[Literal["approve", "deny"], Form()] = "approve",
 ) -> Response:
-    """Check name and password, and let the client in; or refuse it, for which knowing the code is enough.
+    """Approve the login after checking name and password, or refuse it, for which the code is enough.
 
-    There is no session that could be forged.
+    The page has no session that could be forged.
     """
     try:
         if answer == "deny":
             hub.logins.start(address_of(request))
             async with hub.database.write() as session:
                 await service.deny(session, code)
-            return _page("<p>Refused. The client gets nothing.</p>")
+            return _page("<p>Refused. The client receives no token.</p>")
         address = address_of(request)
         hub.logins.attempt(address, username)
         wanted = PasswordLogin(username=username, password=password)
@@ -95,11 +95,11 @@ async def decide(
 
 @router.get("/dashboard/environments/{owner}/{name}", dependencies=[PUBLIC])
 async def environment(owner: str, name: str) -> Response:
-    """The address that clients print after a push."""
+    """Redirect the address that clients print after a push."""
     return RedirectResponse(f"/api/v1/environmentshub/{owner}/{name}/@latest", 302)
 
 
 @router.get("/dashboard/evaluations/{evaluation_id}", dependencies=[PUBLIC])
 async def evaluation(evaluation_id: str) -> Response:
-    """The address that clients print after an evaluation."""
+    """Redirect the address that clients print after an evaluation."""
     return RedirectResponse(f"/api/v1/evaluations/{evaluation_id}", 302)

@@ -18,13 +18,13 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from."""
+    """Return the address that a request comes from."""
     return request.client.host if request.client else "-"
 
 
 @router.post("/setup", dependencies=[PUBLIC])
 async def setup(request: Request, hub: HubDep, body: SetupRequest) -> dict[str, Any]:
-    """Make the first administrator with the token that the server printed."""
+    """Create the first administrator with the token that the server printed."""
     hub.logins.attempt(address_of(request), "setup")
     async with hub.database.write() as session:
         new = await service.use_setup_token(session, body)
@@ -33,7 +33,7 @@ async def setup(request: Request, hub: HubDep, body: SetupRequest) -> dict[str, 
 
 @router.post("/login", dependencies=[PUBLIC])
 async def log_in(request: Request, hub: HubDep, body: PasswordLogin) -> dict[str, Any]:
-    """A session token for a name and password."""
+    """Return a session token for a name and password."""
     address = address_of(request)
     hub.logins.attempt(address, body.username)
     new = await service.log_in(hub.database, body)
@@ -43,8 +43,8 @@ async def log_in(request: Request, hub: HubDep, body: PasswordLogin) -> dict[str
 
 @router.post("/auth_challenge/generate", dependencies=[PUBLIC])
 async def start_challenge(request: Request, hub: HubDep, body: ChallengeRequest) -> dict[str, Any]:
-    """Begin `prime login`: a code for the browser and a secret to poll with."""
-    hub.logins.start(address_of(request))  # nothing that all share: anybody could use it up
+    """Begin `prime login`: return a code for the browser and a secret for polling."""
+    hub.logins.start(address_of(request))  # a limit per address: anyone could use up a common one
     async with hub.database.write() as session:
         challenge = await service.start_challenge(
             session,
@@ -58,7 +58,7 @@ async def start_challenge(request: Request, hub: HubDep, body: ChallengeRequest)
 
 @router.get("/auth_challenge/status", dependencies=[PUBLIC])
 async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dict[str, Any]:
-    """The token, encrypted with the client's key, once a person has approved; null before."""
+    """Return the token, encrypted with the client's key, after a person has approved; null before."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         raise Unauthorized("Poll with the status_auth_token.")
@@ -71,7 +71,7 @@ async def challenge_status(request: Request, hub: HubDep, challenge: str) -> dic
 
 @router.post("/auth_challenge/approve")
 async def approve(hub: HubDep, caller: ChangesCaller, body: ApproveRequest) -> dict[str, Any]:
-    """Let the client that shows this code act for the caller."""
+    """Approve the client that shows this code. It then acts for the caller."""
     async with hub.database.write() as session:
         await service.approve(session, caller, body.code)
     return {"data": {"success": True}}
@@ -118,12 +118,12 @@ async def device_token(request: Request, hub: HubDep) -> Response:
     if answer.state == "slow_down":
         return _oauth_error("slow_down")
     if answer.state == "denied":
-        return _oauth_error("access_denied", "The person refused it in the browser.")
+        return _oauth_error("access_denied", "The person refused the login in the browser.")
     body = {"access_token": answer.token, "token_type": "Bearer"}
     return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
 
 def _oauth_error(code: str, description: str | None = None) -> Response:
-    """An error by its name in RFC 6749 §5.2 or RFC 8628 §3.5."""
+    """Return an error by its name in RFC 6749 §5.2 or RFC 8628 §3.5."""
     body = {"error": code} | ({"error_description": description} if description else {})
     return JSONResponse(body, 400, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""Ways to a token. Each hands out a token once, and says nothing about which accounts exist."""
+"""Ways to a token. Each returns a token once and reveals nothing about which accounts exist."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ from verifiers.hub.wire import PasswordLogin, SetupRequest
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-# `cryptography` is imported where `prime login` needs it: 6 MiB that most workers never use.
+# `cryptography` is imported where `prime login` needs it: it takes 6 MiB, and most workers never use it.
 
 CHALLENGE_LIFETIME = timedelta(minutes=10)
 POLL_INTERVAL_S = 5
@@ -38,16 +38,16 @@ _CODE_ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"  # RFC 8628 §6.1: no vowels, so no word
 
 
 class Challenge(NamedTuple):
-    """What a waiting client gets: the code to show, and the secret to poll with."""
+    """A waiting login: the code to show, and the secret for polling."""
 
     code: str
     secret: str
 
 
 async def new_setup_token(session: AsyncSession) -> str | None:
-    """A printed token that makes the first administrator; None once the hub has users.
+    """Return a token that creates the first administrator, or None if the hub has users.
 
-    Earlier unused ones stop working: the one printed last is the one that counts.
+    Earlier unused tokens stop working, so that only the token printed last is valid.
     """
     if await has_users(session):
         return None
@@ -58,7 +58,7 @@ async def new_setup_token(session: AsyncSession) -> str | None:
 
 
 async def use_setup_token(session: AsyncSession, wanted: SetupRequest) -> NewToken:
-    """Make the first administrator. Raises Unauthorized for a wrong or used token."""
+    """Create the first administrator. Raises Unauthorized for a wrong or used token."""
     key = hashlib.sha256(wanted.token.encode()).hexdigest()
     row = await session.get(SetupToken, key, with_for_update=True)
     if row is None or row.used_at is not None or await has_users(session):
@@ -74,7 +74,7 @@ async def use_setup_token(session: AsyncSession, wanted: SetupRequest) -> NewTok
 
 
 async def person_behind(database: Database, wanted: PasswordLogin) -> User:
-    """The person with this name and password. Raises Unauthorized without saying what was wrong.
+    """Return the person with this name and password. Raises Unauthorized without revealing which of them is wrong.
 
     The slow hash runs outside of any transaction.
     """
@@ -88,7 +88,7 @@ async def person_behind(database: Database, wanted: PasswordLogin) -> User:
 
 
 async def log_in(database: Database, wanted: PasswordLogin) -> NewToken:
-    """A session token for a name and password. Raises Unauthorized."""
+    """Return a session token for a name and password. Raises Unauthorized."""
     user = await person_behind(database, wanted)
     actions = [a.value for a in Action if a is not Action.ADMIN or user.is_admin]
     async with database.write() as session:
@@ -135,7 +135,7 @@ async def start_challenge(
 
 
 async def waiting_challenge(session: AsyncSession, code: str) -> LoginChallenge:
-    """A challenge that a person can still approve, by its code in any spelling. Raises NotFound otherwise."""
+    """Return a challenge that can still be approved, by its code in any spelling. Raises NotFound otherwise."""
     letters = "".join(letter for letter in code.upper() if letter.isalnum())
     row = await session.get(LoginChallenge, f"{letters[:4]}-{letters[4:]}")
     is_answered = row is not None and (row.approved_by or row.delivered_at)
@@ -145,9 +145,9 @@ async def waiting_challenge(session: AsyncSession, code: str) -> LoginChallenge:
 
 
 async def approve(session: AsyncSession, caller: Principal, code: str) -> None:
-    """Let the waiting client act for the caller, with no more than the caller's own token can do.
+    """Approve the waiting client. Its token allows no more than the caller's own token.
 
-    A caller without a token has shown a password: the client then receives what a person can hand out.
+    A caller without a token has given a password. The client then receives everything that a person can hand on.
     """
     row = await waiting_challenge(session, code)
     if caller.token_id is not None:
@@ -160,7 +160,7 @@ async def approve(session: AsyncSession, caller: Principal, code: str) -> None:
 
 
 async def deny(session: AsyncSession, code: str) -> None:
-    """Refuse the waiting client: delivered, and approved by nobody."""
+    """Refuse the waiting client: the challenge counts as delivered without an approval."""
     row = await waiting_challenge(session, code)
     row.delivered_at = utc_now()
 
@@ -174,9 +174,9 @@ class Poll(NamedTuple):
 
 
 async def poll(session: AsyncSession, secret: str, code: str | None = None) -> Poll:
-    """Ask whether the person has answered; the token is handed out once.
+    """Return the state of a login. The token is returned once.
 
-    Raises NotFound when the challenge is unknown, expired or was delivered.
+    Raises NotFound if the challenge is unknown, expired or delivered.
     """
     row = await session.scalar(
         select(LoginChallenge)

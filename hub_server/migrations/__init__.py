@@ -1,4 +1,4 @@
-"""The history of the tables, and bringing a database up to date with it."""
+"""The history of the tables, and updates of a database."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from hub_server.secrets import models as secrets
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# Alembic is imported where it is used: a serving process checks the revision and needs none of its 12 MiB.
+# Alembic is imported where it is used: it takes 12 MiB, and a serving process only checks the revision.
 
 FEATURES = (accounts, changes, environments, evaluations, logins, publishing, secrets)
 """Imported so that `Base.metadata` has all tables."""
@@ -30,7 +30,7 @@ _LOCK_KEY = 0x7666_6875
 
 
 def alembic_config() -> "Config":
-    """The configuration that alembic would read from a file."""
+    """Return the configuration that Alembic would read from a file."""
     from alembic.config import Config
 
     config = Config()
@@ -40,7 +40,7 @@ def alembic_config() -> "Config":
 
 
 async def upgrade(engine: AsyncEngine, revision: str = "head") -> None:
-    """Bring the database to the revision, in one transaction. Raises SettingsError for a newer program's database."""
+    """Update the database to the revision, in one transaction. Raises SettingsError for a newer program's database."""
     async with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})"))
@@ -55,13 +55,13 @@ async def downgrade(engine: AsyncEngine, revision: str) -> None:
 
 
 async def check_current(engine: AsyncEngine) -> None:
-    """Return when the database has all migrations; SettingsError says what to run otherwise."""
+    """Raise SettingsError with the next step if the database lacks a migration."""
     async with engine.connect() as connection:
         await connection.run_sync(_check_known)
         current = await connection.run_sync(_current_revision)
     if current != HEAD:
         raise SettingsError(
-            f"The database is at revision {current}, this program needs {HEAD}."
+            f"The database is at revision {current}; this program needs {HEAD}."
             " Make a backup, then run `vf-hub migrate`."
         )
 
@@ -73,8 +73,8 @@ def _check_known(connection: Connection) -> None:
     known = {s.revision for s in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
     if current is not None and current not in known:
         raise SettingsError(
-            f"The database is at revision {current}, which this program does not know: a newer release made it."
-            " Install that one, or restore a backup of before the upgrade."
+            f"The database is at revision {current}, which this program does not support: a newer release created it."
+            " Install that release, or restore a backup from before the upgrade."
         )
 
 
@@ -85,7 +85,7 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def offline_sql() -> str:
-    """The statements of all migrations for PostgreSQL, for people who run them by hand."""
+    """Return the statements of all migrations for PostgreSQL, for people who run them by hand."""
     import io
 
     from alembic import command

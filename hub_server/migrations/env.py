@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations on the connection it is given, or prints them."""
+"""Alembic's entry point: runs migrations on the given connection, or prints them."""
 
 from alembic import context
 

@@ -1,1 +1,4 @@
-"""What an operator needs: health, metrics, audit, backup, repair, export."""
+"""Operations: health, metrics, backup, repair, export.
+
+`backup` has the commands of `vf-hub` that work on a whole hub.
+"""

@@ -1,4 +1,4 @@
-"""Backup, restore, fsck, gc and the static export: what `vf-hub` does to a whole hub."""
+"""Backup, restore, fsck, gc and the static export: the commands of `vf-hub` for a whole hub."""
 
 import asyncio
 import hashlib
@@ -30,21 +30,21 @@ MANIFEST = "backup.json"
 
 
 class FsckProblem(NamedTuple):
-    """Something that fsck found."""
+    """A fault that fsck found."""
 
     kind: str
     what: str
 
 
 class FsckReport(NamedTuple):
-    """What fsck saw."""
+    """Result of fsck."""
 
     files: int
     problems: list[FsckProblem]
 
 
 class GcReport(NamedTuple):
-    """What gc removed."""
+    """Number of things that gc removed."""
 
     blobs: int
     bytes: int
@@ -55,7 +55,7 @@ class GcReport(NamedTuple):
 
 
 async def fsck(database: Database, store: BlobStore, *, read_bytes: bool = True) -> FsckReport:
-    """Check that every file's blob is there, whole and unchanged."""
+    """Check that every file's blob is stored, complete and unchanged."""
     problems, count = [], 0
     seen: dict[str, str | None] = {}
     async with database.read() as session:
@@ -88,10 +88,11 @@ async def _blob_fault(
 
 
 async def gc(settings: Settings, database: Database, store: BlobStore) -> GcReport:
-    """Remove what nothing refers to: old blobs, files left in transit, ended reservations.
+    """Remove unused data: old blobs, files left in transit, ended reservations.
 
-    Safe while the hub serves: only blobs older than the grace period go, and each is asked about
-    again, in a transaction that keeps publishers out, before it goes.
+    This is safe while the hub serves: only blobs older than the grace period are removed, and each is checked again
+    in a
+    transaction that keeps publishers out.
     """
     grace = timedelta(seconds=settings.gc_grace_s)
     async with database.write() as session:
@@ -125,10 +126,11 @@ def _clear_staging(settings: Settings, grace: timedelta) -> int:
 
 
 async def backup(settings: Settings, into: Path) -> int:
-    """Copy database, key and blobs to an empty folder; how many blobs.
+    """Copy database, key and blobs to an empty folder. Returns the number of blobs.
 
-    Database first: every blob it refers to exists by then, so the copy is whole although the hub goes
-    on serving and publishing.
+    The database is copied first: every blob it refers to exists by then, so the copy is complete although the hub
+    continues
+    to serve and publish.
     """
     _make_empty_folder(into)
     await _dump_database(settings, into)
@@ -152,14 +154,14 @@ async def backup(settings: Settings, into: Path) -> int:
 
 
 async def _fetch(store: BlobStore, sha256: str, target: Path) -> None:
-    """Copy a blob. Raises Unavailable when it is missing or not what it was: nobody should trust such a copy."""
+    """Copy a blob. Raises Unavailable if it is missing or damaged, because the copy would be worthless."""
     try:
         staged = await stage(store.read(sha256), target, 1 << 50)
     except BlobMissing as error:
-        raise Unavailable(f"{error.detail} `vf-hub fsck` says what it was.") from error
+        raise Unavailable(f"{error.detail} `vf-hub fsck` lists the damaged files.") from error
     if staged.sha256 != sha256:
         await asyncio.to_thread(target.unlink)
-        raise Unavailable(f"The blob {sha256} is damaged. `vf-hub fsck` says what it is.")
+        raise Unavailable(f"The blob {sha256} is damaged. `vf-hub fsck` lists the damaged files.")
 
 
 def _make_empty_folder(folder: Path) -> None:
@@ -194,7 +196,9 @@ async def _check_empty(settings: Settings) -> None:
     finally:
         await database.aclose()
     if found:
-        raise SettingsError("There is a hub in the database; restore into an empty one.")
+        raise SettingsError(
+            "There is already a hub in the database; restore into an empty database."
+        )
 
 
 async def _dump_database(settings: Settings, into: Path) -> None:
@@ -206,7 +210,7 @@ async def _dump_database(settings: Settings, into: Path) -> None:
 
 
 def _copy_sqlite(source: str, target: Path) -> None:
-    """SQLite's own online copy: consistent, and it waits for writers."""
+    """Copy the database with SQLite's online backup: consistent, and it waits for writers."""
     touch(target)
     with sqlite3.connect(source) as original, sqlite3.connect(target) as copy:
         original.backup(copy)
@@ -215,7 +219,7 @@ def _copy_sqlite(source: str, target: Path) -> None:
 
 
 async def restore(settings: Settings, source: Path) -> int:
-    """Fill an empty hub from a backup; how many blobs. Raises SettingsError on a hub in use."""
+    """Fill an empty hub from a backup. Returns the number of blobs. Raises SettingsError on a hub in use."""
     if not (source / MANIFEST).exists():
         raise SettingsError(f"{source} is not a finished backup: it has no {MANIFEST}.")
     kinds = {True: "SQLite", False: "PostgreSQL"}
@@ -256,7 +260,7 @@ async def restore(settings: Settings, source: Path) -> int:
 
 
 async def export(settings: Settings, into: Path) -> int:
-    """Write all public environments as a static index that any file server can offer."""
+    """Write all public environments as a static index that any file server can serve."""
     _make_empty_folder(into)
     store, database = open_store(settings), Database(settings.sqlalchemy_url)
     count = 0

@@ -14,13 +14,13 @@ router = APIRouter(tags=["operations"], route_class=HubRoute)
 
 @router.get("/health", dependencies=[PUBLIC])
 async def health() -> dict[str, Any]:
-    """The process answers."""
+    """Confirm that the process answers."""
     return {"status": "ok"}
 
 
 @router.get("/ready", dependencies=[PUBLIC])
 async def ready(hub: HubDep) -> dict[str, Any]:
-    """Database and storage answer too; 503 says which one does not."""
+    """Confirm that database and storage answer. A 503 names the one that does not."""
     await service.check(hub.database)
     await hub.store.check()
     return {"status": "ready"}
@@ -28,7 +28,7 @@ async def ready(hub: HubDep) -> dict[str, Any]:
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[PUBLIC])
 async def metrics(hub: HubDep) -> Response:
-    """Counters of this worker, for Prometheus."""
+    """Return the counters of this worker for Prometheus."""
     return PlainTextResponse(hub.metrics.render(await _gauges(hub)))
 
 

@@ -1,4 +1,4 @@
-"""Numbers about the whole hub, and what keeps it whole: fsck and gc. Backup is in `backup`."""
+"""Counters and gauges of the whole hub, and queries for fsck and gc. Their commands are in `backup`."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,13 +17,13 @@ from hub_server.publishing.models import Upload
 
 
 async def check(database: Database) -> None:
-    """Ask the database for nothing. Raises Unavailable."""
+    """Raise Unavailable if the database does not answer."""
     async with database.read() as session:
         await session.execute(text("SELECT 1"))
 
 
 async def totals(session: AsyncSession) -> dict[str, float]:
-    """How much there is of everything, by metric name."""
+    """Return the number of users, environments, versions and evaluations, and the stored bytes, by metric name."""
     counts: dict[str, float] = {}
     for name, model in (
         ("users", User),
@@ -47,7 +47,7 @@ class StoredFile(NamedTuple):
 
 
 async def stored_files(session: AsyncSession) -> AsyncIterator[StoredFile]:
-    """Every file that is not deleted."""
+    """Yield every file that is not deleted."""
     query = (
         select(Environment.full_name, File.filename, File.sha256, File.size_bytes)
         .join(Environment, Environment.id == File.environment_id)
@@ -59,7 +59,7 @@ async def stored_files(session: AsyncSession) -> AsyncIterator[StoredFile]:
 
 
 async def referenced_blobs(session: AsyncSession) -> set[str]:
-    """Hashes that a file, or an upload that may still be finished, refers to."""
+    """Return the hashes that files, or unfinished uploads, refer to."""
     files = await session.scalars(select(File.sha256).where(File.deleted_at.is_(None)).distinct())
     uploads = await session.scalars(
         select(Upload.received_sha256).where(
@@ -70,7 +70,7 @@ async def referenced_blobs(session: AsyncSession) -> set[str]:
 
 
 async def is_referenced(session: AsyncSession, sha256: str) -> bool:
-    """Whether the blob is needed, asked again at the moment of deleting it."""
+    """Return whether the blob is needed. This is checked again just before deleting it."""
     await hold_blobs(session, to_delete=True)
     file = select(File.id).where(File.sha256 == sha256, File.deleted_at.is_(None)).limit(1)
     upload = select(Upload.id).where(Upload.received_sha256 == sha256, Upload.version_id.is_(None))
@@ -80,7 +80,7 @@ async def is_referenced(session: AsyncSession, sha256: str) -> bool:
 
 
 async def forget_old_uploads(session: AsyncSession, age: timedelta) -> int:
-    """Remove reservations that ended long ago; how many."""
+    """Remove reservations that ended long ago and return their number."""
     old = utc_now() - age
     rows = list(await session.scalars(select(Upload).where(Upload.expires_at < old)))
     for row in rows:
@@ -89,7 +89,7 @@ async def forget_old_uploads(session: AsyncSession, age: timedelta) -> int:
 
 
 async def forget_expired_tokens(session: AsyncSession, age: timedelta) -> int:
-    """Remove tokens that ended long ago."""
+    """Remove tokens that ended long ago and return their number."""
     before = utc_now() - age
     ended = (or_(Token.expires_at < before, Token.revoked_at < before),)
     count = await session.scalar(select(func.count()).select_from(Token).where(*ended))
@@ -98,7 +98,7 @@ async def forget_expired_tokens(session: AsyncSession, age: timedelta) -> int:
 
 
 async def exported(session: AsyncSession) -> AsyncIterator[tuple[Owner, Environment]]:
-    """Every public environment that has something to install."""
+    """Yield every public environment that has something to install."""
     query = (
         select(Owner, Environment)
         .join(Environment, Environment.owner_id == Owner.id)
@@ -118,7 +118,7 @@ BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 
 class RequestMetrics:
-    """What one worker counted since it started. Labels are routes, never user text."""
+    """Counters of one worker since its start. Labels are routes, never user text."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()
@@ -135,7 +135,7 @@ class RequestMetrics:
                 break
 
     def render(self, gauges: dict[str, float]) -> str:
-        """All counters and the given gauges."""
+        """Return all counters and the given gauges as text for Prometheus."""
         lines = ["# TYPE vf_hub_requests_total counter"]
         totals: Counter[str] = Counter()
         for (route, status), count in sorted(self._requests.items()):

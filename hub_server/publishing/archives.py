@@ -1,7 +1,8 @@
-"""Source archives: read as if written by an enemy, and written anew before anyone gets them.
+"""Source archives: read as hostile input, and written again before any client receives them.
 
-Old clients unpack what they pull without a check, so the hub serves only archives it made itself: regular
-files and nothing else, safe names, no owners, fixed times.
+Old clients unpack downloads without a check, so the hub serves only archives that it wrote: regular files only,
+safe
+names, no owners, fixed times.
 """
 
 import gzip
@@ -18,7 +19,7 @@ from verifiers.packages.wheel import unsafe_path
 
 MAX_MEMBERS = 20_000
 MAX_RATIO = 200
-"""Most unpacked bytes per packed byte above `FREE_BYTES`; text compresses far, but not that far."""
+"""Maximum number of unpacked bytes per packed byte above `FREE_BYTES`. Text compresses well, but not that well."""
 FREE_BYTES = 64 * 1024**2
 _PIECE_BYTES = 1 << 18
 
@@ -28,11 +29,11 @@ class ArchiveRejected(BadRequest):
 
 
 def repack(source: Path, target: Path, max_unpacked_bytes: int) -> list[dict[str, Any]]:
-    """Write a clean copy of the tar.gz in `source` to `target`; what is inside.
+    """Write a clean copy of the tar.gz in `source` to `target` and return its members.
 
-    An sdist's single top folder is left out. The copy depends only on names, order and contents.
-    Reads the archive twice and never holds more than a piece of it. Blocking; call it from a thread.
-    Raises ArchiveRejected.
+    The single top folder of an sdist is left out. The copy depends only on names, order and contents. The archive
+    is read
+    twice, piece by piece. Blocking; call it from a thread. Raises ArchiveRejected.
     """
     limit = min(max_unpacked_bytes, max(FREE_BYTES, source.stat().st_size * MAX_RATIO))
     try:
@@ -42,7 +43,7 @@ def repack(source: Path, target: Path, max_unpacked_bytes: int) -> list[dict[str
             raise ArchiveRejected("The source archive has no pyproject.toml at its top.")
         with (
             create(target) as raw,
-            # mtime=0 and no file name: gzip's header must not make equal archives differ.
+            # mtime=0 and no file name: the gzip header must not make equal archives differ.
             gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
@@ -68,7 +69,7 @@ def _copy(tar: tarfile.TarFile, member: "_Member", name: str) -> dict[str, Any]:
 
 
 def read_member(archive: Path, path: str, max_bytes: int) -> bytes:
-    """The first bytes of one file of an archive that `repack` made. Raises NotFound."""
+    """Return the first bytes of one file of an archive that `repack` made. Raises NotFound."""
     with tarfile.open(archive, "r:gz") as tar:
         for info in tar:
             if info.name == path:
@@ -78,19 +79,21 @@ def read_member(archive: Path, path: str, max_bytes: int) -> bytes:
 
 
 class _Bounded(gzip.GzipFile):
-    """A gzip stream that refuses to unpack more than its limit."""
+    """A gzip stream that raises an error when it unpacks more than its limit."""
 
     def __init__(self, raw: BinaryIO, limit_bytes: int) -> None:
         super().__init__(fileobj=raw, mode="rb")
         self._left = limit_bytes
 
     def read(self, size: int | None = -1) -> bytes:
-        """At most one piece at a time, counted."""
+        """Return at most one piece and count it."""
         wanted = _PIECE_BYTES if size is None or size < 0 else size
         data = super().read(min(wanted, _PIECE_BYTES))
         self._left -= len(data)
         if self._left < 0:
-            raise ArchiveRejected("The source archive unpacks to more than is allowed.")
+            raise ArchiveRejected(
+                "The source archive unpacks to more than the maximum of this hub."
+            )
         return data
 
 
@@ -102,7 +105,7 @@ class _Hashing:
         self.digest = hashlib.sha256()
 
     def read(self, length: int = -1, /) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         data = self._file.read(length)
         self.digest.update(data)
         return data
@@ -114,7 +117,7 @@ class _Member(NamedTuple):
 
 
 def _members(source: Path, limit_bytes: int) -> Iterator[tuple[_Member, str]]:
-    """The regular files of the archive with their clean names; everything else is refused."""
+    """Yield the regular files of the archive with their clean names. All other members are refused."""
     seen: set[str] = set()
     with (
         source.open("rb") as raw,
@@ -147,7 +150,7 @@ def _members(source: Path, limit_bytes: int) -> Iterator[tuple[_Member, str]]:
 
 
 def _single_folder(names: list[str]) -> str:
-    """The folder that all of an sdist is in, with its slash; nothing for other archives."""
+    """Return the folder that contains all of an sdist, with its slash, or an empty text for other archives."""
     tops = {name.partition("/")[0] for name in names}
     if len(tops) == 1 and all("/" in name for name in names):
         return tops.pop() + "/"

@@ -1,7 +1,7 @@
 """The claim: the one transaction that makes checked files a version, or part of one.
 
-Its statements are made once, and rows are inserted without the unit of work of the ORM: both together are most
-of what a publish costs the processor.
+Statements are built once, and rows are inserted without the unit of work of the ORM. Both together are most of the
+processor time of a publish.
 """
 
 from typing import Any, NamedTuple
@@ -41,19 +41,19 @@ _FILE_COUNT = select(func.count()).where(File.environment_id == bindparam("envir
 _FILENAMES = select(File.filename).where(File.version_id == bindparam("version_id"))
 
 _NOT_LISTED = frozenset({"metadata_text", "description", "sha256", "size_bytes", "filename"})
-"""What a manifest has and the version's row does not repeat."""
+"""Keys of a manifest that the version's row does not repeat."""
 
 
 class Publication(NamedTuple):
-    """What a claim did."""
+    """Result of a claim."""
 
     version: Version
     is_new: bool
-    """False when exactly these files were there already."""
+    """False if exactly these files were published before."""
 
 
 class Claims:
-    """Makes versions in one hub."""
+    """Makes the versions of one hub."""
 
     def __init__(self, settings: Settings, store: BlobStore) -> None:
         self._settings = settings
@@ -71,9 +71,9 @@ class Claims:
         runtime_hint: str | None = None,
         tags: list[str] | None = None,
     ) -> Publication:
-        """Make the files visible as (part of) a version; the environment must be locked.
+        """Publish the files as a version or a part of one. The environment must be locked.
 
-        Raises Conflict when the version or a file name is used for other bytes, or was deleted.
+        Raises Conflict if the version or a file name was used for other bytes, or was deleted.
         """
         environment = found.environment
         require(
@@ -120,7 +120,7 @@ class Claims:
             files={file.filename: file.sha256 for file in files},
         )
         try:
-            # A version before its files, which refer to it.
+            # A version is inserted before its files, which refer to it.
             await insert_rows(session, [*([release] if is_first else []), *rows, entry])
         except IntegrityError as error:
             raise Conflict(f"Version {version} was published by someone else just now.") from error
@@ -128,7 +128,7 @@ class Claims:
         return Publication(release, is_new=True)
 
     async def check_quota(self, session: AsyncSession, found: Found, more_bytes: int) -> None:
-        """Return when the owner may store so many more bytes; TooLarge otherwise."""
+        """Raise TooLarge if the owner may not store `more_bytes` more."""
         owner, quota_bytes = found.owner, self._settings.owner_quota_bytes
         await check_quota(session, owner.id, owner.slug, more_bytes, quota_bytes)
 
@@ -136,13 +136,13 @@ class Claims:
         count = await session.scalar(_VERSION_COUNT, {"environment_id": environment.id})
         if (count or 0) >= self._settings.max_versions:
             raise TooLarge(
-                f"{environment.full_name} has {count} versions, the most this hub allows. Ask the operator."
+                f"{environment.full_name} has {count} versions, the maximum on this hub. Ask the operator."
             )
 
     async def _check_file_count(
         self, session: AsyncSession, environment: Environment, more: int
     ) -> None:
-        """Refuse files beyond what one index page can list; each version may have two on average."""
+        """Refuse files beyond the length of one index page: two files per version on average."""
         count = await session.scalar(_FILE_COUNT, {"environment_id": environment.id}) or 0
         if count + more > 2 * self._settings.max_versions:
             raise TooLarge(
@@ -156,9 +156,9 @@ class Claims:
         environment: Environment,
         files: list[Arrived],
     ) -> None:
-        """Refuse a number that was deleted, and new files for an old version.
+        """Refuse a deleted version number, and new files for an old version.
 
-        A wheel with other tags, added later, would replace the first one in many installs.
+        A wheel with other tags that is added later would replace the first one in many installations.
         """
         if release.deleted_at is not None:
             raise number_is_spent(release, environment)
@@ -174,7 +174,7 @@ class Claims:
 
 
 def number_is_spent(release: Version, environment: Environment) -> Conflict:
-    """What to raise for a version that was deleted, whatever bytes come for it now."""
+    """Return the error for a deleted version. It does not depend on the new bytes."""
     return Conflict(
         f"Version {release.version} of {environment.full_name} was deleted; its number cannot be"
         " used again. Bump the version."
@@ -184,7 +184,7 @@ def number_is_spent(release: Version, environment: Environment) -> Conflict:
 async def _claim_file(
     session: AsyncSession, environment: Environment, release: Version, file: Arrived
 ) -> File | None:
-    """The row for a file; None when exactly this file is there. Raises Conflict."""
+    """Return the row for a file, or None if exactly this file is published. Raises Conflict."""
     key = {"environment_id": environment.id}
     taken = await session.scalar(_FILE, {**key, "filename": file.filename})
     if taken is None and file.kind == "source":
@@ -220,7 +220,7 @@ async def _describe(
     wheel: dict[str, Any],
     tags: list[str] | None,
 ) -> None:
-    """Copy what the wheel says about itself to the version, and to the environment if newest."""
+    """Copy the wheel's description to the version, and to the environment if the version is the newest."""
     environment = found.environment
     release.manifest = {key: wheel[key] for key in wheel if key not in _NOT_LISTED}
     release.readme = wheel["description"]

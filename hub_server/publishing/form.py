@@ -1,7 +1,8 @@
-"""Reading the upload form of `twine` and `uv publish` as it streams in.
+"""Streaming reader of the upload form of `twine` and `uv publish`.
 
-The file goes straight to the staging folder and is hashed on the way; fields are kept in memory, within
-limits. Nothing is buffered twice and nothing is unbounded.
+The file goes straight to the staging folder and is hashed on the way. Fields are kept in memory, within limits. No
+data
+is buffered twice, and every size is bounded.
 """
 
 import hashlib
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 MAX_PARTS = 1_000
 MAX_FIELD_BYTES = 2 * 1024**2
-"""Of one field; `description` carries the README."""
+"""Maximum size of one field; `description` contains the README."""
 MAX_FIELDS_BYTES = 4 * 1024**2
 MAX_HEADER_BYTES = 8 * 1024
 
 
 class UploadForm:
-    """The fields of the form, every value of each, and its one file."""
+    """The fields of the form with all their values, and its one file."""
 
     def __init__(self, path: Path, max_file_bytes: int) -> None:
         self.fields: dict[str, list[str]] = {}
@@ -83,7 +84,7 @@ class UploadForm:
         self.staged = Staged(self._path, self._digest.hexdigest(), self._file_bytes)
 
     def text(self, name: str) -> str | None:
-        """The one value of a field; None when it is absent or empty, which some clients send."""
+        """Return the value of a field, or None if it is missing or empty. Some clients send empty fields."""
         values = [value for value in self.fields.get(name, []) if value]
         return values[0] if values else None
 
@@ -128,7 +129,9 @@ class UploadForm:
             assert self._file is not None, "a part without a value is the file"
             self._file_bytes += len(piece)
             if self._file_bytes > self._max_file_bytes:
-                raise TooLarge(f"The file is larger than the {self._max_file_bytes} bytes allowed.")
+                raise TooLarge(
+                    f"The file is larger than the maximum of {self._max_file_bytes} bytes."
+                )
             self._digest.update(piece)
             write_all(self._file.fileno(), piece)
             return

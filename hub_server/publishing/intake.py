@@ -1,4 +1,4 @@
-"""Checking files and putting their bytes into the storage. Knows nothing of versions or callers."""
+"""Checking files and storing their bytes, independent of versions and callers."""
 
 import asyncio
 import hashlib
@@ -37,7 +37,7 @@ class Announced(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A checked file whose bytes are in the storage, ready to be claimed."""
+    """A checked file whose bytes are stored, ready to be claimed."""
 
     kind: str
     filename: str
@@ -49,30 +49,30 @@ class Arrived(NamedTuple):
 
 
 class Intake:
-    """Takes files in for one hub."""
+    """Checks and stores the files of one hub."""
 
     def __init__(self, settings: Settings, store: BlobStore) -> None:
         self._settings = settings
         self._store = store
-        # Checking is work for the processor: more at once than cores only adds memory.
+        # Checking takes processor time: more checks at once than cores only need more memory.
         self._checks = asyncio.Semaphore(2)
 
     def max_bytes(self, kind: str) -> int:
-        """The largest file of this kind."""
+        """Return the maximum size of a file of this kind."""
         settings = self._settings
         return settings.max_wheel_bytes if kind == "wheel" else settings.max_source_bytes
 
     async def accept(
         self, kind: str, filename: str, staged: Staged, expected: dict[str, str]
     ) -> Arrived:
-        """Check a file and put its bytes into the storage.
+        """Check a file and store its bytes.
 
-        `expected` has digests by algorithm; each of them must be right. Raises BadRequest.
+        `expected` has digests by algorithm; each must be correct. Raises BadRequest, TooLarge.
         """
         if staged.size_bytes > self.max_bytes(kind):
             raise TooLarge(
-                f"{filename} has {staged.size_bytes} bytes; {self.max_bytes(kind)} are"
-                f" allowed for a {kind}."
+                f"{filename} has {staged.size_bytes} bytes; the maximum for a {kind} is"
+                f" {self.max_bytes(kind)}."
             )
         for algorithm, digest in expected.items():
             actual = staged.sha256
@@ -103,7 +103,7 @@ class Intake:
         return Arrived("source", filename, staged.sha256, sha256, size_bytes, contents)
 
     async def validate(self, filename: str, body: AsyncIterator[bytes]) -> WheelManifest:
-        """Check a wheel and forget it. Raises BadRequest."""
+        """Check a wheel without storing it. Raises BadRequest."""
         with staging_path(self._settings) as path:
             staged = await stage(body, path, self.max_bytes("wheel"))
             return await self._read(staged.path, filename)
@@ -117,11 +117,11 @@ class Intake:
             raise BadRequest(str(error)) from error
 
     def check_announced(self, environment: Environment, announced: Announced) -> None:
-        """Return when such a file could be published here; BadRequest or TooLarge otherwise."""
+        """Raise BadRequest or TooLarge if such a file cannot be published here."""
         limit = self.max_bytes(announced.kind)
         if announced.size_bytes is not None and announced.size_bytes > limit:
             raise TooLarge(
-                f"{announced.filename} has {announced.size_bytes} bytes; this hub takes {limit}."
+                f"{announced.filename} has {announced.size_bytes} bytes; the maximum is {limit}."
             )
         if announced.semantic_version is not None:
             canonical(announced.semantic_version)
@@ -134,7 +134,7 @@ class Intake:
 def check_wheel_filename(
     environment: Environment, filename: str, semantic_version: str | None = None
 ) -> str:
-    """The version in a wheel's file name. Raises BadRequest when the wheel is not for this place."""
+    """Return the version in a wheel's file name. Raises BadRequest if the wheel belongs to another environment."""
     try:
         name, version, _tags = parse_filename(filename)
     except WheelRejected as error:
@@ -150,14 +150,14 @@ def check_wheel_filename(
 
 
 def check_source_filename(filename: str) -> None:
-    """Return for a plain `….tar.gz` name; BadRequest otherwise."""
+    """Raise BadRequest if this is not a plain `….tar.gz` name."""
     plain = filename.translate(str.maketrans("", "", "-_.+"))
     if not filename.endswith(".tar.gz") or not plain.isalnum() or not plain.isascii():
         raise ArchiveRejected(f"{filename[:240]!r} is not the plain name of a .tar.gz file.")
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """The sha256 and size of a file. Blocking."""
+    """Return SHA-256 and size of a file. Blocking."""
     return sha256_of(path), path.stat().st_size
 
 

@@ -1,6 +1,7 @@
-"""The library itself on a hub, as `verifiers/verifiers`: there the environments of the hub find it, and colleagues too.
+"""The library on a hub, as `verifiers/verifiers`, where the hub's environments and other users find it.
 
-The public package index has another package of the same name. The owner's name is reserved, so no account can have it.
+The public package index has a different package of the same name. The owner's name is reserved, so no account can
+have it.
 """
 
 import asyncio
@@ -37,15 +38,15 @@ class PublishedLibrary(NamedTuple):
     path: str
     """Address of the wheel below the hub's own, with its hash."""
     is_new: bool
-    """False when the same files were there already."""
+    """False if the same files were published before."""
 
 
 async def publish_library(
     settings: Settings, database: Database, store: BlobStore
 ) -> PublishedLibrary:
-    """Publish the library that runs this command, unless its files are there already.
+    """Publish the library that runs this command, unless the same files are already published.
 
-    Other files under a version that is there get the next post-release of it. Raises NotOffered, Conflict.
+    Different files under a used version number get its next post-release. Raises NotOffered, Conflict.
     """
     try:
         library = await asyncio.to_thread(installed_library)
@@ -99,7 +100,7 @@ def _free_number(version: str, taken: set[str]) -> str:
 
 
 async def _place(session: AsyncSession) -> Found:
-    """The library's place on the hub, made if need be."""
+    """Return the library's environment on the hub; create it if it is missing."""
     owner = await session.scalar(select(Owner).where(Owner.slug == LIBRARY))
     if owner is None:
         shape = skeleton(LIBRARY)

@@ -1,4 +1,4 @@
-"""The table of uploads under way."""
+"""The table of announced uploads. Short because tables import no service."""
 
 from datetime import datetime
 from typing import Any
@@ -25,21 +25,21 @@ class Upload(Base):
     kind: Mapped[str] = mapped_column(String(6))
     filename: Mapped[str] = mapped_column(String(240))
     sha256: Mapped[str] = mapped_column(String(64))
-    """What the client announced."""
+    """The hash that the client announced."""
     size_bytes: Mapped[int | None]
     content_hash: Mapped[str | None] = mapped_column(String(64))
     semantic_version: Mapped[str | None] = mapped_column(String(128))
     runtime_hint: Mapped[str | None] = mapped_column(String(64))
     tags: Mapped[list[str]] = mapped_column(default=list)
     secret_sha256: Mapped[str] = mapped_column(String(64))
-    """Hash of the secret in the upload address: the address itself is the authority."""
+    """Hash of the secret in the upload address, which alone grants the permission."""
     received_sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of the blob that was stored; differs from `sha256` for a re-packed source archive."""
+    """Hash of the stored blob. It differs from `sha256` for a source archive, which the hub re-packs."""
     received_bytes: Mapped[int | None]
     contents: Mapped[dict[str, Any] | None]
     """The wheel's manifest, or the members of the source archive."""
     refusal: Mapped[str | None] = mapped_column(Text)
-    """Why the bytes were not accepted."""
+    """Reason why the bytes were not accepted."""
     version_id: Mapped[str | None] = mapped_column(String(25))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     expires_at: Mapped[datetime]

@@ -34,7 +34,7 @@ router = APIRouter(tags=["publishing"], route_class=HubRoute)
 async def announce_wheel(
     request: Request, hub: HubDep, caller: Publishes, environment_id: str, body: ArtifactRequest
 ) -> dict[str, Any]:
-    """Step 2 of a push: say what the wheel is; the answer says where to put it."""
+    """Step 2 of a push: announce the wheel and receive its upload address."""
     upload_id, url = await _announce(request, hub, caller, environment_id, "wheel", body)
     return {"data": {"wheel_id": upload_id, "upload_url": url}}
 
@@ -43,7 +43,7 @@ async def announce_wheel(
 async def announce_source(
     request: Request, hub: HubDep, caller: Publishes, environment_id: str, body: ArtifactRequest
 ) -> dict[str, Any]:
-    """Step 5 of a push: say what the source archive is."""
+    """Step 5 of a push: announce the source archive and receive its upload address."""
     upload_id, url = await _announce(request, hub, caller, environment_id, "source", body)
     return {"data": {"version_id": upload_id, "upload_url": url}}
 
@@ -79,7 +79,7 @@ async def _upload_url(request: Request, hub: Hub, upload: Upload, secret: str) -
 
 @router.put("/upload/{upload_id}/{secret}", dependencies=[ADDRESS])
 async def receive(request: Request, hub: HubDep, upload_id: str, secret: str) -> dict[str, Any]:
-    """Take the bytes of an announced file; the address is the permission."""
+    """Receive the bytes of an announced file. The address grants the permission."""
     await hub.publisher.receive(upload_id, secret, body_pieces(request))
     return {"received": True}
 
@@ -88,7 +88,7 @@ async def receive(request: Request, hub: HubDep, upload_id: str, secret: str) ->
 async def finalize_wheel(
     hub: HubDep, caller: Publishes, environment_id: str, upload_id: str
 ) -> dict[str, Any]:
-    """Step 4 of a push: the wheel has arrived and is good. It is not visible yet."""
+    """Step 4 of a push: confirm that the wheel has arrived and is valid. It is not visible yet."""
     await hub.publisher.fetch_incoming(upload_id)
     async with hub.database.write() as session:
         _, [upload] = await hub.publisher.uploads(session, caller, [upload_id])
@@ -103,7 +103,7 @@ async def finalize_wheel(
 async def finalize_version(
     hub: HubDep, caller: Publishes, environment_id: str, upload_id: str
 ) -> dict[str, Any]:
-    """Step 7 of a push: wheel and source become a version, together."""
+    """Step 7 of a push: publish wheel and source together as a version."""
     await hub.publisher.fetch_incoming(upload_id)
     async with hub.database.write() as session:
         found, [source] = await hub.publisher.uploads(session, caller, [upload_id])
@@ -132,7 +132,7 @@ def _published(found: Found, done: Publication) -> dict[str, Any]:
 async def reserve(
     request: Request, hub: HubDep, caller: Publishes, owner: str, name: str, body: ReserveRequest
 ) -> dict[str, Any]:
-    """Announce the files of one version; the environment is created when there is none."""
+    """Announce the files of one version. The environment is created if it does not exist."""
     answers = []
     async with hub.database.write() as session:
         found = await _environment_for(session, hub, caller, owner, name, body.visibility)
@@ -155,7 +155,7 @@ async def reserve(
 async def finalize(
     hub: HubDep, caller: Publishes, owner: str, name: str, body: FinalizeRequest
 ) -> dict[str, Any]:
-    """Publish the uploaded files as one version; repeating it changes nothing."""
+    """Publish the uploaded files as one version. Repeating it changes nothing."""
     for upload_id in body.upload_ids:
         await hub.publisher.fetch_incoming(upload_id)
     async with hub.database.write() as session:
@@ -185,8 +185,8 @@ async def upload_form(
     owner: str | None = None,
     visibility: Annotated[AnyVisibility, Query()] = None,
 ) -> Response:
-    """Publish one file the way `twine upload` and `uv publish` send it."""
-    # Before the body: strangers cannot make the hub store anything.
+    """Publish one file in the form that `twine upload` and `uv publish` send."""
+    # Before the body is read, so that strangers cannot make the hub store anything.
     async with hub.database.look_up() as session:
         place = await _owner_for(session, caller, owner)
     settings = hub.settings
@@ -208,7 +208,7 @@ async def _check_form(hub: Hub, form: UploadForm) -> tuple[Arrived, str, str]:
     staged, filename = form.staged, form.filename or ""
     assert staged is not None, "read() has set it or raised"
     if (action := form.text(":action")) not in (None, "file_upload"):
-        raise BadRequest(f"The action {action!r} is not offered; only file_upload is.")
+        raise BadRequest(f"The action {action!r} is not offered; send file_upload.")
     digests = {
         algorithm: digest
         for algorithm in ("sha256", "blake2_256", "md5")
@@ -237,7 +237,7 @@ async def _check_form(hub: Hub, form: UploadForm) -> tuple[Arrived, str, str]:
 
 
 def _check_claims(form: UploadForm, manifest: dict[str, Any]) -> None:
-    """The form repeats METADATA; where it says something else, somebody is mistaken or lies."""
+    """Compare the form with METADATA, which it repeats. A difference is an error or a deception."""
     given = form.text("name")
     if given and normalized(given) != normalized(manifest["name"]):
         raise BadRequest(f"The form is for {given[:100]!r}, the wheel for {manifest['name']!r}.")
@@ -254,9 +254,9 @@ def _check_claims(form: UploadForm, manifest: dict[str, Any]) -> None:
     try:
         claimed = {str(Requirement(value)) for value in listed}
     except InvalidRequirement as error:
-        raise BadRequest(f"The form has a requirement that is none: {error}.") from error
+        raise BadRequest(f"The form has a requirement that is not valid: {error}.") from error
     if listed and claimed != set(manifest["requires_dist"]):
-        raise BadRequest("The form's requires_dist is not the wheel's.")
+        raise BadRequest("requires_dist of the form differs from that of the wheel.")
 
 
 async def _environment_for(

@@ -1,8 +1,10 @@
 """From uploaded bytes to an immutable version.
 
-Every way of publishing ends in the same order: the bytes arrive in the staging folder and are checked
-there; the blob is put at its sha256, durably; then one transaction claims version and file names
-and makes them visible. Before that transaction nothing can be seen, after it nothing can change.
+Every way of publishing ends in the same order. The bytes arrive in the staging folder and are checked there. The
+blob is
+stored durably under its SHA-256. Then one transaction claims version and file names and makes them visible. Before
+that
+transaction the version is invisible, after it the version is immutable.
 """
 
 import asyncio
@@ -30,14 +32,14 @@ from hub_server.storage.store import BlobStore
 
 
 class Reservation(NamedTuple):
-    """An upload that may happen; the secret is part of its address."""
+    """A reserved upload. The secret is part of its address."""
 
     upload: Upload
     secret: str
 
 
 class Publisher:
-    """Publishes into one hub."""
+    """Publishes versions in one hub."""
 
     def __init__(self, settings: Settings, database: Database, store: BlobStore) -> None:
         self._settings = settings
@@ -51,7 +53,7 @@ class Publisher:
     async def reserve(
         self, session: AsyncSession, caller: Principal, found: Found, announced: Announced
     ) -> Reservation:
-        """Let the caller upload one file. Raises Conflict when it cannot be published any more."""
+        """Let the caller upload one file. Raises Conflict if it cannot be published any more."""
         environment = found.environment
         require(
             caller, Action.PUBLISH, environment.resource, f"Environment {environment.full_name}"
@@ -80,10 +82,11 @@ class Publisher:
         return Reservation(upload, secret)
 
     async def receive(self, upload_id: str, secret: str, body: AsyncIterator[bytes]) -> None:
-        """Take the bytes of a reservation. Repeating it is harmless.
+        """Receive the bytes of a reservation. Repeating it has no effect.
 
-        Bytes that break a rule of packaging are remembered as refused, and `publish` says why:
-        clients show its answer, but not this one's. Raises BadRequest for other bytes than announced.
+        Bytes that break a packaging rule are stored as refused, and `publish` reports the reason: clients show its
+        answer, but
+        not the answer of this request. Raises BadRequest for bytes other than the announced ones.
         """
         upload = await self._open_upload(upload_id, secret)
         limit = (
@@ -101,7 +104,7 @@ class Publisher:
         ):
             raise BadRequest(
                 f"The bytes are not the announced ones: sha256 {staged.sha256} and"
-                f" {staged.size_bytes} bytes came, {upload.sha256} and {upload.size_bytes} were"
+                f" {staged.size_bytes} bytes arrived, {upload.sha256} and {upload.size_bytes} were"
                 " announced."
             )
         refusal, arrived = None, None
@@ -123,11 +126,11 @@ class Publisher:
         if upload is None or not secrets.compare_digest(given, upload.secret_sha256):
             raise NotFound("This upload address is unknown.")
         if upload.finalized_at is not None or upload.expires_at <= utc_now():
-            raise Forbidden("This upload address has been used or is too old; ask for a new one.")
+            raise Forbidden("This upload address was used or has expired; request a new one.")
         return upload
 
     async def fetch_incoming(self, upload_id: str) -> None:
-        """Take bytes that the client put into the storage directly, when there are any."""
+        """Fetch bytes that the client put into the storage directly, if there are any."""
         async with self._database.read() as session:
             upload = await session.get(Upload, upload_id)
         if upload is None or upload.contents is not None or upload.finalized_at is not None:
@@ -146,7 +149,7 @@ class Publisher:
     async def uploads(
         self, session: AsyncSession, caller: Principal, upload_ids: list[str]
     ) -> tuple[Found, list[Upload]]:
-        """The caller's reservations, with their one environment locked for publishing."""
+        """Return the caller's reservations and their environment, locked for publishing."""
         found: Found | None = None
         uploads = []
         for upload_id in upload_ids:
@@ -165,7 +168,7 @@ class Publisher:
     async def publish_push(
         self, session: AsyncSession, caller: Principal, found: Found, source: Upload
     ) -> Publication:
-        """Make a version of a pushed source archive and the wheel with the same content hash."""
+        """Publish a pushed source archive and the wheel with the same content hash as a version."""
         if source.version_id is not None:
             return Publication(await session.get_one(Version, source.version_id), is_new=False)
         wheel = await session.scalar(
@@ -187,7 +190,7 @@ class Publisher:
     async def publish_uploads(
         self, session: AsyncSession, caller: Principal, found: Found, uploads: list[Upload]
     ) -> Publication:
-        """Make one version of the uploads; exactly one of them names it, the wheel if there is one."""
+        """Publish the uploads as one version. The wheel names the version, or the announcements without a wheel."""
         files = [arrived(upload) for upload in uploads]
         numbers = {f.contents["version"] for f in files if f.kind == "wheel"}
         numbers = numbers or {u.semantic_version for u in uploads if u.semantic_version}
@@ -245,7 +248,7 @@ class Publisher:
 
 
 def arrived(upload: Upload) -> Arrived:
-    """What was received. Raises BadRequest with the reason when nothing usable was."""
+    """Return the received file. Raises BadRequest with the reason if no usable file was received."""
     if upload.refusal is not None:
         raise BadRequest(upload.refusal)
     if upload.contents is None or upload.received_sha256 is None:

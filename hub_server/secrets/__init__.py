@@ -1,1 +1,4 @@
-"""Secrets and variables of environments and people, encrypted at rest."""
+"""Secrets and variables of environments and people, encrypted in the database.
+
+`cipher` encrypts, `service` has the rules.
+"""

@@ -1,4 +1,4 @@
-"""Encrypting values at rest with a key that is not in the database."""
+"""Encryption of stored values with a key that is not in the database."""
 
 import hmac
 import os
@@ -18,27 +18,27 @@ _NONCE_BYTES = 12
 
 
 class Cipher:
-    """AES-256-GCM; a value only opens in the scope and under the name it was sealed for."""
+    """AES-256-GCM. A value can only be opened in the scope for which it was sealed."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self.token_secret = hmac.digest(key, b"install tokens", "sha256")
-        """What tokens inside install addresses are derived from."""
+        """Secret from which tokens inside install addresses are derived."""
 
     @cached_property
     def _aead(self) -> "AESGCM":
-        # With the first secret: most of a hub's life has none, and the library takes memory.
+        # Imported with the first secret: most hubs have none, and the library takes memory.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return AESGCM(self._key)
 
     def seal(self, value: str, context: str) -> bytes:
-        """The encrypted value."""
+        """Return the encrypted value."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._aead.encrypt(nonce, value.encode(), context.encode())
 
     def open(self, sealed: bytes, context: str) -> str:
-        """The value. Raises SettingsError when the key is another one than it was sealed with."""
+        """Return the value. Raises SettingsError if it was sealed with a different key."""
         from cryptography.exceptions import InvalidTag
 
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
@@ -46,13 +46,13 @@ class Cipher:
             return self._aead.decrypt(nonce, rest, context.encode()).decode()
         except InvalidTag as error:
             raise SettingsError(
-                f"A secret cannot be opened: {KEY_FILE} in the data folder is not the key it was"
+                f"A secret cannot be decrypted: {KEY_FILE} in the data folder is not the key it was"
                 " stored with."
             ) from error
 
 
 def open_cipher(data_dir: Path) -> Cipher:
-    """The cipher of this hub; its key is made on first use, readable by the operator only."""
+    """Return the cipher of this hub. The key is created on first use, readable only by the operator."""
     path = data_dir / KEY_FILE
     make_folder(data_dir)
     try:
@@ -66,5 +66,5 @@ def open_cipher(data_dir: Path) -> Cipher:
             file.flush()
             os.fsync(file.fileno())
     if len(key) != 32:
-        raise SettingsError(f"{path} is not a key of 32 bytes in hex.")
+        raise SettingsError(f"{path} does not contain a key of 32 bytes in hex.")
     return Cipher(key)

@@ -1,4 +1,4 @@
-"""The table of secrets and variables."""
+"""The tables of secrets and of their links to environments. Short because tables import no service."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ class Secret(Base):
     owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id"))
     environment_id: Mapped[str | None] = mapped_column(ForeignKey("environments.id"))
     scope: Mapped[str] = mapped_column(String(25))
-    """The environment's id, or the owner's: names are unique within it."""
+    """The environment's id, or the owner's. Names are unique within it."""
     kind: Mapped[str] = mapped_column(String(8))
     """`secret` or `variable`."""
     name: Mapped[str] = mapped_column(String(128))

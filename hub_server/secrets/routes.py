@@ -97,7 +97,7 @@ async def _change(
 async def list_secrets(
     hub: HubDep, caller: EnvironmentSecrets, environment_id: str
 ) -> dict[str, Any]:
-    """Secrets of an environment, without values."""
+    """Return the secrets of an environment, without values."""
     return await _list(hub, caller, environment_id, "secret")
 
 
@@ -105,7 +105,7 @@ async def list_secrets(
 async def list_variables(
     hub: HubDep, caller: EnvironmentSecrets, environment_id: str
 ) -> dict[str, Any]:
-    """Variables of an environment, with values."""
+    """Return the variables of an environment, with values."""
     return await _list(hub, caller, environment_id, "variable")
 
 
@@ -140,7 +140,7 @@ async def link(
 async def unlink(
     hub: HubDep, caller: EnvironmentSecrets, environment_id: str, secret_id: str
 ) -> dict[str, Any]:
-    """Take the link back."""
+    """Remove the link."""
     async with hub.database.write() as session:
         found = await service.environment_scope(session, caller, environment_id)
         row = await service.unlink(session, caller, found, secret_id)
@@ -184,7 +184,7 @@ async def delete_variable(
 
 @router.get("/secrets/")
 async def list_own(hub: HubDep, caller: OwnSecrets, team_id: TeamId = None) -> dict[str, Any]:
-    """Secrets of the caller or a team, without values."""
+    """Return the secrets of the caller or a team, without values."""
     async with hub.database.read() as session:
         scope = await service.own_scope(session, caller, team_id)
         rows = await service.secrets_of(session, scope, "secret")
@@ -213,7 +213,7 @@ async def create_own(hub: HubDep, caller: OwnSecrets, body: SecretRequest) -> di
 async def get_own(
     hub: HubDep, caller: OwnSecrets, secret_id: str, team_id: TeamId = None
 ) -> dict[str, Any]:
-    """One secret, without its value."""
+    """Return one secret, without its value."""
     async with hub.database.read() as session:
         scope = await service.own_scope(session, caller, team_id)
         secret = await service.get(session, scope, "secret", secret_id)

@@ -18,18 +18,18 @@ from verifiers.hub.wire import SecretPatch, SecretRequest
 
 Kind = Literal["secret", "variable"]
 MAX_SECRETS = 200
-"""Secrets and variables of one environment, person or team."""
+"""Maximum number of secrets and variables per environment, person or team."""
 MAX_VALUE_BYTES = 512 * 1024
-"""Of all of them together."""
+"""Maximum size of all their values together."""
 
 
 async def environment_scope(session: AsyncSession, caller: Principal, environment_id: str) -> Found:
-    """The environment, for a caller who may handle its secrets."""
+    """Return the environment if the caller may manage its secrets."""
     return await find_by_id(session, caller, environment_id, Action.SECRETS)
 
 
 async def own_scope(session: AsyncSession, caller: Principal, team_id: str | None) -> str:
-    """The id of the person or team whose secrets are meant."""
+    """Return the id of the person or team that owns the secrets."""
     require_account(caller, Action.SECRETS)
     if not team_id:
         return caller.user_id or ""
@@ -41,13 +41,13 @@ async def own_scope(session: AsyncSession, caller: Principal, team_id: str | Non
 
 
 async def secrets_of(session: AsyncSession, scope: str, kind: Kind) -> list[Secret]:
-    """The secrets or variables of an environment or owner, by name."""
+    """Return the secrets or variables of an environment or owner, by name."""
     query = select(Secret).where(Secret.scope == scope, Secret.kind == kind)
     return list(await session.scalars(query.order_by(Secret.name)))
 
 
 async def linked_to(session: AsyncSession, environment_id: str) -> list[tuple[SecretLink, Secret]]:
-    """An owner's secrets that the environment uses."""
+    """Return the owner's secrets that are linked to the environment."""
     query = (
         select(SecretLink, Secret)
         .join(Secret, Secret.id == SecretLink.secret_id)
@@ -58,7 +58,7 @@ async def linked_to(session: AsyncSession, environment_id: str) -> list[tuple[Se
 
 
 async def get(session: AsyncSession, scope: str, kind: Kind, secret_id: str) -> Secret:
-    """One of the scope's secrets. Raises NotFound for another scope's."""
+    """Return one secret of a scope. Raises NotFound for a secret of another scope."""
     secret = await session.get(Secret, secret_id)
     if secret is None or secret.scope != scope or secret.kind != kind:
         raise NotFound(f"The {kind} {secret_id[:60]} was not found.")
@@ -76,7 +76,7 @@ async def create(
     kind: Kind,
     wanted: SecretRequest,
 ) -> Secret:
-    """Store a value. Raises Conflict for a name that the scope has, TooLarge when the scope is full."""
+    """Store a value. Raises Conflict for a used name, TooLarge if the scope is full."""
     await _check_room(session, scope, len(wanted.value.encode()))
     secret = Secret(
         owner_id=owner_id,
@@ -98,7 +98,7 @@ async def create(
 
 
 async def _check_room(session: AsyncSession, scope: str, more_bytes: int, new: int = 1) -> None:
-    """Everything of a scope is one answer, values of variables included."""
+    """Raise TooLarge if a scope has no room: all of a scope is one answer, values of variables included."""
     query = select(func.count(), func.coalesce(func.sum(func.length(Secret.value)), 0))
     count, used = (await session.execute(query.where(Secret.scope == scope))).one()
     if count + new > MAX_SECRETS or used + more_bytes > MAX_VALUE_BYTES:
@@ -143,13 +143,13 @@ async def remove(session: AsyncSession, caller: Principal, secret: Secret) -> No
 async def link(
     session: AsyncSession, caller: Principal, found: Found, secret_id: str
 ) -> tuple[SecretLink, Secret]:
-    """Let the environment use a secret of the caller, or of the environment's owner.
+    """Link a secret of the caller, or of the environment's owner, to the environment.
 
     Such a secret belongs to a person or team, so a token that is bound to environments may not hand it on.
     """
     if not caller.is_everywhere:
         raise Forbidden(
-            "This token is for environments only; linking a personal or team secret needs one for all."
+            "This token is bound to environments. Use a token for all environments to link a personal or team secret."
         )
     secret = await session.get(Secret, secret_id)
     owners = {caller.user_id, found.owner.id}
@@ -173,7 +173,7 @@ async def link(
 async def unlink(
     session: AsyncSession, caller: Principal, found: Found, secret_id: str
 ) -> tuple[SecretLink, Secret]:
-    """Take the link back."""
+    """Remove the link."""
     query = (
         select(SecretLink, Secret)
         .join(Secret, Secret.id == SecretLink.secret_id)

@@ -1,1 +1,4 @@
-"""Blobs at their sha256: a folder on this machine, or S3."""
+"""Storage of blobs, each under its SHA-256: a folder on this machine, or S3.
+
+Read `store` first: the interface. `service` selects the storage and stages incoming files.
+"""

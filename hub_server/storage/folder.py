@@ -15,13 +15,13 @@ PIECE_BYTES = 256 * 1024
 
 
 class FolderStore:
-    """Keeps blobs in a folder; a put is on disk, name included, before it returns."""
+    """Keeps blobs in a folder. When `put` returns, content and name are on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def put(self, staged: Path, sha256: str) -> None:
-        """Link the staged file to its place; it must be on the same file system."""
+        """Link the staged file to its place. Both must be on the same file system."""
         await asyncio.to_thread(self._put, staged, self._path(sha256))
 
     def _put(self, staged: Path, target: Path) -> None:
@@ -31,14 +31,14 @@ class FolderStore:
             new_folder = not target.parent.exists()
             make_folder(target.parent)
             try:
-                # A link, unlike a rename, never replaces: whoever came first keeps the place.
+                # Unlike a rename, a link never replaces a file: the first writer wins.
                 os.link(staged, target)
             except FileExistsError:
                 if target.stat().st_size != staged.stat().st_size:
-                    # Left by a copy from elsewhere; a file of ours is complete once it has a name.
+                    # Left by a copy from elsewhere; files that the hub writes are complete once they have a name.
                     os.replace(staged, target)
                 else:
-                    # Young again, so that a collection under way does not take it.
+                    # Updated, so that a collection under way does not remove it.
                     os.utime(target)
             sync(target.parent)
             if new_folder:
@@ -47,7 +47,7 @@ class FolderStore:
             raise Unavailable(f"The blob folder cannot be written: {error.strerror}.") from error
 
     async def size_bytes(self, sha256: str) -> int | None:
-        """The file's size."""
+        """Return the file's size."""
         try:
             return self._path(sha256).stat().st_size
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class FolderStore:
     async def read(
         self, sha256: str, start: int = 0, end: int | None = None
     ) -> AsyncIterator[bytes]:
-        """The file in pieces, each read in a thread so that a slow disk stops nobody else."""
+        """Yield the file in pieces. Each is read in a thread, so that a slow disk does not block other requests."""
         try:
             file = await asyncio.to_thread(self._path(sha256).open, "rb")
         except FileNotFoundError as error:
@@ -79,7 +79,7 @@ class FolderStore:
         self._path(sha256).unlink(missing_ok=True)
 
     async def blobs(self) -> AsyncIterator[BlobInfo]:
-        """Every file that is named like a blob."""
+        """Yield every file with the name of a blob."""
         if not self._folder.exists():
             return
         for shelf in sorted(self._folder.iterdir()):
@@ -89,27 +89,27 @@ class FolderStore:
                 yield BlobInfo(path.name, info.st_size, moment)
 
     def local_path(self, sha256: str) -> Path | None:
-        """The file itself."""
+        """Return the file itself."""
         return self._path(sha256)
 
     async def download_url(self, sha256: str, filename: str) -> str | None:
-        """None: the hub serves the file."""
+        """Return None: the hub serves the file."""
         return None
 
     async def upload_url(self, upload_id: str) -> str | None:
-        """None: the hub takes the file."""
+        """Return None: the hub receives the file."""
         return None
 
     async def take_incoming(self, upload_id: str, into: Path, max_bytes: int) -> bool:
-        """False: nothing comes past the hub."""
+        """Return False: files only arrive through the hub."""
         return False
 
     async def check(self) -> None:
-        """Make the folder and see whether it can be written."""
+        """Create the folder and check that it is writable."""
         try:
             make_folder(self._folder)
         except OSError as error:
-            raise Unavailable(f"{self._folder} cannot be made: {error.strerror}.") from error
+            raise Unavailable(f"{self._folder} cannot be created: {error.strerror}.") from error
         if not os.access(self._folder, os.W_OK):
             raise Unavailable(f"{self._folder} cannot be written.")
 

@@ -1,4 +1,4 @@
-"""Blobs as objects in S3 or anything that speaks it: `blobs/ab/abcd…`."""
+"""Blobs as objects in S3 or a compatible storage: `blobs/ab/abcd…`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -19,10 +19,11 @@ from hub_server.storage.store import BlobInfo, BlobMissing, check_sha256
 
 SIGNATURE_LIFETIME = timedelta(minutes=15)
 SMALL_BYTES = 8 * 1024**2
-"""Up to this size a blob is put in one request, which S3 can refuse when the key exists; it is in memory then."""
+"""A blob up to this size is put in one request, which S3 can refuse if the key exists. It is then held in memory."""
 PART_BYTES, PIECE_BYTES = 5 * 1024**2, 256 * 1024
-"""Of larger blobs: what S3 takes at least in one part, and what is read from the file at once. The part is then in
-memory once; given a path, obstore has a part read, a part copied and two parts under way."""
+"""For larger blobs: the minimum size of a part in S3, and the size of one read. The part is then in memory once;
+given a path, obstore holds a part being read, a copied part and two parts under way.
+"""
 
 YOUNG = timedelta(hours=1)
 
@@ -53,14 +54,14 @@ class ObjectStore:
         )
 
     async def put(self, staged: Path, sha256: str) -> None:
-        """Put the object unless a young one is there."""
+        """Put the object, unless a recent one exists."""
         size_bytes = (await asyncio.to_thread(staged.stat)).st_size
         try:
             there = await _answered(obstore.head_async(self._store, self._key(sha256)))
         except FileNotFoundError:
             there = None
-        # An old object is written again with the same bytes: it is young then, so that a
-        # collection under way, which takes old blobs nobody refers to, leaves it.
+        # An old object is written again with the same bytes. Its new age keeps it from a collection under way, which
+        # removes old unused blobs.
         age = utc_now() - there["last_modified"] if there else None
         if there and there["size"] == size_bytes and age and age < YOUNG:
             return
@@ -82,7 +83,7 @@ class ObjectStore:
             raise _failure(error) from error
 
     async def _put_parts(self, staged: Path, sha256: str, size_bytes: int) -> None:
-        # Not as a context manager: closing makes the object, which must not happen to half of it.
+        # Not as a context manager: closing creates the object, which must not happen with half of the content.
         writer = obstore.open_writer_async(
             self._store, self._key(sha256), buffer_size=PART_BYTES, max_concurrency=1
         )
@@ -94,11 +95,11 @@ class ObjectStore:
             if written != size_bytes:
                 raise Unavailable(f"{written} of {size_bytes} bytes could be read back.")
             await writer.close()
-        except (BaseError, OSError) as error:  # the writer raises either
+        except (BaseError, OSError) as error:  # the writer raises either type
             raise _failure(error) from error
 
     async def size_bytes(self, sha256: str) -> int | None:
-        """The object's size."""
+        """Return the object's size."""
         try:
             return (await _answered(obstore.head_async(self._store, self._key(sha256))))["size"]
         except FileNotFoundError:
@@ -107,7 +108,7 @@ class ObjectStore:
     async def read(
         self, sha256: str, start: int = 0, end: int | None = None
     ) -> AsyncIterator[bytes]:
-        """The object in pieces, as they arrive."""
+        """Yield the object in pieces, as they arrive."""
         options: dict[str, object] = {}
         if end is not None:
             if end <= start:
@@ -138,7 +139,7 @@ class ObjectStore:
             return
 
     async def blobs(self) -> AsyncIterator[BlobInfo]:
-        """Every object under `blobs/`."""
+        """Yield every object under `blobs/`."""
         try:
             async for page in obstore.list(self._store, prefix="blobs"):
                 for item in page:
@@ -148,11 +149,11 @@ class ObjectStore:
             raise _failure(error) from error
 
     def local_path(self, sha256: str) -> Path | None:
-        """None: objects are not files here."""
+        """Return None: objects are not files on this machine."""
         return None
 
     async def download_url(self, sha256: str, filename: str) -> str | None:
-        """A signed address, unless the operator wants the hub to relay."""
+        """Return a signed address, unless the hub relays downloads."""
         if not self._presign:
             return None
         return await _answered(
@@ -160,7 +161,7 @@ class ObjectStore:
         )
 
     async def upload_url(self, upload_id: str) -> str | None:
-        """A signed address for one incoming file, unless the operator wants the hub to relay."""
+        """Return a signed address for one incoming file, unless the hub relays uploads."""
         if not self._presign:
             return None
         return await _answered(
@@ -176,7 +177,9 @@ class ObjectStore:
             return False
         if result.meta["size"] > max_bytes:
             await _answered(obstore.delete_async(self._store, key))
-            raise TooLarge(f"{result.meta['size']} bytes came; at most {max_bytes} were announced.")
+            raise TooLarge(
+                f"{result.meta['size']} bytes arrived; at most {max_bytes} were announced."
+            )
         with create(into) as file:
             async for piece in result.stream(min_chunk_size=1024**2):
                 await asyncio.to_thread(file.write, bytes(piece))
@@ -184,14 +187,16 @@ class ObjectStore:
         return True
 
     async def check(self) -> None:
-        """List what does not exist: to ask for one object does not tell a missing bucket from a missing object."""
+        """List objects that do not exist: a request for one object does not distinguish a missing bucket from a
+        missing object.
+        """
         try:
             await _answered(obstore.list(self._store, prefix="check").collect_async())
         except Unavailable as error:
             if self._has_keys:
                 raise
-            # Without a key obstore asks the machine's cloud for one, and its error is about that address.
-            hint = "VF_HUB_S3_ACCESS_KEY_ID is not set, and this machine's cloud gives no key to the storage"
+            # Without a key obstore asks the machine's cloud for one, and its error names that address.
+            hint = "VF_HUB_S3_ACCESS_KEY_ID is not set, and this machine's cloud provides no key for the storage"
             raise Unavailable(f"{hint}: {error.detail}") from error
 
     def _key(self, sha256: str) -> str:
@@ -209,7 +214,7 @@ async def _answered(request: Awaitable[T]) -> T:
 
 
 def _failure(error: Exception) -> Unavailable:
-    """What went wrong, in one line."""
+    """Return the failure in one line."""
     text = str(error)
     if "NoSuchBucket" in text:
         return Unavailable("The object storage has no bucket of the name in VF_HUB_STORAGE_URL.")

@@ -1,4 +1,4 @@
-"""Choosing the storage, and files in transit to it."""
+"""Selection of the storage, and files in transit to it."""
 
 import asyncio
 import hashlib
@@ -16,11 +16,11 @@ from hub_server.storage.store import BlobStore
 from verifiers.files import write_all
 
 INLINE_BYTES = 256 * 1024
-"""Pieces up to this size are written without a thread: the page cache takes them in microseconds."""
+"""Smaller pieces are written without a thread: the page cache accepts them in microseconds."""
 
 
 def open_store(settings: Settings) -> BlobStore:
-    """The storage that the settings name."""
+    """Return the storage that the settings name."""
     if settings.storage_url.startswith("s3://"):
         from hub_server.storage.s3 import ObjectStore  # its library is not needed for a folder
 
@@ -38,7 +38,7 @@ class Staged(NamedTuple):
 
 @contextmanager
 def staging_path(settings: Settings) -> Iterator[Path]:
-    """A new name in the staging folder; the file is removed at the end of the block."""
+    """Yield a new path in the staging folder. The file is removed at the end of the block."""
     make_folder(settings.staging_dir)
     path = settings.staging_dir / new_id()
     try:
@@ -48,9 +48,9 @@ def staging_path(settings: Settings) -> Iterator[Path]:
 
 
 async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Staged:
-    """Write the pieces to `path`, hashing as they come.
+    """Write the pieces to `path` and hash them.
 
-    Raises TooLarge at the first byte too many, Unavailable when the disk is full.
+    Raises TooLarge at the first byte beyond the limit, Unavailable if the disk is full.
     """
     digest, size_bytes = hashlib.sha256(), 0
     try:
@@ -58,7 +58,7 @@ async def stage(pieces: AsyncIterator[bytes], path: Path, max_bytes: int) -> Sta
             async for piece in pieces:
                 size_bytes += len(piece)
                 if size_bytes > max_bytes:
-                    raise TooLarge(f"The file is larger than the {max_bytes} bytes allowed.")
+                    raise TooLarge(f"The file is larger than the maximum of {max_bytes} bytes.")
                 if len(piece) <= INLINE_BYTES:
                     digest.update(piece)
                     write_all(file.fileno(), piece)

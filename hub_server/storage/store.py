@@ -1,7 +1,8 @@
-"""The seam between the hub and the place where bytes are kept.
+"""The interface between the hub and its storage.
 
-A blob's key is the sha256 of its bytes, so a put can never change anything: putting what exists is
-done already. `tests/conformance/storage` holds every implementation to the same behaviour.
+A blob's key is the SHA-256 of its bytes, so a put never changes existing content. `tests/conformance/storage`
+checks
+every implementation.
 """
 
 import re
@@ -18,7 +19,7 @@ class BlobMissing(NotFound):
 
 
 class BlobInfo(NamedTuple):
-    """What a listing says about a blob."""
+    """One blob in a listing."""
 
     sha256: str
     size_bytes: int
@@ -26,54 +27,54 @@ class BlobInfo(NamedTuple):
 
 
 class BlobStore(Protocol):
-    """Keeps blobs; each method may raise Unavailable when the storage does not answer."""
+    """Keeps blobs. Each method may raise Unavailable if the storage does not answer."""
 
     async def put(self, staged: Path, sha256: str) -> None:
-        """Keep the file's bytes, durably, before returning; `staged` may be moved or left.
+        """Store the file's bytes durably before returning. `staged` may be moved or left.
 
-        The caller has checked the hash. A blob that is there already is left as it is.
+        The caller has checked the hash. An existing blob stays as it is.
         """
         ...
 
     async def size_bytes(self, sha256: str) -> int | None:
-        """The blob's size, or None when there is none."""
+        """Return the blob's size, or None if it is missing."""
         ...
 
     def read(self, sha256: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` up to `end` (exclusive). Raises BlobMissing on the first step."""
+        """Yield the bytes from `start` up to `end` (exclusive). Raises BlobMissing on the first step."""
         ...
 
     async def delete(self, sha256: str) -> None:
-        """Remove the blob; nothing happens when there is none."""
+        """Remove the blob. A missing blob is not an error."""
         ...
 
     def blobs(self) -> AsyncIterator[BlobInfo]:
-        """All blobs, in no particular order."""
+        """Yield all blobs, in no particular order."""
         ...
 
     def local_path(self, sha256: str) -> Path | None:
-        """The blob's file when blobs are files on this machine, else None."""
+        """Return the blob's file if blobs are files on this machine, else None."""
         ...
 
     async def download_url(self, sha256: str, filename: str) -> str | None:
-        """A short-lived address from which a client can read the blob, or None."""
+        """Return a short-lived address from which a client can read the blob, or None."""
         ...
 
     async def upload_url(self, upload_id: str) -> str | None:
-        """A short-lived address to which a client can put an incoming file, or None."""
+        """Return a short-lived address to which a client can put an incoming file, or None."""
         ...
 
     async def take_incoming(self, upload_id: str, into: Path, max_bytes: int) -> bool:
-        """Fetch what was put at `upload_url` and forget it there; False when nothing came."""
+        """Fetch the file that was put at `upload_url` and delete it there. Returns False if there is none."""
         ...
 
     async def check(self) -> None:
-        """Raise Unavailable when the storage cannot be used."""
+        """Raise Unavailable if the storage cannot be used."""
         ...
 
 
 def check_sha256(sha256: str) -> str:
-    """The argument, when it is a sha256 in hex; BlobMissing otherwise, since no blob has it."""
+    """Return the argument if it is a SHA-256 in hex. Raises BlobMissing otherwise, because no blob has such a key."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise BlobMissing(f"{sha256[:80]!r} is not a sha256.")
     return sha256

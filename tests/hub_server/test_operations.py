@@ -249,7 +249,7 @@ def test_the_key_of_the_secrets_is_made_once_and_a_wrong_one_is_noticed(tmp_path
         (open_cipher(tmp_path / "b"), "scope"),
         (open_cipher(tmp_path / "a"), "x"),
     ):
-        with pytest.raises(SettingsError, match="cannot be opened"):
+        with pytest.raises(SettingsError, match="cannot be decrypted"):
             cipher.open(sealed, context)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "secret.key").write_text("abcd")
@@ -327,7 +327,7 @@ def test_a_hub_that_cannot_start_says_why_in_one_line(tmp_path):
 
 def test_an_account_and_a_token_are_made_beside_a_serving_hub(live_hub):
     added = live_hub.run("user", "add", "carol", "--password", "correct horse")
-    assert added.stdout == "Made the account carol.\n"
+    assert added.stdout == "Created the account carol.\n"
     token = live_hub.run("token", "new", "carol", "--action", "read").stdout.strip()
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{live_hub.url}/api/v1/user/whoami", headers=headers)

@@ -53,7 +53,7 @@ def test_the_usual_spelling_of_a_postgresql_address_is_understood():
         (["user", "list", "--data-dir", "nowhere"], 2, "There is no hub in"),
         (["fsck", "--data-dir", "."], 2, "There is no hub in"),
         (["backup", "into", "--data-dir", "."], 2, "--data-dir"),
-        (["token", "new", "alice", "--days", "0"], 2, "has ended already"),
+        (["token", "new", "alice", "--days", "0"], 2, "already be expired"),
         (["token", "new", "alice", "--action", "fly"], 2, "Unknown actions: fly. Known: account, "),
         (["token", "new", "nobody"], 1, "no user 'nobody'"),
         (["user", "disable", "nobody"], 1, "no user 'nobody'"),
@@ -150,7 +150,7 @@ def test_the_password_of_a_new_account_may_come_from_its_variable(sqlite_setting
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "Made the account alice" in run("user", "add", "alice")
+    assert "Created the account alice" in run("user", "add", "alice")
     run("token", "new", "alice")
     said = run("user", "password", "alice")
     assert "1 API tokens of alice still work" in said

@@ -63,7 +63,7 @@ class RetryPolicy(NamedTuple):
     """Also the longest `Retry-After` that is waited for."""
 
     def pause_s(self, attempt: int, retry_after: str | None) -> float:
-        """Seconds to wait after the attempt of this number (from 0)."""
+        """Return seconds to wait after the attempt of this number (from 0)."""
         if retry_after is not None and retry_after.isdigit():
             return min(float(retry_after), self.longest_pause_s)
         doubled = self.first_pause_s * 2**attempt
@@ -95,7 +95,7 @@ class HubClient:
             self._http = None
 
     def require_key(self) -> str:
-        """The key; HubNotConfigured when there is none."""
+        """Return the key; HubNotConfigured when there is none."""
         if self.settings.api_key is None:
             raise HubNotConfigured(
                 f"No API key for {self.settings.base_url}. Log in with `prime login`, or set PRIME_API_KEY."
@@ -105,13 +105,13 @@ class HubClient:
     # --- JSON --------------------------------------------------------------------------------
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """The answer to a GET; members of `query` that are None are left out."""
+        """Return the answer to a GET; members of `query` that are None are left out."""
         return await self.request("GET", path, query=query)
 
     async def post(
         self, path: str, body: Any = None, *, is_repeatable: bool = True, is_slow: bool = False
     ) -> dict[str, Any]:
-        """The answer to a POST. One that is not repeatable is tried again only if it was surely not taken."""
+        """Return the answer to a POST. One that is not repeatable is tried again only if it was surely not taken."""
         return await self.request(
             "POST", path, body=body, is_repeatable=is_repeatable, is_slow=is_slow
         )
@@ -127,7 +127,7 @@ class HubClient:
         is_repeatable: bool = True,
         is_slow: bool = False,
     ) -> dict[str, Any]:
-        """The JSON object that the hub answers. `path` comes after `/api/v1`; `content` is a body already encoded.
+        """Return the JSON object that the hub answers. `path` comes after `/api/v1`; `content` is a body already encoded.
 
         Raises HubUnavailable, HubRefused and its kinds, HubMisbehaved.
         """
@@ -295,7 +295,7 @@ class HubClient:
         raise AssertionError("the last attempt returns or raises")
 
     def _accepted(self, response: httpx.Response) -> httpx.Response:
-        """The response when it is a success. Raises _Passing for a status that may pass, else the kind of HubError."""
+        """Return the response when it is a success. Raises _Passing for a status that may pass, else the kind of HubError."""
         if response.is_success:
             return response
         if response.status_code in _PASSING:
@@ -303,7 +303,7 @@ class HubClient:
         raise _refusal(response, self.settings.base_url)
 
     def _key_for(self, url: str) -> dict[str, str]:
-        """The header with the key, for the hub's own address only."""
+        """Return the header with the key, for the hub's own address only."""
         if origin(url) == origin(self.settings.base_url) and self.settings.api_key:
             return {"Authorization": f"Bearer {self.settings.api_key}"}
         return {}
@@ -318,13 +318,13 @@ class HubClient:
 
 
 def environment_path(owner: str, name: str, reference: str | None = None) -> str:
-    """The path of an environment, or of one of its versions (a number, a content hash or `latest`)."""
+    """Return the path of an environment, or of one of its versions (a number, a content hash or `latest`)."""
     path = f"/environmentshub/{quote(owner, safe='')}/{quote(name, safe='')}"
     return path if reference is None else f"{path}/@{quote(reference, safe='')}"
 
 
 def body_of(model: type[WireRequest], **values: Any) -> dict[str, Any]:
-    """A request body as the wire has it, without members that are None; ConfigError when a value does not fit."""
+    """Return a request body as the wire has it, without members that are None; ConfigError when a value does not fit."""
     given = {key: value for key, value in values.items() if value is not None}
     try:
         checked = model.model_validate(given)
@@ -343,7 +343,7 @@ def data_of(answer: Mapping[str, Any]) -> Any:
 
 
 def member(answer: Mapping[str, Any], name: str) -> Any:
-    """A member that the answer must have; HubMisbehaved without it."""
+    """Return a member that the answer must have; HubMisbehaved without it."""
     if name not in answer:
         raise HubMisbehaved(f"The hub's answer has no {name!r}; it may be of an unknown version.")
     return answer[name]
@@ -360,7 +360,7 @@ async def _pieces(file: Path, total: int, on_progress: OnProgress | None) -> Asy
 
 
 def _refusal(response: httpx.Response, base_url: str) -> HubError:
-    """The error for a response that is not a success, with what the hub said."""
+    """Return the error for a response that is not a success, with what the hub said."""
     status, said = response.status_code, _detail(response)
     if status == 401:
         return HubUnauthorized(
@@ -408,7 +408,7 @@ def _unreachable(url: httpx.URL, error: Exception, *, what: str = "request") -> 
 
 
 def _shown(url: httpx.URL) -> str:
-    """A URL as it may be shown: upload addresses and user-info are permissions."""
+    """Return a URL as it may be shown: upload addresses and user-info are permissions."""
     text = f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}"
     path = url.path
     return text + ("/upload/…" if path.startswith("/upload/") else path)

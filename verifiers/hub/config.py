@@ -85,7 +85,7 @@ class HubConfigFile:
         self.path = self.folder / "config.json"
 
     def read(self) -> dict[str, Any]:
-        """All settings, with defaults for those that are not in the file."""
+        """Return all settings, with defaults for those that are not in the file."""
         defaults = {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")}
         return {**defaults, **_read_object(self.path)}
 
@@ -98,7 +98,7 @@ class HubConfigFile:
         _write_object(self.path, {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")})
 
     def contexts(self) -> list[str]:
-        """Names of the saved contexts, in order."""
+        """Return names of the saved contexts, in order."""
         folder = self.folder / "environments"
         return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
 
@@ -159,7 +159,7 @@ def hub_settings(
     variables: Mapping[str, str] | None = None,
     file: HubConfigFile | None = None,
 ) -> HubSettings:
-    """The hub to use: variables before the context (`context`, else `PRIME_CONTEXT`) before the file.
+    """Return the hub to use: variables before the context (`context`, else `PRIME_CONTEXT`) before the file.
 
     Raises HubNotConfigured when none of them names a hub, ConfigError for an unusable file or address.
     """
@@ -204,7 +204,7 @@ def hub_settings(
 
 
 def _checked_key(text: str) -> str | None:
-    """The key without the blanks around it; ConfigError, which does not show it, when it cannot be one."""
+    """Return the key without the blanks around it; ConfigError, which does not show it, when it cannot be one."""
     key = text.strip()
     if any(letter.isspace() or not letter.isprintable() or not letter.isascii() for letter in key):
         raise ConfigError(
@@ -215,7 +215,7 @@ def _checked_key(text: str) -> str | None:
 
 
 def checked_url(url: str) -> str:
-    """A hub's address in its plain form; ConfigError when it is none."""
+    """Return a hub's address in its plain form; ConfigError when it is none."""
     plain = url.strip().rstrip("/").removesuffix("/api/v1").rstrip("/")
     parts = urlsplit(plain)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -238,12 +238,12 @@ def origin(url: str) -> tuple[str, str, int | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Return whether a host is this machine."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def masked(secret: str | None) -> str:
-    """A key as it may be shown: enough of it to tell two apart."""
+    """Return a key as it may be shown: enough of it to tell two apart."""
     if not secret:
         return ""
     return f"{secret[:4]}…{secret[-4:]}" if len(secret) >= 16 else "…"

@@ -158,7 +158,7 @@ async def push_run(
 
 
 def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a run: `avg_reward` as `reward`, every metric under its name, and how sure the reward is."""
+    """Return the numbers of a run: `avg_reward` as `reward`, every metric under its name, and how sure the reward is."""
     metrics: dict[str, Any] = {}
     for key, value in metadata.items():
         if key == "avg_metrics" and isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers_of(metadata: Mapping[str, Any], summary: RunningSummary) -> dict[str, Any]:
-    """The numbers of the saved rollouts under the names of `metadata.json`, which may be older than the rollouts (a
+    """Return the numbers of the saved rollouts under the names of `metadata.json`, which may be older than the rollouts (a
     killed run) or count crashes as an older version did.
     """
     if not summary.rollouts:
@@ -206,7 +206,7 @@ _NUMBERS = frozenset(
 async def _open(
     hub: HubClient, metadata: Mapping[str, Any], environment: str, options: RunPush
 ) -> str:
-    """The id of the evaluation that takes the samples."""
+    """Return the id of the evaluation that takes the samples."""
     reference = await _reference(hub, environment, metadata)
     plain = environment.partition("@")[0]
     described = {
@@ -243,7 +243,7 @@ async def _open(
 async def _reference(
     hub: HubClient, environment: str, metadata: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The published environment, with the version that ran if that is known and on the hub."""
+    """Return the published environment, with the version that ran if that is known and on the hub."""
     wanted = parse_hub_id(environment)
     ran = (metadata.get("version_info") or {}).get("env_version")
     version = wanted.version or (str(ran) if ran else None)
@@ -280,7 +280,7 @@ def _batches(
     *,
     is_public: bool,
 ) -> Iterator[_SampleBatch]:
-    """The rollouts of a run in batches; `summary` counts each. Public rollouts have no tracebacks: a traceback names
+    """Yield the rollouts of a run in batches; `summary` counts each. Public rollouts have no tracebacks: a traceback names
     folders of the author's machine.
     """
     rows: list[bytes] = []
@@ -309,7 +309,7 @@ def _batches(
 
 
 def _sample(output: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
-    """A rollout with its identity: `example_id`, and its number among the rollouts of that example."""
+    """Return a rollout with its identity: `example_id`, and its number among the rollouts of that example."""
     output.setdefault("example_id", output.get("id", 0))
     key = json.dumps(output["example_id"], default=str)
     output.setdefault("rollout_number", seen[key])
@@ -371,5 +371,5 @@ def saved_runs_here(folder: Path) -> list[Path]:
 
 
 async def lookup_id(hub: HubClient, environment: str) -> str:
-    """The id of `owner/name`."""
+    """Return the id of `owner/name`."""
     return str(member(data_of(await details_of(hub, parse_hub_id(environment))), "id"))

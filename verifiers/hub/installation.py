@@ -124,7 +124,7 @@ class HubSource:
         )
 
     def _pinned(self, shown: str, line: Any) -> str:
-        """A requirement of the hub's with an address and a hash. Raises HubMisbehaved."""
+        """Return a requirement of the hub's with an address and a hash. Raises HubMisbehaved."""
         name, _, url = str(line).partition(" @ ")
         is_safe = re.fullmatch(r"[A-Za-z0-9._-]+", name) and not re.search(r"\s", url)
         if not is_safe or _SHA256.search(urlsplit(url).fragment) is None:
@@ -134,7 +134,7 @@ class HubSource:
         return f"{name} @ {url}"
 
     def _netrc(self, host: str, login: str, token: str) -> Path:
-        """A new netrc file with this token, and the person's own entries for other hosts."""
+        """Return a new netrc file with this token, and the person's own entries for other hosts."""
         folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="prime-")))
         file = folder / "netrc"
         lines = [_entry(host, login, "", token)]
@@ -154,7 +154,7 @@ async def details_of(hub: HubClient, environment: HubEnvironment) -> dict[str, A
 
 
 def target_python(variables: dict[str, str] | os._Environ[str]) -> Path | None:
-    """The interpreter that `prime env install` installs into; None is the one that runs the command.
+    """Return the interpreter that `prime env install` installs into; None is the one that runs the command.
 
     In this order: `UV_PROJECT_ENVIRONMENT`, the active virtual environment, `.venv` of the project here or above.
     """

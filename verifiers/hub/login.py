@@ -35,7 +35,7 @@ class LoginDenied(HubRefused, PermissionError):
 async def log_in(
     hub: HubClient, invite: Callable[[Invitation], None], sleep: _Sleep = asyncio.sleep
 ) -> str:
-    """The key that a person gives this client in a browser. Waits; `invite` shows where to go.
+    """Return the key that a person gives this client in a browser. Waits; `invite` shows where to go.
 
     Raises LoginExpired, LoginDenied, HubError.
     """
@@ -70,7 +70,7 @@ async def log_in(
 
 
 async def _challenge(hub: HubClient, invite: Callable[[Invitation], None], sleep: _Sleep) -> str:
-    """The way of the public `prime login`: the key comes back encrypted for a key pair made for this login."""
+    """Return the way of the public `prime login`: the key comes back encrypted for a key pair made for this login."""
     try:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import padding, rsa

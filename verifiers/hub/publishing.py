@@ -122,7 +122,7 @@ async def push(hub: HubClient, wanted: Wanted, watcher: PushWatcher | None = Non
 
 
 async def versions(hub: HubClient, owner: str, name: str) -> list[dict[str, Any]]:
-    """The versions of an environment, newest first."""
+    """Return the versions of an environment, newest first."""
     data = data_of(await hub.get(f"{environment_path(owner, name)}/versions"))
     rows = data.get("versions", []) if isinstance(data, dict) else data
     return [row for row in rows if isinstance(row, dict)]
@@ -296,7 +296,7 @@ def _restore(file: Path, before: bytes) -> None:
 
 
 def with_version_raised(text: str, bump: Bump, file: Path | str = "pyproject.toml") -> str:
-    """The text of a pyproject.toml with the next version in `[project]`; everything else stays as it is."""
+    """Return the text of a pyproject.toml with the next version in `[project]`; everything else stays as it is."""
     start = re.search(r"^\[project\][^\n]*$", text, re.MULTILINE)
     if start is None:
         raise ConfigError(f"{file} has no [project] table whose version could be raised.")
@@ -312,7 +312,7 @@ def with_version_raised(text: str, bump: Bump, file: Path | str = "pyproject.tom
 
 
 def raised(version: str, bump: Bump) -> str:
-    """The next version: `1.2.3` → `1.2.4`, `1.2.3rc0` (of a pre-release: rc1), or `1.2.3.post0`.
+    """Return the next version: `1.2.3` → `1.2.4`, `1.2.3rc0` (of a pre-release: rc1), or `1.2.3.post0`.
 
     The patch after a pre-release is the release itself: `1.2.3rc1` → `1.2.3`.
     """

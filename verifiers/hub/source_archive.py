@@ -94,7 +94,7 @@ def content_hash(contents: dict[str, bytes], elsewhere: dict[str, str] | None = 
 
 
 def source_files(folder: Path) -> dict[str, Path]:
-    """Path in the archive → file: README, pyproject.toml and modules at the top, and everything in folders below.
+    """Return path in the archive → file: README, pyproject.toml and modules at the top, and everything in folders below.
 
     Left out: hidden files, links, caches, build results, and what `.gitignore` files of the project name.
     """

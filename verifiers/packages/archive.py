@@ -65,7 +65,7 @@ _FORBIDDEN_EXTRAS = {0x0001: "ZIP64", 0x7075: "Unicode path", 0x9901: "encryptio
 
 
 def read_members(file: BinaryIO, size_bytes: int, limits: WheelLimits) -> list[Member]:
-    """The members of a ZIP file that has exactly one reading, in file order.
+    """Return the members of a ZIP file that has exactly one reading, in file order.
 
     Raises WheelRejected for anything two ZIP readers could understand differently: data before,
     between or after members, headers that disagree, duplicates, comments, ZIP64, data descriptors.
@@ -173,7 +173,7 @@ def _check_names(members: list[Member]) -> None:
 
 
 def unsafe_path(name: str) -> str | None:
-    """The end of a sentence why a member of this name must not be unpacked; None when it may."""
+    """Return the end of a sentence why a member of this name must not be unpacked; None when it may."""
     if not name or len(name) > 1000:
         return "is empty or too long"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
@@ -197,7 +197,7 @@ def _check_sizes(members: list[Member], limits: WheelLimits) -> None:
 
 
 def unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """The bytes of a member in pieces; WheelRejected when they are not what the headers promise."""
+    """Yield the bytes of a member in pieces; WheelRejected when they are not what the headers promise."""
     file.seek(member.data_offset)
     inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == _DEFLATED else None
     left, produced, crc32 = member.packed_bytes, 0, 0

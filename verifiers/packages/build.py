@@ -84,7 +84,7 @@ def build_environment(folder: str | Path, out_dir: str | Path | None = None) -> 
 
 
 def environment_module(wheel: Path, manifest: WheelManifest) -> str:
-    """The top-level module of a wheel that defines `load_environment`, found without importing it."""
+    """Return the top-level module of a wheel that defines `load_environment`, found without importing it."""
     expected = manifest.normalized_name.replace("-", "_")
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
@@ -106,7 +106,7 @@ def environment_module(wheel: Path, manifest: WheelManifest) -> str:
 
 
 def defines_load_environment(source: str) -> bool:
-    """Whether a module's source defines, imports or assigns `load_environment` at its top level."""
+    """Return whether a module's source defines, imports or assigns `load_environment` at its top level."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -131,7 +131,7 @@ def defines_load_environment(source: str) -> bool:
 
 
 def unmet_requirements(requirements: list[str]) -> list[str]:
-    """Those of the requirements that no installed distribution satisfies."""
+    """Return those of the requirements that no installed distribution satisfies."""
     unmet: list[str] = []
     for text in requirements:
         try:
@@ -197,7 +197,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def last_lines(text: str, count: int = 15) -> str:
-    """The end of a tool's output, which is where the reason stands."""
+    """Return the end of a tool's output, which is where the reason stands."""
     return "\n".join(text.strip().splitlines()[-count:])
 
 

@@ -30,7 +30,7 @@ class Player(ScriptedClient):
     async def get_native_response(
         self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **kwargs: Any
     ) -> Response:
-        """The rollout's reply for this turn."""
+        """Return the rollout's reply for this turn."""
         state = kwargs["state"]
         reply = _reply(self._replies_for(state), len(state["trajectory"]))
         return await ScriptedClient([reply]).get_native_response(
@@ -39,7 +39,7 @@ class Player(ScriptedClient):
 
 
 def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
-    """The reply of a turn; silence when there is no script, but not without end."""
+    """Return the reply of a turn; silence when there is no script, but not without end."""
     if replies is None:
         if turn >= MAX_SILENT_TURNS:
             raise ScriptExhausted(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
@@ -56,7 +56,7 @@ def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
 
 
 def wrapped_answers(answer: str, parser: Parser) -> list[str]:
-    """An answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
+    """Return an answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
     from verifiers.parsers.think_parser import ThinkParser
     from verifiers.parsers.xml_parser import XMLParser
 
@@ -70,14 +70,14 @@ def wrapped_answers(answer: str, parser: Parser) -> list[str]:
 
 
 def is_single_turn(environment: Environment) -> bool:
-    """Whether a rollout is one question and one answer."""
+    """Return whether a rollout is one question and one answer."""
     from verifiers.envs.multiturn_env import SingleTurnEnv
 
     return isinstance(environment, SingleTurnEnv)
 
 
 def environment_of(environment: Environment, row: Row) -> Environment:
-    """The environment that plays a row: itself, or a group's member."""
+    """Return the environment that plays a row: itself, or a group's member."""
     from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
 
     while isinstance(environment, EnvGroup):
@@ -88,7 +88,7 @@ def environment_of(environment: Environment, row: Row) -> Environment:
 
 
 def has_judge(environment: Environment) -> bool:
-    """Whether a judge model takes part in the scores."""
+    """Yield whether a judge model takes part in the scores."""
     from verifiers.envs.env_group import EnvGroup
     from verifiers.rubrics.judge_rubric import JudgeRubric
     from verifiers.rubrics.rubric_group import RubricGroup

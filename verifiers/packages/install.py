@@ -182,7 +182,7 @@ def pinned_requirements(wheels: Sequence[PublishedWheel], python: str, scratch: 
 def _library(
     python: str, limits: Sequence[SpecifierSet], scratch: Path, of_the_hub: str | None
 ) -> str | None:
-    """The constraint on the library; None leaves it to the index."""
+    """Return the constraint on the library; None leaves it to the index."""
 
     def fits(version: str) -> bool:
         return all(limit.contains(version, prereleases=True) for limit in limits)
@@ -212,7 +212,7 @@ def _library(
 
 
 def _has_this_library(python: str) -> bool:
-    """Whether the package of the library's name that a Python has is this library."""
+    """Return whether the package of the library's name that a Python has is this library."""
     code = "import importlib.util as u, sys; sys.exit(u.find_spec('vf_cli') is None)"
     return subprocess.run([python, "-c", code], capture_output=True, timeout=60.0).returncode == 0
 
@@ -246,7 +246,7 @@ def _name_of(line: str) -> str:
 
 
 def installed_from(name: str, python: str = sys.executable) -> tuple[str, str | None] | None:
-    """Version of an installed distribution and the address it came from; None when it is not installed."""
+    """Return version of an installed distribution and the address it came from; None when it is not installed."""
     done = subprocess.run(
         [python, "-c", _INSTALLED, name], capture_output=True, text=True, timeout=60.0
     )
@@ -342,7 +342,7 @@ def _is_folder_path(env: str) -> bool:
 
 
 def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
-    """Whether an editable install needs nothing that is not installed: then it works without any index."""
+    """Return whether an editable install needs nothing that is not installed: then it works without any index."""
     system = pyproject.get("build-system", {})
     requires = system.get("requires")
     if not isinstance(requires, list) or unmet_requirements(requires):
@@ -358,19 +358,19 @@ def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
 
 
 def parse_env_id(env_id: str) -> tuple[str, str, str | None]:
-    """Owner, name and version or None; ConfigError (a ValueError) for anything else."""
+    """Return owner, name and version or None; ConfigError (a ValueError) for anything else."""
     name, _, version = env_id.partition("@")
     hub = parse_hub_id(name)
     return hub.owner, hub.name, version if "@" in env_id else None
 
 
 def normalize_package_name(name: str) -> str:
-    """The module spelling of a package name: `My-Env` → `my_env`."""
+    """Return the module spelling of a package name: `My-Env` → `my_env`."""
     return name.replace("-", "_").lower()
 
 
 def is_installed(env_name: str, version: str | None = None) -> bool:
-    """Whether a distribution of this name, and of this version when given, is installed."""
+    """Return whether a distribution of this name, and of this version when given, is installed."""
     try:
         found = importlib.metadata.version(env_name.replace("_", "-"))
     except importlib.metadata.PackageNotFoundError:
@@ -379,23 +379,23 @@ def is_installed(env_name: str, version: str | None = None) -> bool:
 
 
 def check_hub_env_installed(env_id: str) -> bool:
-    """Whether the environment of a hub id is installed, in its version when the id has one."""
+    """Return whether the environment of a hub id is installed, in its version when the id has one."""
     _, name, version = parse_env_id(env_id)
     return is_installed(name, version)
 
 
 def install_from_local(env_name: str, env_dir: str = DEFAULT_PATH) -> bool:
-    """Whether the folder `env_dir/<env_name>` could be installed; the log says why not."""
+    """Return whether the folder `env_dir/<env_name>` could be installed; the log says why not."""
     return _succeeds(env_name, path=env_dir)
 
 
 def install_from_repo(env_name: str, branch: str = "main", repo: str | None = None) -> bool:
-    """Whether it could be installed from a git repository; the log says why not."""
+    """Return whether it could be installed from a git repository; the log says why not."""
     return _succeeds(env_name, from_repo=True, branch=branch, repo=repo)
 
 
 def install_from_hub(env_id: str, source: PublishedSource | None = None) -> bool:
-    """Whether it could be installed from a hub, the configured one by default; the log says why not."""
+    """Return whether it could be installed from a hub, the configured one by default; the log says why not."""
     if source is not None:
         return _succeeds(env_id, source=source)
     from verifiers.hub.config import hub_settings

@@ -52,7 +52,7 @@ _VERSION = re.compile(r"^Version: .*$", re.MULTILINE)
 
 
 def installed_library() -> Library:
-    """The files of the library that runs. Blocking. Raises LibraryMissing."""
+    """Return the files of the library that runs. Blocking. Raises LibraryMissing."""
     try:
         distribution = importlib.metadata.distribution(NAME)
     except importlib.metadata.PackageNotFoundError as error:

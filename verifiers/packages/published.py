@@ -65,5 +65,5 @@ def parse_hub_id(env_id: str) -> HubEnvironment:
 
 
 def is_hub_env(env_id: str) -> bool:
-    """Whether the id names an environment on a hub; a path to a folder or file here does not."""
+    """Return whether the id names an environment on a hub; a path to a folder or file here does not."""
     return "/" in env_id and path_of(env_id) is None

@@ -82,7 +82,7 @@ class Scaffold(NamedTuple):
 
 
 def checked_name(name: str, *, target: Path | None = None) -> str:
-    """The environment id for a name (`my_env` → `my-env`); ConfigError when it cannot be a package and a module.
+    """Return the environment id for a name (`my_env` → `my-env`); ConfigError when it cannot be a package and a module.
 
     A name that an installed module or the standard library has is refused too, unless that module is in `target`.
     """
@@ -169,7 +169,7 @@ def init_environment(
 
 
 def _contents(env_id: str, module: str, template: str, multi_file: bool) -> dict[str, str]:
-    """Path inside the project → text."""
+    """Return path inside the project → text."""
     text = TEMPLATES[template]
     included = f'packages = ["{module}"]' if multi_file else f'include = ["{module}.py"]'
     values = {

@@ -235,7 +235,7 @@ class _Validator:
     # ---------------------------------------------------------------------------------------------- scores
 
     async def check_gold(self) -> str:
-        """The right answer scores full."""
+        """Return the right answer scores full."""
         self._needs_scores()
         played = self._played_rows()
         if not any(map(self._full_reward, played)):
@@ -291,7 +291,7 @@ class _Validator:
         )
 
     async def check_empty(self) -> str:
-        """An empty answer scores nothing."""
+        """Return an empty answer scores nothing."""
         self._needs_scores()
         rows = self._played_rows()
         outputs = await self._play(rows, lambda state: None)
@@ -374,7 +374,7 @@ class _Validator:
         return f"{len(rows)} pairs of rollouts at once score as they do alone"
 
     async def check_contract(self) -> str:
-        """The promises of every environment."""
+        """Return the promises of every environment."""
         self._needs_scores()
         try:
             async with asyncio.timeout(self.limits.play_s):
@@ -492,7 +492,7 @@ def _scores(output: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
 
 
 def _what_failed(output: Mapping[str, Any]) -> str | None:
-    """The error of a rollout or of a reward function, or None."""
+    """Return the error of a rollout or of a reward function, or None."""
     error = output.get("error")
     if error is not None:
         return str(error.get("error_chain_repr") if isinstance(error, Mapping) else error)

@@ -94,7 +94,7 @@ def read_wheel(
     *,
     is_library: bool = False,
 ) -> WheelManifest:
-    """The manifest of the wheel in `file`, which is published as `filename`.
+    """Return the manifest of the wheel in `file`, which is published as `filename`.
 
     `is_library` allows the names that only this library may have: its modules and its commands.
     Raises WheelRejected when any rule is broken. Reads the whole file once; call it from a thread.
@@ -175,7 +175,7 @@ def parse_filename(filename: str) -> tuple[str, Version, frozenset[str]]:
 
 
 def runtime_hint(requirements: list[Requirement]) -> str | None:
-    """The verifiers API a wheel is written for, by its lower bound on `verifiers`.
+    """Return the verifiers API a wheel is written for, by its lower bound on `verifiers`.
 
     A bound from 0.2.0 up to but without 1.0 means V1 (what the public package became), any other bound V0 (this package
     starts at 1.0 and keeps V0), none or a URL None; extras do not count.
@@ -260,7 +260,7 @@ def _check_wheel_file(text: str, tags: frozenset[str]) -> None:
 
 
 def _record(text: str) -> dict[str, tuple[str, str]]:
-    """Hash and size of each path that RECORD lists."""
+    """Return hash and size of each path that RECORD lists."""
     listed: dict[str, tuple[str, str]] = {}
     try:
         rows = [row for row in csv.reader(io.StringIO(text)) if row]
@@ -436,7 +436,7 @@ def _top_level(members: list[Member], dist_info: str) -> list[str]:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """One requirement; WheelRejected with the text when it is none."""
+    """Return one requirement; WheelRejected with the text when it is none."""
     try:
         return Requirement(text)
     except InvalidRequirement as error:

@@ -268,7 +268,7 @@ def remove(
 
 
 async def _team_id(hub: HubClient, team: str) -> str:
-    """The id of a team of the user's, by its slug or id."""
+    """Return the id of a team of the user's, by its slug or id."""
     mine = await _all_teams(hub)
     found = next((one for one in mine if team in (one["teamId"], one.get("slug"))), None)
     return str(found["teamId"]) if found else not_a_team(team, mine)

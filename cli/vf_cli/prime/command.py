@@ -52,7 +52,7 @@ _chosen: ContextVar[CommonOptions] = ContextVar("_chosen")
 
 
 def chosen() -> CommonOptions:
-    """The choices of the command that runs."""
+    """Return the choices of the command that runs."""
     return _chosen.get(CommonOptions())
 
 
@@ -94,7 +94,7 @@ def _take_verbose(value: bool) -> None:
 
 
 def _common(taken: set[str]) -> dict[str, Any]:
-    """The options that every command has, by their long names; those that are taken are left out."""
+    """Return the options that every command has, by their long names; those that are taken are left out."""
     said = {"expose_value": False, "rich_help_panel": _PANEL}
     output_names = ["--output"] if "-o" in taken else ["--output", "-o"]
     json_help = "Print one JSON document; the same as --output json."
@@ -137,7 +137,7 @@ def _common(taken: set[str]) -> dict[str, Any]:
 
 
 def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
-    """The function with `--json`, `--output` (and `-o`, where that is free), `--plain` and `--verbose`."""
+    """Return the function with `--json`, `--output` (and `-o`, where that is free), `--plain` and `--verbose`."""
     hints = get_type_hints(function, include_extras=True)
     parameters = [
         parameter.replace(annotation=hints[name])
@@ -171,7 +171,7 @@ def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def _one_line_paragraphs(text: str) -> str:
-    """A docstring whose paragraphs the terminal may break where it likes; those after a form feed mark stay."""
+    """Return a docstring whose paragraphs the terminal may break where it likes; those after a form feed mark stay."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
@@ -190,7 +190,7 @@ def command(
 
 
 def group(help: str) -> typer.Typer:
-    """A new group of commands."""
+    """Return a new group of commands."""
     return typer.Typer(
         add_completion=False, help=help, no_args_is_help=True, context_settings=HELP_NAMES
     )
@@ -200,7 +200,7 @@ def group(help: str) -> typer.Typer:
 
 
 def settings() -> HubSettings:
-    """The hub that the user configured."""
+    """Return the hub that the user configured."""
     from verifiers.hub.config import hub_settings
 
     return hub_settings(chosen().context)
@@ -265,7 +265,7 @@ def environment_of(text: str, version: str | None = None) -> HubEnvironment:
 
 
 def is_json(default: Literal["table", "json"] = "table") -> bool:
-    """Whether programs read the output."""
+    """Return whether programs read the output."""
     return (chosen().format or default) == "json"
 
 
@@ -300,7 +300,7 @@ def show_table(
 
 
 def _folded(widths: Sequence[int], room: int) -> set[int]:
-    """The columns whose cells go on in the next line, so that nothing is cut: the widest, until the rest has room.
+    """Return the columns whose cells go on in the next line, so that nothing is cut: the widest, until the rest has room.
 
     The first column, by which a row is known, gives way last; numbers and words as short as one are never folded.
     """
@@ -340,7 +340,7 @@ def _cell(value: Any) -> str:
 
 
 def moment(text: Any) -> str:
-    """A time of the hub, to the minute."""
+    """Return a time of the hub, to the minute."""
     return str(text or "")[:16].replace("T", " ")
 
 
@@ -363,7 +363,7 @@ def confirm(question: str, *, is_sure: bool, option: str = "--yes") -> None:
 
 
 def ask(label: str, given: str | None, *, is_secret: bool = False) -> str:
-    """A value that was given, or `-` or no terminal: one line of stdin, or what the user types."""
+    """Return a value that was given, or `-` or no terminal: one line of stdin, or what the user types."""
     if given is not None and given != "-":
         return given
     if given == "-" or not sys.stdin.isatty():

@@ -121,7 +121,7 @@ def set_api_key(
 
 @command(app)
 def set_base_url(url: Url = None) -> int:
-    """Name the hub. A key that was kept for another hub is forgotten, so that it is never sent to this one."""
+    """Return name the hub. A key that was kept for another hub is forgotten, so that it is never sent to this one."""
     from verifiers.hub.config import PUBLIC_API_URL, HubConfigFile, checked_url, is_loopback, origin
 
     refuse_temporary_context()

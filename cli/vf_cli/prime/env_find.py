@@ -274,7 +274,7 @@ def _details(env_id: str, version: str) -> dict[str, Any]:
 
 
 def _without_tokens(value: Any) -> Any:
-    """The same without the tokens that addresses of private environments carry."""
+    """Return the same without the tokens that addresses of private environments carry."""
     import re
 
     if isinstance(value, dict):

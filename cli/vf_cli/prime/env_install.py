@@ -278,7 +278,7 @@ def _show(done: list[Installed], python: str, lock: Path | None) -> None:
 
 
 def _new_folder(name: str, target: str | None) -> Path:
-    """The folder to make: one that does not exist, or an empty one that was named."""
+    """Return the folder to make: one that does not exist, or an empty one that was named."""
     from verifiers.errors import ConfigError
 
     if target is not None:

@@ -113,7 +113,7 @@ def push(
 
 
 def project_folder(env_id: str | None, path: str | None) -> Path:
-    """The project that `push` means; ConfigError when there is none."""
+    """Return the project that `push` means; ConfigError when there is none."""
     from verifiers.errors import ConfigError
 
     folder = Path(path or ("./environments" if env_id else ".")).expanduser()
@@ -147,7 +147,7 @@ def _show_pushed(done: Pushed) -> None:
 
 
 def _explained(done: Pushed) -> str | None:
-    """The visibility, and what it means."""
+    """Return the visibility, and what it means."""
     if done.visibility == "PUBLIC":
         return "PUBLIC: everybody on this hub can read it; --visibility PRIVATE hides it"
     if done.visibility == "PRIVATE":

@@ -291,7 +291,7 @@ def _changes(
 
 
 async def _find(hub: HubClient, base: str, kind: str, wanted: str) -> str:
-    """The id of a secret or variable that was named by id or name."""
+    """Return the id of a secret or variable that was named by id or name."""
     from verifiers.hub.errors import HubNotFound
 
     rows = (await hub.get(f"{base}/{kind}")).get("data") or []

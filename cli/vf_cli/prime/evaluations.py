@@ -285,7 +285,7 @@ def _subjects(evaluation: dict[str, Any]) -> list[str]:
 
 
 def _reward(metrics: Mapping[str, Any]) -> str:
-    """The mean reward, and beside it the mean without failed rollouts where the two differ."""
+    """Return the mean reward, and beside it the mean without failed rollouts where the two differ."""
     mean, clean = metrics.get("reward"), metrics.get("reward_error_free")
     if clean is None or clean == mean:
         return _short(mean)

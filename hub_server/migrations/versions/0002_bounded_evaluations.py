@@ -1,4 +1,4 @@
-"""Evaluations with a summary, sizes and an end; limits of logins that a token approved; wrong visibilities mended."""
+"""Evaluations with a summary, sizes and an end; limits of approved logins; visibilities corrected."""
 
 import json
 from typing import Any
@@ -47,12 +47,12 @@ def upgrade() -> None:
             f"UPDATE evaluations SET {name} = substr({name}, 1, {MAX_TEXT})"
             f" WHERE length({name}) > {MAX_TEXT}"
         )
-    if not op.get_context().as_sql:  # statements alone cannot do it; lists answer all the same
+    if not op.get_context().as_sql:  # statements alone cannot do it; lists work without it
         _mend_evaluations(op.get_bind())
 
 
 def _mend_evaluations(connection: sa.Connection) -> None:
-    """Write the summaries, and in place of JSON that nobody can be sent what is left of it."""
+    """Write the summaries, and replace JSON that cannot be sent by what remains of it."""
     columns = ("details", "run_metadata", "metrics")
     texts = ", ".join(f"CAST({name} AS TEXT)" for name in columns)
     ids = [row[0] for row in connection.execute(sa.text("SELECT id FROM evaluations"))]
