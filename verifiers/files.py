@@ -35,7 +35,7 @@ def replacement(path: Path, *, mode: int = 0o666, is_durable: bool = False) -> I
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside `path` of its replacements. The caller must be its only writer."""
+    """Remove temporary files that killed processes left beside `path`. The caller must be the only writer of `path`."""
     for temporary in path.parent.glob(f".{path.name}*.tmp"):
         temporary.unlink(missing_ok=True)
 

@@ -375,7 +375,7 @@ async def revoke_token(session: AsyncSession, caller: Principal, token_id: str) 
 
 
 async def revoke_leaked(session: AsyncSession, text: str) -> bool:
-    """Revoke a token that was found in public; any caller may report it. Returns False for an unknown or revoked token."""
+    """Revoke a token that was found in public, and return whether it was valid. Any caller may report it."""
     token = await session.scalar(select(Token).where(Token.sha256 == credentials.fingerprint(text)))
     if token is None or token.revoked_at is not None:
         return False

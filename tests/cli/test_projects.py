@@ -92,9 +92,9 @@ def test_a_package_layout_loads_too(run):
         ("My-Env", "For example: my-env"),
         ("1env", "For example: env"),
         ("json", "hide the module"),
-        ("class", "word of the Python language"),
-        ("pydantic", "installed already"),
-        ("../up", "not a name"),
+        ("class", "keyword of Python"),
+        ("pydantic", "already installed"),
+        ("../up", "not a valid"),
     ],
 )
 def test_a_name_that_cannot_be_a_module_is_refused(run, name, said):
@@ -292,7 +292,7 @@ def load_environment():
     found = checks_of(run("validate", make_environment(sharing), "--json"))
 
     assert (found["gold"][0], found["isolation"][0]) == ("pass", "fail"), found
-    assert "share something they change" in found["isolation"][1]
+    assert "share something that they change" in found["isolation"][1]
 
 
 def test_a_conversation_without_gold_replies_is_skipped_not_passed(run, make_environment):

@@ -5,8 +5,9 @@ async with HubClient(hub_settings()) as hub:
     details = await hub.get("/environmentshub/owner/name/@latest")
 ```
 
-The key is sent to the hub's own address and to no other: not along a redirect to another host, and not to an upload
-or download address elsewhere.
+The key is sent only to the hub's own address: neither along a redirect to another host, nor to an upload or
+download
+address elsewhere.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from verifiers.hub.wire import WireRequest
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, int | None], None]
-"""Called with the bytes moved so far and all bytes (None when unknown); starts from few again with a new attempt."""
+"""Called with the bytes transferred so far and the total (None if unknown). A new attempt starts from 0 again."""
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 SLOW_TIMEOUT = httpx.Timeout(300.0, connect=10.0)
 """For requests during which the hub checks and packs large files."""
 MAX_REDIRECTS = 5
 _PIECE_BYTES = 256 * 1024
 _PASSING = {429, 502, 503, 504}
-"""Statuses that another attempt may not get."""
+"""Statuses that may be gone at the next attempt."""
 Result = TypeVar("Result")
 
 
 class RetryPolicy(NamedTuple):
-    """How often and how patiently a request is tried."""
+    """Number of attempts of a request, and the pauses between them."""
 
     attempts: int = 4
     first_pause_s: float = 0.5
-    """Doubled after each further failure, with up to half of it added at random."""
+    """Doubled after each further failure, plus up to half of it at random."""
     longest_pause_s: float = 30.0
-    """Also the longest `Retry-After` that is waited for."""
+    """Also the maximum `Retry-After` that is respected."""
 
     def pause_s(self, attempt: int, retry_after: str | None) -> float:
-        """Return seconds to wait after the attempt of this number (from 0)."""
+        """Return the seconds to wait after the attempt of this number (from 0)."""
         if retry_after is not None and retry_after.isdigit():
             return min(float(retry_after), self.longest_pause_s)
         doubled = self.first_pause_s * 2**attempt
@@ -71,7 +72,7 @@ class RetryPolicy(NamedTuple):
 
 
 class _Passing(Exception):
-    """A response with a status that another attempt may not get."""
+    """A response with a status that may be gone at the next attempt."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(response.status_code)
@@ -79,7 +80,7 @@ class _Passing(Exception):
 
 
 class HubClient:
-    """One hub, as one person. Opens connections on the first request; use it as a context manager."""
+    """One hub and one user. It connects on the first request; use it as a context manager."""
 
     def __init__(self, settings: HubSettings, retries: RetryPolicy | None = None) -> None:
         self.settings = settings
@@ -95,7 +96,7 @@ class HubClient:
             self._http = None
 
     def require_key(self) -> str:
-        """Return the key; HubNotConfigured when there is none."""
+        """Return the key. Raises HubNotConfigured without one."""
         if self.settings.api_key is None:
             raise HubNotConfigured(
                 f"No API key for {self.settings.base_url}. Log in with `prime login`, or set PRIME_API_KEY."
@@ -105,13 +106,13 @@ class HubClient:
     # --- JSON --------------------------------------------------------------------------------
 
     async def get(self, path: str, **query: Any) -> dict[str, Any]:
-        """Return the answer to a GET; members of `query` that are None are left out."""
+        """Return the answer to a GET. Members of `query` that are None are left out."""
         return await self.request("GET", path, query=query)
 
     async def post(
         self, path: str, body: Any = None, *, is_repeatable: bool = True, is_slow: bool = False
     ) -> dict[str, Any]:
-        """Return the answer to a POST. One that is not repeatable is tried again only if it was surely not taken."""
+        """Return the answer to a POST. If it is not repeatable, it is repeated only when the hub did not receive it."""
         return await self.request(
             "POST", path, body=body, is_repeatable=is_repeatable, is_slow=is_slow
         )
@@ -127,9 +128,9 @@ class HubClient:
         is_repeatable: bool = True,
         is_slow: bool = False,
     ) -> dict[str, Any]:
-        """Return the JSON object that the hub answers. `path` comes after `/api/v1`; `content` is a body already encoded.
+        """Return the JSON object of the hub's answer. `path` follows `/api/v1`; `content` is an encoded body.
 
-        Raises HubUnavailable, HubRefused and its kinds, HubMisbehaved.
+        Raises HubUnavailable, HubRefused and its subclasses, HubMisbehaved.
         """
         given = {key: value for key, value in (query or {}).items() if value is not None}
         url = f"{self.settings.base_url}/api/v1{path}"
@@ -156,13 +157,13 @@ class HubClient:
             answer = None
         if not isinstance(answer, dict):
             raise HubMisbehaved(
-                f"{self.settings.base_url} answered {method} {path} with something that is no JSON object. Is it the "
-                "address of a hub?"
+                f"{self.settings.base_url} did not answer {method} {path} with a JSON object. Check that it is the "
+                "address of a hub."
             )
         return answer
 
     async def _follow(self, http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
-        """Send, along redirects that stay on the hub; a GET may also be led elsewhere, without the key."""
+        """Send a request along redirects within the hub. A GET may also lead to another host, without the key."""
         for _ in range(MAX_REDIRECTS):
             response = await http.send(request, follow_redirects=False)
             if not response.is_redirect:
@@ -171,8 +172,8 @@ class HubClient:
             is_same = origin(str(target)) == origin(str(request.url))
             if request.method not in ("GET", "HEAD") and not is_same:
                 raise HubMisbehaved(
-                    f"{_shown(request.url)} sends this request on to {_shown(target)}. Nothing was sent there; if that "
-                    "is your hub, name it: prime config set-base-url."
+                    f"{_shown(request.url)} redirects this request to {_shown(target)}. Nothing was sent there. "
+                    "If that is your hub, set its address: prime config set-base-url."
                 )
             headers = dict(request.headers)
             headers.pop("host", None)
@@ -190,7 +191,7 @@ class HubClient:
     # --- files -------------------------------------------------------------------------------
 
     async def upload(self, url: str, file: Path, on_progress: OnProgress | None = None) -> None:
-        """PUT a file to an address that the hub gave. The address itself is the permission; no key is sent."""
+        """PUT a file to an address that the hub supplied. The address grants the permission; no key is sent."""
         total = (await asyncio.to_thread(file.stat)).st_size
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(total)}
 
@@ -212,9 +213,9 @@ class HubClient:
         max_bytes: int,
         on_progress: OnProgress | None = None,
     ) -> str:
-        """GET a file into `target`, which appears only when all of it is there and right; gives its sha256.
+        """GET a file into `target`, which appears only when it is complete and correct. Returns its SHA-256.
 
-        Raises HubMisbehaved for another hash than `sha256`, or more than `max_bytes`.
+        Raises HubMisbehaved for a hash other than `sha256`, or for more than `max_bytes`.
         """
         with replacement(target) as part:
             digest = await self._retried(
@@ -232,13 +233,13 @@ class HubClient:
     ) -> str:
         headers = {"Accept-Encoding": "identity", **self._key_for(url)}
         digest, done = hashlib.sha256(), 0
-        # httpx drops the key itself when a redirect leaves the host.
+        # httpx removes the key itself when a redirect leaves the host.
         async with self._open().stream(
             "GET", url, headers=headers, timeout=TIMEOUT, follow_redirects=True
         ) as response:
             if not response.is_success:
                 await response.aread()
-                if response.status_code >= 500:  # a storage behind the hub answers 500 now and then
+                if response.status_code >= 500:  # a storage behind the hub occasionally answers 500
                     raise _Passing(response)
                 self._accepted(response)
             length = response.headers.get("Content-Length")
@@ -266,9 +267,9 @@ class HubClient:
         *,
         is_repeatable: bool = True,
     ) -> Result:
-        """What `send` returns. It is called again after a lost connection or a status that may pass.
+        """Return the result of `send`. It is called again after a lost connection or a temporary status.
 
-        Without `is_repeatable` it is called again only if the hub surely did not take the request.
+        Without `is_repeatable` it is called again only if the hub certainly did not accept the request.
         """
         address = httpx.URL(url)
         for attempt in range(self.retries.attempts):
@@ -295,7 +296,7 @@ class HubClient:
         raise AssertionError("the last attempt returns or raises")
 
     def _accepted(self, response: httpx.Response) -> httpx.Response:
-        """Return the response when it is a success. Raises _Passing for a status that may pass, else the kind of HubError."""
+        """Return the response if it is a success. Raises _Passing for a temporary status, else a HubError."""
         if response.is_success:
             return response
         if response.status_code in _PASSING:
@@ -303,7 +304,7 @@ class HubClient:
         raise _refusal(response, self.settings.base_url)
 
     def _key_for(self, url: str) -> dict[str, str]:
-        """Return the header with the key, for the hub's own address only."""
+        """Return the header with the key if this is the hub's own address."""
         if origin(url) == origin(self.settings.base_url) and self.settings.api_key:
             return {"Authorization": f"Bearer {self.settings.api_key}"}
         return {}
@@ -324,7 +325,7 @@ def environment_path(owner: str, name: str, reference: str | None = None) -> str
 
 
 def body_of(model: type[WireRequest], **values: Any) -> dict[str, Any]:
-    """Return a request body as the wire has it, without members that are None; ConfigError when a value does not fit."""
+    """Return a request body in its wire form, without members that are None. Raises ConfigError for a wrong value."""
     given = {key: value for key, value in values.items() if value is not None}
     try:
         checked = model.model_validate(given)
@@ -338,12 +339,12 @@ def body_of(model: type[WireRequest], **values: Any) -> dict[str, Any]:
 
 
 def data_of(answer: Mapping[str, Any]) -> Any:
-    """What a wrapped answer carries; bare answers as they are."""
+    """Return the content of a wrapped answer; other answers as they are."""
     return answer.get("data", answer)
 
 
 def member(answer: Mapping[str, Any], name: str) -> Any:
-    """Return a member that the answer must have; HubMisbehaved without it."""
+    """Return a required member of the answer. Raises HubMisbehaved without it."""
     if name not in answer:
         raise HubMisbehaved(f"The hub's answer has no {name!r}; it may be of an unknown version.")
     return answer[name]
@@ -360,7 +361,7 @@ async def _pieces(file: Path, total: int, on_progress: OnProgress | None) -> Asy
 
 
 def _refusal(response: httpx.Response, base_url: str) -> HubError:
-    """Return the error for a response that is not a success, with what the hub said."""
+    """Return the error for a response that is not a success, with the hub's message."""
     status, said = response.status_code, _detail(response)
     if status == 401:
         return HubUnauthorized(
@@ -372,7 +373,7 @@ def _refusal(response: httpx.Response, base_url: str) -> HubError:
     if status == 404:
         return HubNotFound(said or "Not found.", status)
     if status == 409:
-        return HubConflict(said or "It exists already, with other contents (409).", status)
+        return HubConflict(said or "The object already exists, with other contents (409).", status)
     if 400 <= status < 500:
         return HubRefused(said or f"The hub refused the request ({status}).", status)
     return HubUnavailable(f"{base_url} answered HTTP {status}{_because(said)} Try again later.")
@@ -383,7 +384,7 @@ def _because(said: str) -> str:
 
 
 def _detail(response: httpx.Response) -> str:
-    """What an error answer says, on few lines."""
+    """Return the message of an error answer, on few lines."""
     try:
         body = response.json()
     except ValueError:
@@ -408,7 +409,7 @@ def _unreachable(url: httpx.URL, error: Exception, *, what: str = "request") -> 
 
 
 def _shown(url: httpx.URL) -> str:
-    """Return a URL as it may be shown: upload addresses and user-info are permissions."""
+    """Return a URL that may be shown: upload addresses and user-info grant permissions and are removed."""
     text = f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}"
     path = url.path
     return text + ("/upload/…" if path.startswith("/upload/") else path)

@@ -1,8 +1,10 @@
-"""Which hub a person uses, and as whom: `~/.prime/config.json`, its contexts, and `PRIME_*` variables.
+"""The user's hub, key and team: `~/.prime/config.json`, its contexts, and `PRIME_*` variables.
 
-The file and its contexts have the form of the public `prime` command, so that both commands share them; keys that
-only one of them knows are kept. One difference: the public command writes its vendor's address into the file without
-being asked, so here that address counts only when it is named (`PRIME_API_BASE_URL`, or the context `production`).
+The file and its contexts have the format of the public `prime` command, so that both commands can share them. Keys
+that
+only one of them uses are kept. One rule differs: the public command writes its vendor's address into the file
+without
+being asked. Here that address counts only if it is named (`PRIME_API_BASE_URL`, or the context `production`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from verifiers.files import PRIVATE, replace_file
 from verifiers.hub.errors import HubNotConfigured
 
 PRODUCTION = "production"
-"""The context that the public command has built in."""
+"""The built-in context of the public command."""
 PUBLIC_API_URL = "https://api.primeintellect.ai"
 DEFAULTS: dict[str, Any] = {
     "api_key": "",
@@ -50,73 +52,73 @@ CONTEXT_KEYS = (
     "inference_url",
     "traces_url",
 )
-"""What a context replaces."""
+"""Keys that a context replaces."""
 
 
 class HubSettings(NamedTuple):
-    """One hub, and who is asking."""
+    """One hub, and the user's key and team."""
 
     base_url: str
-    """Address without a slash or `/api/v1` at its end."""
+    """Address without a trailing slash or `/api/v1`."""
     api_key: str | None
     team_id: str | None
-    """Id of the team that new things belong to, or its slug; None is the person."""
+    """Id or slug of the team that owns new objects; None means the user."""
     frontend_url: str
-    """Where pages for people are."""
+    """Address of the hub's pages for people."""
     context: str
-    """Name of the context the settings come from."""
+    """Name of the context that the settings come from."""
 
     def __repr__(self) -> str:
-        """Without the key: settings end up in logs and in messages of tests."""
+        """Without the key: settings appear in logs and in messages of tests."""
         return f"HubSettings({self.base_url!r}, key {masked(self.api_key) or 'none'}, {self.context!r})"
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether nobody on the way can read the key: https, or this machine."""
+        """Whether the key cannot be read on the way: https, or this machine."""
         parts = urlsplit(self.base_url)
         return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 class HubConfigFile:
-    """The configuration of one person: a file, and a folder of contexts beside it."""
+    """The configuration of one user: a file, and a folder of contexts beside it."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path.home() / ".prime"
         self.path = self.folder / "config.json"
 
     def read(self) -> dict[str, Any]:
-        """Return all settings, with defaults for those that are not in the file."""
+        """Return all settings. Missing ones have their defaults."""
         defaults = {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")}
         return {**defaults, **_read_object(self.path)}
 
     def update(self, **changes: Any) -> None:
-        """Change some settings; the others stay as they are."""
+        """Change some settings. The others stay as they are."""
         _write_object(self.path, {**self.read(), **changes})
 
     def reset(self) -> None:
-        """All settings back to their defaults; contexts stay."""
+        """Reset all settings to their defaults. Contexts stay."""
         _write_object(self.path, {**DEFAULTS, "ssh_key_path": str(Path.home() / ".ssh" / "id_rsa")})
 
     def contexts(self) -> list[str]:
-        """Return names of the saved contexts, in order."""
+        """Return the names of the saved contexts, sorted."""
         folder = self.folder / "environments"
         return sorted(path.stem for path in folder.glob("*.json")) if folder.is_dir() else []
 
     def context(self, name: str) -> dict[str, Any]:
-        """What a context sets. Raises ConfigError, naming those there are, for an unknown one."""
+        """Return the settings of a context. Raises ConfigError with the known names for an unknown one."""
         if name == PRODUCTION:
             return {key: DEFAULTS[key] for key in CONTEXT_KEYS if key != "api_key"}
         path = self._context_path(name)
         if not path.is_file():
             known = ", ".join([PRODUCTION, *self.contexts()])
             raise ConfigError(
-                f"There is no context {name!r}; there are {known}. `prime config save NAME` makes one."
+                f"There is no context {name!r}; there are {known}. `prime config save NAME` creates one."
             )
         values = _read_object(path)
         return {key: values.get(key, DEFAULTS[key]) for key in CONTEXT_KEYS}
 
     def save_context(self, name: str) -> Path:
-        """Save the present settings under a name, the key included; gives the file."""
+        """Save the current settings, key included, as a context and return its file."""
         if name == PRODUCTION:
             raise ConfigError(
                 f"{PRODUCTION!r} is built in and cannot be saved; choose another name."
@@ -127,10 +129,9 @@ class HubConfigFile:
         return path
 
     def use_context(self, name: str) -> None:
-        """Make a context the present settings.
+        """Make a context the current settings.
 
-        A key never moves to another host: `production` has no key of its own, so an old one for another hub is
-        forgotten.
+        A key never moves to another host. `production` has no key of its own, so the key of another hub is removed.
         """
         values = self.context(name)
         if name == PRODUCTION and origin(self.read()["base_url"]) != origin(PUBLIC_API_URL):
@@ -138,17 +139,17 @@ class HubConfigFile:
         self.update(**values, current_environment=name)
 
     def delete_context(self, name: str) -> None:
-        """Forget a context. Raises ConfigError for the one in use and for unknown ones."""
+        """Delete a context. Raises ConfigError for the current context and for unknown ones."""
         self.context(name)
         if name in (PRODUCTION, self.read()["current_environment"]):
-            why = "is built in" if name == PRODUCTION else "is the one in use"
+            why = "is built in" if name == PRODUCTION else "is in use"
             raise ConfigError(f"The context {name!r} {why} and cannot be deleted.")
         self._context_path(name).unlink()
 
     def _context_path(self, name: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
             raise ConfigError(
-                f"{name!r} cannot be a context's name: use letters, digits, hyphens and underscores."
+                f"{name!r} is not a valid context name: use letters, digits, hyphens and underscores."
             )
         return self.folder / "environments" / f"{name}.json"
 
@@ -159,9 +160,9 @@ def hub_settings(
     variables: Mapping[str, str] | None = None,
     file: HubConfigFile | None = None,
 ) -> HubSettings:
-    """Return the hub to use: variables before the context (`context`, else `PRIME_CONTEXT`) before the file.
+    """Return the user's hub: variables first, then the context (`context`, else `PRIME_CONTEXT`), then the file.
 
-    Raises HubNotConfigured when none of them names a hub, ConfigError for an unusable file or address.
+    Raises HubNotConfigured if none of them names a hub, ConfigError for an unusable file or address.
     """
     variables = os.environ if variables is None else variables
     file = file or HubConfigFile()
@@ -190,7 +191,7 @@ def hub_settings(
         # The key in the file belongs to the hub in the file.
         values = {**values, "api_key": ""}
     frontend_url = variables.get("PRIME_FRONTEND_URL") or values["frontend_url"] or ""
-    # The pages in the file may be those of another hub than the one named now.
+    # The pages in the file may belong to another hub than the one named now.
     is_of_file = frontend_url == values["base_url"] and origin(frontend_url) != origin(base_url)
     if is_of_file or (frontend_url == DEFAULTS["frontend_url"] and not _is_public(base_url)):
         frontend_url = base_url
@@ -204,18 +205,18 @@ def hub_settings(
 
 
 def _checked_key(text: str) -> str | None:
-    """Return the key without the blanks around it; ConfigError, which does not show it, when it cannot be one."""
+    """Return the key without surrounding spaces. Raises ConfigError, without showing it, if it cannot be a key."""
     key = text.strip()
     if any(letter.isspace() or not letter.isprintable() or not letter.isascii() for letter in key):
         raise ConfigError(
-            "The API key has blanks, line breaks or other characters that no key has; was more than the key copied? "
-            "PRIME_API_KEY comes before the one of `prime config set-api-key`."
+            "The API key contains spaces, line breaks or other characters that no key has. Check that "
+            "only the key was copied. PRIME_API_KEY takes precedence over the key of `prime config set-api-key`."
         )
     return key or None
 
 
 def checked_url(url: str) -> str:
-    """Return a hub's address in its plain form; ConfigError when it is none."""
+    """Return a hub's address in its plain form. Raises ConfigError if it is not an address."""
     plain = url.strip().rstrip("/").removesuffix("/api/v1").rstrip("/")
     parts = urlsplit(plain)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -231,7 +232,7 @@ def checked_url(url: str) -> str:
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port: what a key belongs to."""
+    """Return scheme, host and port, to which a key belongs."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, (parts.hostname or "").lower(), port
@@ -243,7 +244,7 @@ def is_loopback(host: str) -> bool:
 
 
 def masked(secret: str | None) -> str:
-    """Return a key as it may be shown: enough of it to tell two apart."""
+    """Return the part of a key that may be shown: enough to distinguish two keys."""
     if not secret:
         return ""
     return f"{secret[:4]}…{secret[-4:]}" if len(secret) >= 16 else "…"
@@ -266,6 +267,6 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _write_object(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a file as a whole; only its owner may read it, it holds a key."""
+    """Replace a file as a whole. Only its owner may read it, because it contains a key."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps(value, indent=2) + "\n", mode=PRIVATE)

@@ -1,13 +1,15 @@
-"""What can go wrong between a client and its hub.
+"""All failures between a client and its hub.
 
 HubError
-├── HubUnavailable      (also ConnectionError) it could not be reached, or answered 5xx, after all retries
-├── HubRefused          it understood and said no: 4xx; `status` has the number
+├── HubUnavailable      (also ConnectionError) the hub is unreachable, or answered 5xx, after all attempts
+├── HubRefused          the hub refused the request: 4xx; `status` has the number
 │   ├── HubUnauthorized (also PermissionError) 401 or 403
-│   ├── HubNotFound     (also LookupError) 404: there is nothing, or nothing the caller may see
-│   └── HubConflict     409: it exists with other contents
-└── HubMisbehaved       (also ValueError) an answer that is none of a hub's, or bytes with another hash
-HubNotConfigured        (a ConfigError) no hub, or no key for it, has been named
+│   ├── HubNotFound     (also LookupError) 404: missing, or hidden from the caller
+│   └── HubConflict     409: it already exists with other contents
+└── HubMisbehaved       (also ValueError) the answer is not one of a hub, or the bytes have another hash
+HubNotConfigured        (a ConfigError) no hub is named, or the key is missing
+
+The module is short on purpose: the client, the commands and their tests import it without the rest.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from verifiers.errors import ConfigError, Error
 
 
 class HubError(Error):
-    """Root of everything that fails between a client and a hub."""
+    """Base class of everything that fails between a client and a hub."""
 
 
 class HubUnavailable(HubError, ConnectionError):
-    """The hub could not be reached, or answered 5xx, after all retries."""
+    """The hub is unreachable, or answered 5xx, after all attempts."""
 
 
 class HubRefused(HubError):
-    """The hub answered with a 4xx status; the text is what it said."""
+    """The hub answered with a 4xx status; the text is its message."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message, status)
@@ -35,20 +37,20 @@ class HubRefused(HubError):
 
 
 class HubUnauthorized(HubRefused, PermissionError):
-    """The key is missing, wrong, or may not do this."""
+    """The key is missing, wrong, or does not allow this."""
 
 
 class HubNotFound(HubRefused, LookupError):
-    """There is no such thing, or none that the caller may see."""
+    """The object does not exist, or the caller may not see it."""
 
 
 class HubConflict(HubRefused):
-    """It exists already, with other contents."""
+    """The object already exists, with other contents."""
 
 
 class HubMisbehaved(HubError, ValueError):
-    """The answer is not one of a hub, or the bytes are not those that were promised."""
+    """The answer is not one of a hub, or the bytes are not the expected ones."""
 
 
 class HubNotConfigured(ConfigError):
-    """No hub was named, or no key for it."""
+    """No hub is named, or the key is missing."""

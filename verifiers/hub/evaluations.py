@@ -1,7 +1,8 @@
-"""A saved run on the hub: one evaluation, its rollouts as samples.
+"""A saved run on the hub: one evaluation, whose samples are the rollouts.
 
-Rollouts are read from the run folder a batch at a time, so a run of any size can be pushed. Each has an identity
-(its example and its number among the rollouts of it), so that pushing again after an interruption adds nothing twice.
+Rollouts are read from the run folder in batches, so a run of any size can be pushed. Each is identified by its
+example
+and its number among the rollouts of the example, so that a second push after an interruption adds no duplicates.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from verifiers.runs.summary import RunningSummary
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_BYTES = 20 * 1024**2
-"""Hubs take 25 MiB a request."""
+"""Hubs accept 25 MiB per request."""
 MAX_BATCH_ROWS = 2000
 CONCURRENT_BATCHES = 4
 
@@ -49,27 +50,27 @@ class PushedRun(NamedTuple):
     environment: str
     samples: int
     damaged: list[DamagedLine]
-    """Lines of the run that could not be read, and were left out."""
+    """Lines of the run that could not be read and were left out."""
     too_large: int
-    """Rollouts larger than a request may be, and left out."""
+    """Number of rollouts above the maximum size of a request, which were left out."""
     url: str
 
 
 class RunPush(NamedTuple):
-    """How to push a run, beside what its folder says."""
+    """How to push a run, in addition to the content of its folder."""
 
     environment: str | None = None
-    """`owner/name[@version]`; None is the one the run names."""
+    """`owner/name[@version]`; None means the environment that the run names."""
     name: str | None = None
     run_id: str | None = None
-    """A training run that it belongs to."""
+    """Id of a training run that the run belongs to."""
     evaluation_id: str | None = None
     """Add to this evaluation instead of opening a new one."""
     is_public: bool = False
 
 
 class InterruptedPush(HubError):
-    """Some of a run is on the hub; `evaluation_id` continues it."""
+    """A part of a run is on the hub; `evaluation_id` continues it."""
 
     def __init__(self, message: str, evaluation_id: str) -> None:
         super().__init__(message, evaluation_id)
@@ -80,16 +81,16 @@ class InterruptedPush(HubError):
 
 
 def published_id(env_id: str) -> str | None:
-    """`owner/name[@version]` of an environment as it was evaluated: its id says so, or its folder was pushed."""
+    """Return `owner/name[@version]` of an evaluated environment: from its id, or from its folder if that was pushed."""
     if is_hub_env(env_id):
         return env_id
     return known_hub_id(env_id) if env_id else None
 
 
 def environment_of_run(folder: Path, metadata: Mapping[str, Any], given: str | None = None) -> str:
-    """`owner/name` that a run belongs to: as given, as its metadata says, or as the environment's folder was pushed.
+    """Return `owner/name` of a run's environment: as given, from the metadata, or from the environment's folder.
 
-    Raises ConfigError, saying how to name it, when that is unknown.
+    Raises ConfigError with the option that names the environment if it is unknown.
     """
     if given:
         parse_hub_id(given)
@@ -104,8 +105,8 @@ def environment_of_run(folder: Path, metadata: Mapping[str, Any], given: str | N
     if (found := published_id(named)) is not None:
         return found
     raise ConfigError(
-        f"The run {folder} is of {named or 'an unnamed environment'}, which has no owner here. Say which published "
-        "environment it is: --env owner/name. (`prime env push` publishes one.)"
+        f"The run {folder} is of {named or 'an unnamed environment'}, whose owner is unknown. Name the published "
+        "environment: --env owner/name. (`prime env push` publishes one.)"
     )
 
 
@@ -115,9 +116,9 @@ async def push_run(
     options: RunPush | None = None,
     on_progress: OnProgress | None = None,
 ) -> PushedRun:
-    """Upload a run folder as an evaluation. `on_progress` gets the bytes of `results.jsonl` that are done, and all.
+    """Upload a run folder as an evaluation. `on_progress` receives the uploaded and total bytes of `results.jsonl`.
 
-    Raises ConfigError, RunNotFound, HubError; InterruptedPush once some of it is on the hub.
+    Raises ConfigError, RunNotFound, HubError; InterruptedPush after a part of the run is on the hub.
     """
     options = options or RunPush()
     hub.require_key()
@@ -158,7 +159,7 @@ async def push_run(
 
 
 def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a run: `avg_reward` as `reward`, every metric under its name, and how sure the reward is."""
+    """Return the numbers of a run: `avg_reward` as `reward`, every metric under its name, and the standard error."""
     metrics: dict[str, Any] = {}
     for key, value in metadata.items():
         if key == "avg_metrics" and isinstance(value, Mapping):
@@ -171,8 +172,9 @@ def metrics_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers_of(metadata: Mapping[str, Any], summary: RunningSummary) -> dict[str, Any]:
-    """Return the numbers of the saved rollouts under the names of `metadata.json`, which may be older than the rollouts (a
-    killed run) or count crashes as an older version did.
+    """Return the numbers of the saved rollouts under the names of `metadata.json`.
+
+    The file may be older than the rollouts (a killed run), or count crashes like an older version.
     """
     if not summary.rollouts:
         return {}
@@ -200,13 +202,13 @@ _NUMBERS = frozenset(
         "reward_stderr",
     )
 )
-"""Keys of `metadata.json` that follow from the rollouts."""
+"""Keys of `metadata.json` that are computed from the rollouts."""
 
 
 async def _open(
     hub: HubClient, metadata: Mapping[str, Any], environment: str, options: RunPush
 ) -> str:
-    """Return the id of the evaluation that takes the samples."""
+    """Return the id of the evaluation that receives the samples."""
     reference = await _reference(hub, environment, metadata)
     plain = environment.partition("@")[0]
     described = {
@@ -243,7 +245,7 @@ async def _open(
 async def _reference(
     hub: HubClient, environment: str, metadata: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the published environment, with the version that ran if that is known and on the hub."""
+    """Return the published environment, with the version that ran if the version is known and on the hub."""
     wanted = parse_hub_id(environment)
     ran = (metadata.get("version_info") or {}).get("env_version")
     version = wanted.version or (str(ran) if ran else None)
@@ -258,7 +260,7 @@ async def _reference(
             if wanted.version is not None:
                 raise
             logger.warning(
-                "The hub has no version %s of %s, which the run is of; the evaluation names no version.",
+                "The hub has no version %s of %s, which the run used; the evaluation names no version.",
                 ran,
                 environment,
             )
@@ -269,7 +271,7 @@ class _SampleBatch(NamedTuple):
     body: bytes
     rows: int
     read_bytes: int
-    """Bytes of `results.jsonl` that it holds."""
+    """Number of bytes of `results.jsonl` in the batch."""
 
 
 def _batches(
@@ -280,8 +282,9 @@ def _batches(
     *,
     is_public: bool,
 ) -> Iterator[_SampleBatch]:
-    """Yield the rollouts of a run in batches; `summary` counts each. Public rollouts have no tracebacks: a traceback names
-    folders of the author's machine.
+    """Yield the rollouts of a run in batches. `summary` counts each.
+
+    Public rollouts have no tracebacks, because a traceback names folders of the author's machine.
     """
     rows: list[bytes] = []
     size = values = 0
@@ -309,7 +312,7 @@ def _batches(
 
 
 def _sample(output: dict[str, Any], seen: Counter[str]) -> dict[str, Any]:
-    """Return a rollout with its identity: `example_id`, and its number among the rollouts of that example."""
+    """Return a rollout with `example_id` and its number among the rollouts of the example."""
     output.setdefault("example_id", output.get("id", 0))
     key = json.dumps(output["example_id"], default=str)
     output.setdefault("rollout_number", seen[key])
@@ -362,7 +365,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def saved_runs_here(folder: Path) -> list[Path]:
-    """Run folders to push when none is named: this folder, else those under `outputs/evals` and of environments."""
+    """Return the run folders to push by default: this folder, else those in `outputs/evals` and of environments."""
     if is_run_folder(folder):
         return [folder]
     patterns = ("outputs/evals/**/metadata.json", "environments/*/outputs/evals/**/metadata.json")

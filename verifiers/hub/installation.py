@@ -1,7 +1,9 @@
-"""Installing from a hub: exact address and hash, so that no other index can answer for the name.
+"""Installing from a hub by exact address and hash, so that no other index can answer for the name.
 
-A private environment's address carries a short-lived token that reads only it. That token goes into a netrc file of
-mode 0600 in a temporary folder; installers find it by `NETRC`, and no command line or log has it.
+The address of a private environment contains a short-lived token that only reads this environment. The token is
+written
+to a netrc file of mode 0600 in a temporary folder. Installers find it by `NETRC`, and no command line or log
+contains it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
 
 
 class HubSource:
-    """A hub as the place where environments are installed from; a context manager, because of its temporary files."""
+    """A hub as a source of environments for installers. A context manager, because it has temporary files."""
 
     def __init__(self, settings: HubSettings, retries: RetryPolicy | None = None) -> None:
         self.settings = settings
@@ -49,14 +51,14 @@ class HubSource:
         self._closing.close()
 
     def wheel(self, environment: HubEnvironment) -> PublishedWheel:
-        """What to install for an environment. Raises EnvironmentNotFound, HubError.
+        """Return the wheel of an environment. Raises EnvironmentNotFound, HubError.
 
         Blocking; must not be called from a running event loop.
         """
         return asyncio.run(self._wheel(environment))
 
     def access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
-        """Variables with which an installer may read all of these at once. Raises HubError.
+        """Return variables with which an installer may read all of these environments at once. Raises HubError.
 
         Blocking; must not be called from a running event loop.
         """
@@ -79,8 +81,8 @@ class HubSource:
                 if environment.version:
                     shown += f"@{environment.version}"
                 raise EnvironmentNotFound(
-                    f"{self.settings.base_url} has no {shown}, or not for you: {error} "
-                    f"`prime env search {environment.name}` looks for it."
+                    f"{self.settings.base_url} has no {shown} that you may read: {error} "
+                    f"`prime env search {environment.name}` searches for it."
                 ) from error
         return self._published(environment, details)
 
@@ -88,7 +90,7 @@ class HubSource:
         shown = f"{environment.owner}/{environment.name}"
         version = details.get("semantic_version")
         install = details.get("install") or {}
-        # `wheel_url` alone may be a copy for installers that take one address; `install` has the published bytes.
+        # `wheel_url` may be a copy for installers that accept one address; `install` has the published bytes.
         url = install.get("wheel_url") or details.get("wheel_url")
         if details.get("install_refused"):
             raise HubRefused(f"{shown} cannot be installed: {details['install_refused']}")
@@ -124,7 +126,7 @@ class HubSource:
         )
 
     def _pinned(self, shown: str, line: Any) -> str:
-        """Return a requirement of the hub's with an address and a hash. Raises HubMisbehaved."""
+        """Return a requirement of the hub with an address and a hash. Raises HubMisbehaved."""
         name, _, url = str(line).partition(" @ ")
         is_safe = re.fullmatch(r"[A-Za-z0-9._-]+", name) and not re.search(r"\s", url)
         if not is_safe or _SHA256.search(urlsplit(url).fragment) is None:
@@ -134,7 +136,7 @@ class HubSource:
         return f"{name} @ {url}"
 
     def _netrc(self, host: str, login: str, token: str) -> Path:
-        """Return a new netrc file with this token, and the person's own entries for other hosts."""
+        """Return a new netrc file with this token, and the user's own entries for other hosts."""
         folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="prime-")))
         file = folder / "netrc"
         lines = [_entry(host, login, "", token)]
@@ -147,16 +149,17 @@ class HubSource:
 
 
 async def details_of(hub: HubClient, environment: HubEnvironment) -> dict[str, Any]:
-    """Everything the hub says about one version of an environment; HubNotFound without it."""
+    """Return the hub's details of one version of an environment. Raises HubNotFound."""
     reference = environment.version or "latest"
     path = environment_path(environment.owner, environment.name, reference)
     return dict(data_of(await hub.get(path)))
 
 
 def target_python(variables: dict[str, str] | os._Environ[str]) -> Path | None:
-    """Return the interpreter that `prime env install` installs into; None is the one that runs the command.
+    """Return the interpreter into which `prime env install` installs; None means the one of the command.
 
-    In this order: `UV_PROJECT_ENVIRONMENT`, the active virtual environment, `.venv` of the project here or above.
+    In this order: `UV_PROJECT_ENVIRONMENT`, the active virtual environment, `.venv` of the project in this folder
+    or above.
     """
     folders = [variables.get("UV_PROJECT_ENVIRONMENT"), variables.get("VIRTUAL_ENV")]
     here = Path.cwd()
@@ -175,7 +178,7 @@ def _own_netrc() -> dict[str, tuple[str, str, str]]:
     try:
         return dict(netrc.netrc(path).hosts)
     except (OSError, netrc.NetrcParseError):
-        return {}  # none, or one that installers could not read either
+        return {}  # missing, or unreadable for installers too
 
 
 def _entry(host: str, login: str, account: str, password: str) -> str:

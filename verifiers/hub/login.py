@@ -1,4 +1,4 @@
-"""Getting a key by a browser: the device flow (RFC 8628), or the RSA challenge of hubs that only know that."""
+"""Getting a key by a browser: the device flow (RFC 8628), or the RSA challenge of hubs without it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _Sleep = Callable[[float], Awaitable[None]]
 
 
 class Invitation(NamedTuple):
-    """What the person has to do."""
+    """Address and code for the person who logs in."""
 
     url: str
     code: str
 
 
 class LoginExpired(HubRefused, TimeoutError):
-    """Nobody let the client in before the code ran out."""
+    """The login was not approved before the code expired."""
 
 
 class LoginDenied(HubRefused, PermissionError):
-    """The person refused the client."""
+    """The person refused the login."""
 
 
 async def log_in(
     hub: HubClient, invite: Callable[[Invitation], None], sleep: _Sleep = asyncio.sleep
 ) -> str:
-    """Return the key that a person gives this client in a browser. Waits; `invite` shows where to go.
+    """Return a key that a person grants this client in a browser. Waits; `invite` shows the address.
 
     Raises LoginExpired, LoginDenied, HubError.
     """
@@ -48,7 +48,7 @@ async def log_in(
     interval_s = float(started.get("interval", 5))
     ends_s = time.monotonic() + float(started.get("expires_in", 600))
     form = {"grant_type": DEVICE_GRANT, "device_code": str(member(started, "device_code"))}
-    # Not through HubClient: the answer `pending` is an HTTP 400, and the body is a form.
+    # Not through HubClient: the pending state is an HTTP 400, and the body is a form.
     async with httpx.AsyncClient(timeout=30.0) as http:
         while time.monotonic() < ends_s:
             await sleep(interval_s)
@@ -66,18 +66,18 @@ async def log_in(
                 raise LoginDenied("The login was refused in the browser.")
             elif error not in ("authorization_pending", None):
                 break
-    raise LoginExpired("Nobody approved the login in time. Run `prime login` again.")
+    raise LoginExpired("The login was not approved in time. Run `prime login` again.")
 
 
 async def _challenge(hub: HubClient, invite: Callable[[Invitation], None], sleep: _Sleep) -> str:
-    """Return the way of the public `prime login`: the key comes back encrypted for a key pair made for this login."""
+    """Return a key like the public `prime login`: the hub encrypts it for a key pair of this login."""
     try:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import padding, rsa
     except ImportError as error:
         raise HubUnavailable(
-            f"{hub.settings.base_url} has no device login, and its other one needs the package cryptography. Install "
-            "that, or make a key on its page and use `prime config set-api-key`."
+            f"{hub.settings.base_url} has no device login, and the other login needs the package cryptography. Install "
+            "it, or create a key on the hub's page and use `prime config set-api-key`."
         ) from error
     private_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public_key = private_key.public_key().public_bytes(
@@ -99,7 +99,7 @@ async def _challenge(hub: HubClient, invite: Callable[[Invitation], None], sleep
                 )
                 if answer.status_code == 404:
                     raise LoginExpired(
-                        "Nobody approved the login in time. Run `prime login` again."
+                        "The login was not approved in time. Run `prime login` again."
                     )
                 result = answer.json().get("result")
             except (httpx.TransportError, ValueError):

@@ -1,4 +1,4 @@
-"""Where the environment in a folder was published: `.prime/.env-metadata.json`, as the public `prime` writes it."""
+"""Where the environment in a folder was published: `.prime/.env-metadata.json`, in the format of the public `prime`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LEGACY_FILE = Path(".env-metadata.json")
 
 
 def read_origin(folder: Path) -> dict[str, Any]:
-    """What is known of the published environment that a folder belongs to; `{}` when nothing is."""
+    """Return the stored facts about a folder's published environment, or `{}`."""
     for file in (folder / FILE, folder / LEGACY_FILE):
         try:
             value = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            continue  # a note for convenience: without it the user names the environment
+            continue  # The file is a convenience. Without it the user names the environment.
         if isinstance(value, dict):
             return value
     return {}
 
 
 def write_origin(folder: Path, **known: Any) -> None:
-    """Remember it; earlier keys stay. When owner or name change, the earlier ones become `forked_from`."""
+    """Store facts; earlier keys stay. If owner or name change, the earlier ones become `forked_from`."""
     before = read_origin(folder)
     moved = before.get("name") and any(
         before.get(key) != known.get(key) for key in ("owner", "name")
@@ -49,7 +49,7 @@ def write_origin(folder: Path, **known: Any) -> None:
 
 
 def hub_id_of_folder(folder: Path) -> str | None:
-    """`owner/name` of a folder that was pushed or pulled; None otherwise."""
+    """Return `owner/name` of a folder that was pushed or pulled, or None."""
     known = read_origin(folder)
     if isinstance(known.get("owner"), str) and isinstance(known.get("name"), str):
         return f"{known['owner']}/{known['name']}"
@@ -57,7 +57,7 @@ def hub_id_of_folder(folder: Path) -> str | None:
 
 
 def known_hub_id(env: str) -> str | None:
-    """`owner/name` of an environment named without its owner: of the folders it may be in; None when unknown."""
+    """Return `owner/name` of an environment given without its owner, from the folders it may be in, or None."""
     module, plain = env.replace("-", "_"), env.replace("_", "-")
     places = [Path(env)] if env.startswith((".", "/", "~")) else []
     places += [

@@ -1,7 +1,8 @@
-"""Publishing an environment: build, compare with what is there, announce, upload, finalize.
+"""Publishing an environment: build, compare with the hub, announce, upload, finalize.
 
 The sequence is that of `prime env push`, so it works with any hub of that protocol. Nothing is visible before the
-last step; a push that was interrupted is simply done again.
+last
+step, and an interrupted push can be repeated.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ _VERSION_LINE = re.compile(r"""^(\s*version\s*=\s*)(["'])(?P<version>[^"'\n]+)\2
 
 
 class Wanted(NamedTuple):
-    """What to publish, and as what."""
+    """What to publish, and under which name."""
 
     folder: Path
     name: str | None = None
-    """Name on the hub; None is the project's."""
+    """Name on the hub; None means the project's name."""
     owner: str | None = None
     team: str | None = None
     visibility: Literal["PUBLIC", "PRIVATE"] | None = None
     runtime: Literal["v0", "v1"] | None = None
     bump: Bump | None = None
-    """How to raise the version in pyproject.toml first, when the content is new."""
+    """How to raise the version in pyproject.toml before publishing new content."""
 
 
 class Pushed(NamedTuple):
-    """What came of it."""
+    """Result of a push."""
 
     owner: str
     name: str
@@ -56,20 +57,20 @@ class Pushed(NamedTuple):
     content_hash: str
     wheel_sha256: str
     is_new: bool
-    """False when this very content was published before; then nothing was sent."""
+    """False if exactly this content was published before. Then nothing was sent."""
     is_first: bool
-    """Whether the environment did not exist before."""
+    """Whether the push created the environment."""
     url: str
-    """Its page."""
+    """Address of its page."""
 
 
 class PushWatcher(NamedTuple):
-    """Whom to tell how far it is."""
+    """Callbacks that report the progress of a push."""
 
     step: Callable[[str], None] = lambda text: None
-    """Called with what begins now."""
+    """Called with a description of the step that begins."""
     progress: Callable[[str, int, int | None], None] = lambda name, done, total: None
-    """Called with a file's name, the bytes sent so far, and all its bytes."""
+    """Called with a file's name, the sent bytes and the total bytes."""
 
 
 class _Packed(NamedTuple):
@@ -78,10 +79,10 @@ class _Packed(NamedTuple):
 
 
 async def push(hub: HubClient, wanted: Wanted, watcher: PushWatcher | None = None) -> Pushed:
-    """Publish the project in a folder as a new version, unless exactly this content is there already.
+    """Publish the project in a folder as a new version, unless exactly this content is published.
 
-    A raised version number is written to pyproject.toml before the build and taken back when the push fails.
-    Raises ConfigError, BuildError, and HubError.
+    A raised version number is written to pyproject.toml before the build, and restored if the push fails. Raises
+    ConfigError, BuildError, HubError.
     """
     watcher = watcher or PushWatcher()
     hub.require_key()
@@ -151,7 +152,7 @@ async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
     environment.setdefault("created", False)
     has = environment.get("visibility")
     if wanted.visibility and has and has != wanted.visibility:
-        # Before the upload: a version that is meant to be private is never public, not for a moment.
+        # Before the upload: a version that is meant to be private must never be public, not even for a moment.
         owner = str(member(member(environment, "owner"), "name"))
         path = environment_path(owner, name)
         body = body_of(EnvironmentPatch, visibility=wanted.visibility)
@@ -161,9 +162,9 @@ async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
 
 
 async def _visibility_of_origin(hub: HubClient, folder: Path) -> str | None:
-    """PRIVATE when the folder was published as a private environment before; None leaves the choice to the hub.
+    """Return PRIVATE if the folder was published as a private environment before; None leaves the choice to the hub.
 
-    It counts only for an environment that this push creates, under another owner or name.
+    The result counts only for an environment that this push creates, under another owner or name.
     """
     origin = read_origin(folder)
     if not origin.get("owner") or not origin.get("name"):
@@ -172,7 +173,7 @@ async def _visibility_of_origin(hub: HubClient, folder: Path) -> str | None:
         path = environment_path(str(origin["owner"]), str(origin["name"]))
         status = data_of(await hub.get(f"{path}/status"))
     except HubRefused:
-        return None  # of another hub, or not there any more
+        return None  # of another hub, or deleted
     return "PRIVATE" if status.get("visibility") == "PRIVATE" else None
 
 
@@ -184,7 +185,7 @@ async def _publish(
     name: str,
     watcher: PushWatcher,
 ) -> str | None:
-    """Send both files and make them a version; its id."""
+    """Send both files, publish them as a version and return its id."""
     base = f"/environmentshub/{environment['id']}"
     wheel, source, project = packed.built.wheel, packed.source, packed.built.manifest
     runtime = RUNTIMES[wanted.runtime] if wanted.runtime else project.runtime_hint
@@ -197,7 +198,7 @@ async def _publish(
 
     def announcement(original_filename: str, **file: Any) -> dict[str, Any]:
         body = body_of(ArtifactRequest, **common, **file)
-        # More than our hub reads: others of this protocol show it.
+        # More than our hub reads: other hubs of this protocol show it.
         return {**body, "metadata": {**metadata, "original_filename": original_filename}}
 
     try:
@@ -236,7 +237,7 @@ async def _publish(
         ) from error
     if not done.get("success", True):
         raise HubRefused(
-            str(done.get("message") or "The hub did not publish it and does not say why.")
+            str(done.get("message") or "The hub did not publish it and gave no reason.")
         )
     return done.get("version_id") or version_id
 
@@ -284,7 +285,7 @@ def _pushed(
 
 
 def _raise_version(folder: Path, bump: Bump) -> Callable[[], None]:
-    """Write the next version to pyproject.toml; gives what takes it back."""
+    """Write the next version to pyproject.toml and return a function that restores the file."""
     file = folder / "pyproject.toml"
     before = file.read_bytes()
     file.write_bytes(with_version_raised(before.decode("utf-8"), bump, file).encode())
@@ -296,7 +297,7 @@ def _restore(file: Path, before: bytes) -> None:
 
 
 def with_version_raised(text: str, bump: Bump, file: Path | str = "pyproject.toml") -> str:
-    """Return the text of a pyproject.toml with the next version in `[project]`; everything else stays as it is."""
+    """Return the text of a pyproject.toml with the next version in `[project]` and no other change."""
     start = re.search(r"^\[project\][^\n]*$", text, re.MULTILINE)
     if start is None:
         raise ConfigError(f"{file} has no [project] table whose version could be raised.")

@@ -1,8 +1,9 @@
-"""The source of an environment as one archive: what goes in, its content hash, and unpacking it safely.
+"""The source of an environment as one archive: its files, its content hash, and safe unpacking.
 
-Members and hash follow the public `prime` command (0.6 and later), so both see the same content as the same, with
-two additions, without which a project could change and hash the same: files beside pyproject.toml that the wheel has
-(`data.json`, `LICENSE`) are members too, and what the wheel has from elsewhere is hashed.
+Members and hash follow the public `prime` command (0.6 and later), so that both compute the same hash for the same
+content. Two additions keep a changed project from having the same hash: files beside pyproject.toml that are in the
+wheel
+(`data.json`, `LICENSE`) are members too, and files of the wheel from other places are hashed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ MAX_UNPACKED_BYTES = 2 * 1024**3
 
 
 class SourceArchive(NamedTuple):
-    """What was packed."""
+    """A packed source archive."""
 
     path: Path
     sha256: str
     size_bytes: int
     content_hash: str
-    """SHA-256 over names and contents; the same for the same content, whenever and wherever it is packed."""
+    """SHA-256 over names and contents. It depends on the content only, not on the time or place of packing."""
     members: list[str]
 
 
@@ -80,9 +81,9 @@ def pack(folder: Path, wheel: Path, target: Path) -> SourceArchive:
 
 
 def content_hash(contents: dict[str, bytes], elsewhere: dict[str, str] | None = None) -> str:
-    """SHA-256 over `file:<path>` and the bytes of each file, in the order of the paths.
+    """Return the SHA-256 over `file:<path>` and the bytes of each file, in the order of the paths.
 
-    `elsewhere`: path in the wheel → sha256, of files that are not in the source.
+    `elsewhere`: path in the wheel → SHA-256, for files that are not in the source.
     """
     digest = hashlib.sha256()
     for name in sorted(contents):
@@ -94,9 +95,9 @@ def content_hash(contents: dict[str, bytes], elsewhere: dict[str, str] | None = 
 
 
 def source_files(folder: Path) -> dict[str, Path]:
-    """Return path in the archive → file: README, pyproject.toml and modules at the top, and everything in folders below.
+    """Return path in the archive → file: README, pyproject.toml and modules at the top, and all files in folders.
 
-    Left out: hidden files, links, caches, build results, and what `.gitignore` files of the project name.
+    Left out are hidden files, links, caches, build results, and files that `.gitignore` files of the project name.
     """
     ignored = _IgnoreRules(folder)
     files: dict[str, Path] = {}
@@ -116,14 +117,14 @@ def source_files(folder: Path) -> dict[str, Path]:
 
 
 def unpack(archive: Path, target: Path) -> list[str]:
-    """Unpack a source archive into `target`, a new or empty folder; the paths of its files.
+    """Unpack a source archive into `target`, a new or empty folder, and return the paths of its files.
 
-    Raises HubMisbehaved, and leaves no folder behind, for links, devices, paths that leave the folder, and bombs.
+    Raises HubMisbehaved for links, devices, paths that leave the folder, and bombs. The folder is then removed.
     """
     written: list[str] = []
     unpacked_bytes = 0
     if target.is_dir():
-        target.rmdir()  # so that a failure leaves none, whether it was there or not
+        target.rmdir()  # so that no folder remains after a failure, whether it existed or not
     target.mkdir(parents=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -159,14 +160,14 @@ def unpack(archive: Path, target: Path) -> list[str]:
 
 
 class _IgnoreRules:
-    """The `.gitignore` files of a project. Rules mean what they mean to git; those of a deeper folder come first."""
+    """The `.gitignore` files of a project, with git's meaning. Rules of a deeper folder take precedence."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._rules: dict[Path, GitIgnoreSpec] = {}
 
     def __call__(self, path: Path) -> bool:
-        """Return whether a file or folder is ignored, provided that no folder above it is."""
+        """Return whether a file or folder is ignored. No folder above it may be ignored."""
         end = "/" if path.is_dir() else ""
         for folder in path.parents:
             is_ignored = (

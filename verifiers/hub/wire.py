@@ -1,8 +1,10 @@
-"""What goes over the wire between a hub and its clients.
+"""Requests and answers between a hub and its clients.
 
-The server validates requests with these models and clients build them; neither side has a second
-copy. Requests ignore unknown keys, because clients of several generations send more than we read.
-Answers of the hub part are wrapped as `{"data": …}`; those of the evaluations part are bare.
+The server validates requests with these models, and clients build them. Requests ignore unknown keys, because
+clients of
+several generations send more than the hub reads. Answers of the hub part are wrapped as `{"data": …}`; answers of
+the
+evaluations part are bare.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,21 +12,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 MAX_SAMPLE_BYTES = 16 * 1024**2
-"""Of one sample as JSON, unless the operator sets another limit."""
+"""Maximum size of one sample as JSON, unless the operator sets another limit."""
 MAX_BATCH_VALUES = 2_000_000
-"""Commas and brackets of one batch of samples."""
+"""Maximum number of commas and brackets in one batch of samples."""
 Visibility = Literal["PUBLIC", "PRIVATE"]
 ShortText = Annotated[str, Field(max_length=300)]
 SHA256 = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 def value_count(text: bytes) -> int:
-    """At most how many values a JSON text has: its commas and opening brackets, without parsing it."""
+    """Return an upper bound on the number of values in a JSON text: its commas and opening brackets."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 class WireRequest(BaseModel):
-    """Base of everything a client sends."""
+    """Base class of all requests."""
 
     model_config = ConfigDict(extra="ignore", str_max_length=1_000_000)
 
@@ -38,11 +40,11 @@ def _known_visibility(value: str | None) -> str | None:
 
 
 AnyVisibility = Annotated[str | None, AfterValidator(_known_visibility)]
-"""PUBLIC or PRIVATE in any case, or nothing."""
+"""PUBLIC or PRIVATE in any case, or an empty value."""
 
 
 class ResolveRequest(WireRequest):
-    """Get or create an environment. At most one of the three owners; none means the caller."""
+    """Get or create an environment. At most one of the three owners is given; the default is the caller."""
 
     name: str = Field(min_length=1, max_length=128)
     visibility: AnyVisibility = None
@@ -52,13 +54,13 @@ class ResolveRequest(WireRequest):
 
 
 class InstallTokenRequest(WireRequest):
-    """Environments (`owner/name`) that are to be installed together."""
+    """Environments (`owner/name`) that are installed together."""
 
     environments: list[str] = Field(min_length=1, max_length=100)
 
 
 class LookupRequest(WireRequest):
-    """Find an environment by id, or by name and any owner."""
+    """Find an environment by id, or by name and owner."""
 
     id: str | None = None
     name: str | None = None
@@ -67,7 +69,7 @@ class LookupRequest(WireRequest):
 
 
 class ArtifactMetadata(WireRequest):
-    """What a client says about an artifact; only the labels (`tags`) are believed."""
+    """A client's description of an artifact. The hub uses only the tags."""
 
     description: str | None = None
     tags: list[str] = []
@@ -101,7 +103,7 @@ class ReserveFile(WireRequest):
 
 
 class ReserveRequest(WireRequest):
-    """The files of one release; all of them become visible together or not at all."""
+    """The files of one release. They become visible together or not at all."""
 
     files: list[ReserveFile] = Field(min_length=1, max_length=50)
     visibility: AnyVisibility = None
@@ -109,20 +111,20 @@ class ReserveRequest(WireRequest):
 
 
 class FinalizeRequest(WireRequest):
-    """Publish what was uploaded under these reservations, as one release."""
+    """Publish the files that were uploaded under these reservations as one release."""
 
     upload_ids: list[str] = Field(min_length=1, max_length=50)
 
 
 class YankRequest(WireRequest):
-    """Take a version out of normal resolution, or put it back with `yanked: false`."""
+    """Yank a version, or undo that with `yanked: false`."""
 
     yanked: bool = True
     reason: str = Field("", max_length=1000)
 
 
 class EnvironmentPatch(WireRequest):
-    """Change what is not part of a version."""
+    """Change the fields that do not belong to a version."""
 
     visibility: Visibility | None = None
     description: str | None = Field(None, max_length=4000)
@@ -132,7 +134,7 @@ class EnvironmentPatch(WireRequest):
 
 
 class ForkRequest(WireRequest):
-    """Copy an environment's newest version to another owner; the caller when none is named."""
+    """Copy an environment's newest version to another owner; the default is the caller."""
 
     team_slug: str | None = None
     team_id: str | None = None
@@ -140,13 +142,13 @@ class ForkRequest(WireRequest):
 
 
 class SlugRequest(WireRequest):
-    """Choose the caller's public name."""
+    """Change the caller's public name."""
 
     slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
 
 
 class TeamRequest(WireRequest):
-    """Found an organisation."""
+    """Create a team."""
 
     slug: str = Field(pattern=r"^[a-z0-9-]{3,30}$")
     name: str | None = Field(None, max_length=128)
@@ -160,14 +162,14 @@ class MemberRequest(WireRequest):
 
 
 class TokenRequest(WireRequest):
-    """Make an API token; it can do no more than the caller."""
+    """Create an API token. It can do no more than the caller's token."""
 
     name: str = Field("token", max_length=128)
     actions: list[str] = ["read", "publish", "evaluate"]
     environments: list[str] = Field(["*"], min_length=1, max_length=100)
     """Patterns `owner/name`, `owner/prefix*`, `owner/*` or `*`."""
     expires_in_s: int | None = Field(None, gt=0)
-    """Seconds until the token stops working; null never."""
+    """Seconds until the token expires; null for a token that never expires."""
 
 
 class PasswordLogin(WireRequest):
@@ -178,21 +180,21 @@ class PasswordLogin(WireRequest):
 
 
 class SetupRequest(PasswordLogin):
-    """Make the first administrator with the one-time token that the server printed."""
+    """Create the first administrator with the one-time token that the server printed."""
 
     token: str
     email: str | None = Field(None, max_length=320)
 
 
 class ChallengeRequest(WireRequest):
-    """Start a browser login; the key encrypts the token on its way back."""
+    """Start a browser login. The key encrypts the token on its way back."""
 
     encryptionPublicKey: str = Field(max_length=4096)
     limits: dict[str, Any] | None = None
 
 
 class ApproveRequest(WireRequest):
-    """Let the client that shows this code act for the caller."""
+    """Approve the client that shows this code."""
 
     code: str = Field(max_length=128)
 
@@ -208,7 +210,7 @@ class SecretRequest(WireRequest):
 
 
 class SecretPatch(WireRequest):
-    """Change some of a secret."""
+    """Change some fields of a secret."""
 
     name: str | None = Field(None, pattern=r"^[A-Z][A-Z0-9_]*$", max_length=128)
     value: str | None = Field(None, max_length=65_536)
@@ -216,7 +218,7 @@ class SecretPatch(WireRequest):
 
 
 class EnvironmentReference(WireRequest):
-    """The environment an evaluation belongs to, with its version when known."""
+    """The environment of an evaluation, with its version if it is known."""
 
     id: str
     version_id: str | None = None
@@ -268,7 +270,7 @@ class FinalizeEvaluation(WireRequest):
 
 
 class OwnerAnswer(BaseModel):
-    """Who owns something; `name` is the slug that appears in `owner/name`."""
+    """The owner of an object; `name` is the slug in `owner/name`."""
 
     id: str
     name: str
@@ -277,7 +279,7 @@ class OwnerAnswer(BaseModel):
 
 
 class ResolveAnswer(BaseModel):
-    """The environment, and whether this call made it."""
+    """The environment, and whether this call created it."""
 
     id: str
     name: str
@@ -303,15 +305,16 @@ class EnvironmentRow(BaseModel):
 
 
 class InstallAnswer(BaseModel):
-    """How to install a version so that no other index can answer for it."""
+    """How to install a version so that no other index can answer for its name."""
 
     requirement: str
-    """`name @ url#sha256=…`, which pip and uv install from this hub or not at all."""
+    """`name @ url#sha256=…`, which pip and uv install only from this hub."""
     wheel_url: str
     sha256: str
     dependencies: list[str] = []
-    """`name @ url#sha256=…` of every other environment of this hub that it requires, also indirectly. Without these
-    lines an installer takes packages of those names from its index."""
+    """`name @ url#sha256=…` of every other environment of this hub that it requires, directly or indirectly. Without
+    these lines an installer takes packages of those names from its index.
+    """
     index_url: str
     """The index that lists only this environment."""
     uv_sources: str
@@ -331,7 +334,7 @@ class EnvironmentAnswer(BaseModel):
     semantic_version: str | None
     version_id: str | None
     source_hash: str | None
-    """The client's content hash; not called `content_hash`, which old clients compare wrongly."""
+    """The client's content hash. It is not called `content_hash`, because old clients would compare it wrongly."""
     package_url: str | None
     tracked_package_url: str | None
     simple_index_url: str | None
@@ -373,7 +376,7 @@ class VersionRow(BaseModel):
 
 
 class TokenAnswer(BaseModel):
-    """A token without its secret; `token` is set only in the answer that made it."""
+    """A token without its text. `token` is set only in the answer that created it."""
 
     id: str
     name: str

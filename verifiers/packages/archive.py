@@ -1,8 +1,9 @@
-"""The members of a ZIP file, accepted only when every ZIP reader must see the same ones.
+"""The members of a ZIP file, accepted only if every ZIP reader must see the same members.
 
-The rules follow what the public package index enforces: nothing before, between or after members,
-both headers agree, no duplicates, no comments, no ZIP64, no data descriptors, no links, no paths
-that leave the folder, no bombs. Nothing is extracted.
+The rules follow those of the public package index: no data before, between or after members, both headers agree, no
+duplicates, no comments, no ZIP64, no data descriptors, no links, no paths that leave the folder, no bombs. No
+member is
+extracted.
 """
 
 import io
@@ -18,28 +19,28 @@ from verifiers.errors import AuthorError
 
 
 class WheelRejected(AuthorError, ValueError):
-    """The file is not a wheel that may be published; the text says which rule and which member."""
+    """The file is not a wheel that may be published. The text names the broken rule and the member."""
 
 
 class WheelLimits(BaseModel):
-    """How large a wheel may be before it is refused unread."""
+    """Limits above which a wheel is refused unread."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     members: int = 20_000
-    """Most files in one wheel."""
+    """Maximum number of files in one wheel."""
     unpacked_bytes: int = 2 * 1024**3
-    """Most bytes of all members together, unpacked."""
+    """Maximum number of unpacked bytes of all members together."""
     free_unpacked_bytes: int = 64 * 1024**2
-    """Below this unpacked size no compression ratio is suspicious."""
+    """Below this unpacked size every compression ratio is accepted."""
     ratio: int = 50
-    """Most unpacked bytes per packed byte above `free_unpacked_bytes`."""
+    """Maximum number of unpacked bytes per packed byte above `free_unpacked_bytes`."""
     metadata_bytes: int = 4 * 1024**2
-    """Most bytes of METADATA (the README is inside), and of RECORD per 1,000 members."""
+    """Maximum size of METADATA, which contains the README, and of RECORD per 1,000 members."""
 
 
 class Member(NamedTuple):
-    """One file of the archive, where both headers agree."""
+    """One file of the archive; both of its headers agree."""
 
     name: str
     method: int
@@ -52,7 +53,7 @@ class Member(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        """Whether this entry only makes a folder."""
+        """Whether this entry is a folder."""
         return self.name.endswith("/")
 
 
@@ -65,13 +66,14 @@ _FORBIDDEN_EXTRAS = {0x0001: "ZIP64", 0x7075: "Unicode path", 0x9901: "encryptio
 
 
 def read_members(file: BinaryIO, size_bytes: int, limits: WheelLimits) -> list[Member]:
-    """Return the members of a ZIP file that has exactly one reading, in file order.
+    """Return the members of a ZIP file that can be read in only one way, in file order.
 
-    Raises WheelRejected for anything two ZIP readers could understand differently: data before,
-    between or after members, headers that disagree, duplicates, comments, ZIP64, data descriptors.
+    Raises WheelRejected for anything that two ZIP readers could read differently: data before, between or after
+    members,
+    headers that disagree, duplicates, comments, ZIP64, data descriptors.
     """
     if size_bytes < _END.size:
-        raise WheelRejected(f"The file has {size_bytes} bytes: it is no ZIP archive.")
+        raise WheelRejected(f"The file has {size_bytes} bytes: it is not a ZIP archive.")
     file.seek(size_bytes - _END.size)
     end = _END.unpack(file.read(_END.size))
     signature, disk, first_disk, here, total, central_bytes, central_offset, comment_bytes = end
@@ -87,7 +89,7 @@ def read_members(file: BinaryIO, size_bytes: int, limits: WheelLimits) -> list[M
     central = io.BytesIO(file.read(central_bytes))
     members = [_read_member(file, central) for _ in range(total)]
     if central.read(1):
-        raise WheelRejected("The central directory has more entries than it says.")
+        raise WheelRejected("The central directory has more entries than its end record states.")
     members.sort(key=lambda member: member.header_offset)
     _check_no_gaps(members, central_offset)
     _check_names(members)
@@ -115,12 +117,14 @@ def _read_member(file: BinaryIO, central: io.BytesIO) -> Member:
     if flags & _ENCRYPTED or flags & _DATA_DESCRIPTOR or comment_bytes or disk:
         raise WheelRejected(f"{name!r} is encrypted, split, commented or has a data descriptor.")
     if method not in (_STORED, _DEFLATED):
-        raise WheelRejected(f"{name!r} is packed by method {method}; only stored and deflated are.")
+        raise WheelRejected(
+            f"{name!r} is packed by method {method}; only stored and deflated are allowed."
+        )
     _check_extra(name, extra)
     file.seek(offset)
     local = file.read(_LOCAL.size)
     if len(local) < _LOCAL.size or local[:4] != b"PK\x03\x04":
-        raise WheelRejected(f"{name!r} has no local header where the directory points.")
+        raise WheelRejected(f"{name!r} has no local header at the offset in the directory.")
     fields = _LOCAL.unpack(local)
     same = (fields[2], fields[3], *fields[6:9]) == (flags, method, crc32, packed_bytes, size_bytes)
     if not same or file.read(fields[9]) != raw_name:
@@ -164,7 +168,7 @@ def _check_names(members: list[Member]) -> None:
         if kind not in (0, stat.S_IFREG) and not (kind == stat.S_IFDIR and member.is_folder):
             raise WheelRejected(f"{member.name!r} is a link or device; only files are allowed.")
         if member.is_folder and (member.size_bytes or member.packed_bytes > 2):
-            raise WheelRejected(f"The folder {member.name!r} has contents of its own.")
+            raise WheelRejected(f"The folder {member.name!r} has contents.")
         # Two names that differ only by case overwrite each other on macOS and Windows.
         folded = member.name.removesuffix("/").casefold()
         if folded in seen:
@@ -173,7 +177,7 @@ def _check_names(members: list[Member]) -> None:
 
 
 def unsafe_path(name: str) -> str | None:
-    """Return the end of a sentence why a member of this name must not be unpacked; None when it may."""
+    """Return why a member of this name must not be unpacked, as the end of a sentence; None if it may be."""
     if not name or len(name) > 1000:
         return "is empty or too long"
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
@@ -197,7 +201,7 @@ def _check_sizes(members: list[Member], limits: WheelLimits) -> None:
 
 
 def unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
-    """Yield the bytes of a member in pieces; WheelRejected when they are not what the headers promise."""
+    """Yield the bytes of a member in pieces. Raises WheelRejected if they differ from the headers."""
     file.seek(member.data_offset)
     inflate = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == _DEFLATED else None
     left, produced, crc32 = member.packed_bytes, 0, 0
@@ -212,7 +216,7 @@ def unpacked(file: BinaryIO, member: Member) -> Iterator[bytes]:
                 produced += len(piece)
                 crc32 = zlib.crc32(piece, crc32)
                 if produced > member.size_bytes:
-                    raise WheelRejected(f"{member.name!r} unpacks to more than its header says.")
+                    raise WheelRejected(f"{member.name!r} unpacks to more than its header states.")
                 yield piece
                 pending = inflate.unconsumed_tail if inflate is not None else b""
                 piece = inflate.decompress(pending, 1 << 20) if inflate and pending else b""

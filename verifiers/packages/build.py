@@ -1,7 +1,8 @@
 """Build an environment folder into a wheel and a source archive, and check that the wheel can be evaluated.
 
-The project's own build backend does the building: in this interpreter when everything it needs is installed here (no
-download), otherwise in an isolated one through `uv build` or `python -m build`.
+The project's build backend runs in this interpreter if all its requirements are installed here (no download),
+otherwise in
+an isolated interpreter through `uv build` or `python -m build`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ print("built:" + getattr(hooks, "build_" + kind)(out_dir))
 
 
 class BuildError(AuthorError, RuntimeError):
-    """A project could not be built, or what was built is not an environment."""
+    """A project could not be built, or the result is not an environment."""
 
 
 class BuiltFile(NamedTuple):
@@ -49,12 +50,12 @@ class BuiltFile(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What `build_environment` made."""
+    """Result of `build_environment`."""
 
     wheel: BuiltFile
     sdist: BuiltFile
     manifest: WheelManifest
-    """What the wheel says about itself."""
+    """The checked content of the wheel."""
     module: str
     """The top-level module with `load_environment`."""
 
@@ -62,8 +63,9 @@ class Built(NamedTuple):
 def build_environment(folder: str | Path, out_dir: str | Path | None = None) -> Built:
     """Build the project in `folder` into `out_dir` (`folder/dist` by default) and check the wheel.
 
-    Raises ConfigError when the folder is no project, BuildError when the build fails or the wheel has no
-    `load_environment`, and WheelRejected when a hub would refuse the wheel.
+    Raises ConfigError if the folder is not a project, BuildError if the build fails or the wheel has no
+    `load_environment`,
+    and WheelRejected if a hub would refuse the wheel.
     """
     folder = Path(folder).resolve()
     if not folder.is_dir():
@@ -72,7 +74,7 @@ def build_environment(folder: str | Path, out_dir: str | Path | None = None) -> 
         )
     if not (folder / "pyproject.toml").is_file():
         raise ConfigError(
-            f"{folder} has no pyproject.toml, so it cannot be built. `vf-init` makes one."
+            f"{folder} has no pyproject.toml, so it cannot be built. `vf-init` creates one."
         )
     out = Path(out_dir).resolve() if out_dir else folder / "dist"
     out.mkdir(parents=True, exist_ok=True)
@@ -101,7 +103,7 @@ def environment_module(wheel: Path, manifest: WheelManifest) -> str:
                 return module
     raise BuildError(
         f"No module of {wheel.name} defines load_environment; it has {', '.join(manifest.top_level) or 'none'}. "
-        f"Expected it in {expected}.py or {expected}/__init__.py: look at the `include` of the build configuration."
+        f"Expected it in {expected}.py or {expected}/__init__.py: check the `include` of the build configuration."
     )
 
 
@@ -131,7 +133,7 @@ def defines_load_environment(source: str) -> bool:
 
 
 def unmet_requirements(requirements: list[str]) -> list[str]:
-    """Return those of the requirements that no installed distribution satisfies."""
+    """Return the requirements that no installed distribution satisfies."""
     unmet: list[str] = []
     for text in requirements:
         try:
@@ -148,7 +150,7 @@ def unmet_requirements(requirements: list[str]) -> list[str]:
 
 
 def uv_command() -> list[str] | None:
-    """How to run `uv`: the one beside this interpreter, else the one on PATH; None without."""
+    """Return the command for `uv`: the one beside this interpreter, else the one on PATH, else None."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.is_file() else shutil.which("uv")
     return [found] if found else None
@@ -170,7 +172,7 @@ def _build(folder: Path, out: Path) -> tuple[Path, Path]:
     else:
         missing = ", ".join(unmet_requirements(requires)) or "a build backend"
         raise ConfigError(
-            f"Nothing here can build {folder}: install {missing}, or uv, or the package `build`."
+            f"{folder} cannot be built here: install {missing}, or uv, or the package `build`."
         )
     new = [file for file in out.iterdir() if before.get(file) != file.stat().st_mtime_ns]
     wheels = [file for file in new if file.suffix == ".whl"]
@@ -197,7 +199,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def last_lines(text: str, count: int = 15) -> str:
-    """Return the end of a tool's output, which is where the reason stands."""
+    """Return the last lines of a tool's output, which contain the reason of a failure."""
     return "\n".join(text.strip().splitlines()[-count:])
 
 

@@ -1,4 +1,4 @@
-"""The right reply to a row, as its author says it or as models wrap an answer; and a model that gives it."""
+"""The right reply to a row, from its author or in the forms that models use, and a client that plays it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Gold = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any]
 """One reply of a gold completion: text, tool calls, or a whole assistant message."""
 MAX_SILENT_TURNS = 50
-"""An environment that goes on longer than this without a word from the model has no end of its own."""
+"""An environment that continues longer than this without a reply of the model has no end of its own."""
 
 
 class Player(ScriptedClient):
-    """Gives each rollout the replies meant for it, turn by turn."""
+    """Plays a rollout's own replies, turn by turn."""
 
     def __init__(self, replies_for: Callable[[Mapping[str, Any]], Sequence[Gold] | None]) -> None:
         super().__init__()
@@ -39,10 +39,12 @@ class Player(ScriptedClient):
 
 
 def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
-    """Return the reply of a turn; silence when there is no script, but not without end."""
+    """Return the reply of a turn. Without a script it is empty, up to the maximum number of turns."""
     if replies is None:
         if turn >= MAX_SILENT_TURNS:
-            raise ScriptExhausted(f"It did not end after {MAX_SILENT_TURNS} empty replies.")
+            raise ScriptExhausted(
+                f"The rollout did not end after {MAX_SILENT_TURNS} empty replies."
+            )
         return ""
     if turn >= len(replies):
         raise ScriptExhausted(
@@ -56,7 +58,9 @@ def _reply(replies: Sequence[Gold] | None, turn: int) -> Any:
 
 
 def wrapped_answers(answer: str, parser: Parser) -> list[str]:
-    """Return an answer as a model might give it, the likeliest form first: the parser's, plain, boxed, with thoughts."""
+    """Return an answer in the forms that a model might use, likeliest first: the parser's, plain, boxed, with
+    thoughts.
+    """
     from verifiers.parsers.think_parser import ThinkParser
     from verifiers.parsers.xml_parser import XMLParser
 
@@ -77,7 +81,7 @@ def is_single_turn(environment: Environment) -> bool:
 
 
 def environment_of(environment: Environment, row: Row) -> Environment:
-    """Return the environment that plays a row: itself, or a group's member."""
+    """Return the environment that plays a row: the environment itself, or a member of a group."""
     from verifiers.envs.env_group import EnvGroup, inner_row, routed_name
 
     while isinstance(environment, EnvGroup):
@@ -88,7 +92,7 @@ def environment_of(environment: Environment, row: Row) -> Environment:
 
 
 def has_judge(environment: Environment) -> bool:
-    """Yield whether a judge model takes part in the scores."""
+    """Return whether a judge model takes part in the scores."""
     from verifiers.envs.env_group import EnvGroup
     from verifiers.rubrics.judge_rubric import JudgeRubric
     from verifiers.rubrics.rubric_group import RubricGroup

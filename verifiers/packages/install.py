@@ -1,4 +1,4 @@
-"""Install an environment into the running interpreter: a local folder, a wheel, a repository, or from a hub."""
+"""Install an environment into a Python: a local folder, a wheel, a repository, or a published environment of a hub."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 
 class InstallError(Error, RuntimeError):
-    """The installer failed; the text is what it said."""
+    """The installer failed; the text is the end of its output."""
 
 
 class Installer(NamedTuple):
-    """Which program installs, and into which Python."""
+    """The program that installs, and the Python it installs into."""
 
     python: str = sys.executable
     """Interpreter to install into."""
     program: Literal["uv", "pip"] | None = None
-    """None: uv when there is one, else pip."""
+    """None selects uv if it is available, else pip."""
     options: Sequence[str] = ()
     """Further options of `install`, e.g. `--pre`."""
     variables: Mapping[str, str] = {}
-    """Environment variables it gets beside those of this process."""
+    """Environment variables in addition to those of this process."""
 
 
 def install(
@@ -64,18 +64,20 @@ def install(
     source: PublishedSource | None = None,
     installer: Installer | None = None,
 ) -> str:
-    """Install an environment and give the name of its distribution.
+    """Install an environment and return the name of its distribution.
 
     `env` is a name (the folder `path/<name>`), a folder, a wheel file, or `owner/name[@version]` of the hub behind
-    `source`. With `from_repo` it is `environments/<name>` in the git repository `repo`.
-    Raises EnvironmentNotFound, ConfigError, or InstallError with what the installer said.
+    `source`.
+    With `from_repo` it is `environments/<name>` in the git repository `repo`. Raises EnvironmentNotFound,
+    ConfigError, or
+    InstallError with the installer's output.
     """
     if from_repo:
         return install_repository(env, repo, branch)
     if env.endswith(".py"):
         raise ConfigError(
             f"{env} is a single file, which needs no installation: `vf-eval {env}` and `vf-train` load it by its path. "
-            "`vf-init` makes a project that can be installed."
+            "`vf-init` creates a project that can be installed."
         )
     if env.endswith(".whl") or _is_folder_path(env):
         return install_folder(Path(env).expanduser(), installer)
@@ -97,8 +99,8 @@ def install_folder(folder: Path, installer: Installer | None = None) -> str:
         there = sorted(p.parent.name.replace("_", "-") for p in parent.glob("*/pyproject.toml"))
         listed = f" {parent} has {', '.join(there)}." if there else ""
         raise EnvironmentNotFound(
-            f"There is no environment folder {folder}.{listed} `vf-init {name}` makes a new one; "
-            "--path says where folders are; owner/name installs from a hub."
+            f"There is no environment folder {folder}.{listed} `vf-init {name}` creates a new one; "
+            "--path names the folder of environments; owner/name installs from a hub."
         )
     pyproject = read_pyproject(folder)
     name = pyproject.get("project", {}).get("name")
@@ -116,7 +118,7 @@ def install_repository(env: str, repo: str | None, branch: str = "main") -> str:
     """Install `environments/<name>` of a git repository."""
     if not repo:
         raise ConfigError(
-            f"Say which repository {env!r} is in: --repo https://host/owner/repository (its folder environments/)."
+            f"Name the repository of {env!r}: --repo https://host/owner/repository (its folder environments/)."
         )
     name = env.replace("_", "-")
     url = repo if repo.startswith("git+") else f"git+{repo}"
@@ -129,7 +131,7 @@ def install_published(
     source: PublishedSource | None,
     installer: Installer | None = None,
 ) -> str:
-    """Install a published environment from the hub behind `source`, and check that it is the one that is there now."""
+    """Install a published environment from the hub behind `source`, and check that it is installed afterwards."""
     if source is None:
         raise ConfigError(
             f"{environment.owner}/{environment.name} is on a hub, and no hub is configured. Set PRIME_API_BASE_URL "
@@ -140,7 +142,7 @@ def install_published(
 
 
 def install_wheel(wheel: PublishedWheel, installer: Installer | None = None) -> None:
-    """Install a published wheel; InstallError unless exactly it is installed afterwards."""
+    """Install a published wheel. Raises InstallError unless exactly this wheel is installed afterwards."""
     if wheel.yanked is not None:
         logger.warning(
             "%s %s was yanked by its author: %s",
@@ -163,9 +165,11 @@ def install_wheel(wheel: PublishedWheel, installer: Installer | None = None) -> 
 
 
 def pinned_requirements(wheels: Sequence[PublishedWheel], python: str, scratch: Path) -> list[str]:
-    """Lines for a constraints file: where the hub's environments come from that these need, and the library.
+    """Return lines for a constraints file: the addresses of the hub's environments that these wheels need, and the
+    library.
 
-    A package index has another package with the library's name, so the library is the one that the Python has already,
+    Package indexes have a different package with the library's name. The library is therefore the one that the
+    Python has,
     else the hub's, else the one that runs (its wheel is written to `scratch`).
     """
     pins = {_name_of(line): line for wheel in wheels for line in wheel.dependencies}
@@ -182,7 +186,7 @@ def pinned_requirements(wheels: Sequence[PublishedWheel], python: str, scratch: 
 def _library(
     python: str, limits: Sequence[SpecifierSet], scratch: Path, of_the_hub: str | None
 ) -> str | None:
-    """Return the constraint on the library; None leaves it to the index."""
+    """Return the constraint on the library, or None to leave it to the index."""
 
     def fits(version: str) -> bool:
         return all(limit.contains(version, prereleases=True) for limit in limits)
@@ -198,7 +202,7 @@ def _library(
         raise InstallError(
             f"It requires {LIBRARY}{limit}, and {python} has this library in version {there[0]}, which another package "
             f"of the same name would replace. Raise the limit in the environment's pyproject.toml, or install it "
-            "into a virtual environment of its own."
+            "into a separate virtual environment."
         )
     if there is not None and fits(there[0]):
         return None
@@ -212,15 +216,16 @@ def _library(
 
 
 def _has_this_library(python: str) -> bool:
-    """Return whether the package of the library's name that a Python has is this library."""
+    """Return whether a Python's package with the library's name is this library."""
     code = "import importlib.util as u, sys; sys.exit(u.find_spec('vf_cli') is None)"
     return subprocess.run([python, "-c", code], capture_output=True, timeout=60.0).returncode == 0
 
 
 def _insist(requirement: str, installer: Installer, *, is_required: bool = False) -> None:
-    """Install from an address once more when another package of the same name is there; InstallError without success.
+    """Install from an address again if a different package of the same name is installed. Raises InstallError on
+    failure.
 
-    pip takes an installed package of the same name and version for the same one, from wherever it came.
+    pip treats an installed package of the same name and version as the same package, wherever it came from.
     """
     name, _, url = requirement.partition(" @ ")
     address = unquote(url.partition("#")[0])
@@ -237,7 +242,7 @@ def _insist(requirement: str, installer: Installer, *, is_required: bool = False
     run_installer([*again, "--no-deps", requirement], installer)
     if not is_there():
         raise InstallError(
-            f"The installer reported success, but the {name} of {address} is not what {installer.python} has."
+            f"The installer reported success, but {installer.python} does not have the {name} of {address}."
         )
 
 
@@ -246,7 +251,7 @@ def _name_of(line: str) -> str:
 
 
 def installed_from(name: str, python: str = sys.executable) -> tuple[str, str | None] | None:
-    """Return version of an installed distribution and the address it came from; None when it is not installed."""
+    """Return version and origin address of an installed distribution, or None if it is not installed."""
     done = subprocess.run(
         [python, "-c", _INSTALLED, name], capture_output=True, text=True, timeout=60.0
     )
@@ -266,7 +271,7 @@ print(json.dumps([found.version, direct.get("url")]))
 
 
 def run_installer(arguments: list[str], installer: Installer | None = None) -> None:
-    """Run `uv pip install` or `pip install`; InstallError with its last lines when it fails."""
+    """Run `uv pip install` or `pip install`. Raises InstallError with the last lines of output if it fails."""
     installer = installer or Installer()
     command = [
         *installer_command(installer),
@@ -296,7 +301,7 @@ def run_installer(arguments: list[str], installer: Installer | None = None) -> N
 
 
 def installer_command(installer: Installer) -> list[str]:
-    """How to run `uv pip` or `pip`; ConfigError when the wanted one is not there."""
+    """Return the command for `uv pip` or `pip`. Raises ConfigError if the requested one is missing."""
     if installer.program != "pip" and (uv := uv_command()) is not None:
         return [*uv, "pip"]
     if installer.program == "uv":
@@ -342,7 +347,7 @@ def _is_folder_path(env: str) -> bool:
 
 
 def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
-    """Return whether an editable install needs nothing that is not installed: then it works without any index."""
+    """Return whether an editable install needs only installed packages. Then it works without any index."""
     system = pyproject.get("build-system", {})
     requires = system.get("requires")
     if not isinstance(requires, list) or unmet_requirements(requires):
@@ -354,11 +359,11 @@ def _builds_here(pyproject: dict[str, dict[str, object]]) -> bool:
     return "dev-mode-dirs" in build or not unmet_requirements(["editables~=0.3"])
 
 
-# The names of v0's `verifiers.utils.install_utils`; they answer True or False instead of raising.
+# The names of v0's `verifiers.utils.install_utils`; they return True or False instead of raising.
 
 
 def parse_env_id(env_id: str) -> tuple[str, str, str | None]:
-    """Return owner, name and version or None; ConfigError (a ValueError) for anything else."""
+    """Return owner, name and version or None. Raises ConfigError (a ValueError) for anything else."""
     name, _, version = env_id.partition("@")
     hub = parse_hub_id(name)
     return hub.owner, hub.name, version if "@" in env_id else None
@@ -379,23 +384,25 @@ def is_installed(env_name: str, version: str | None = None) -> bool:
 
 
 def check_hub_env_installed(env_id: str) -> bool:
-    """Return whether the environment of a hub id is installed, in its version when the id has one."""
+    """Return whether the environment of a hub id is installed, in the version of the id if it has one."""
     _, name, version = parse_env_id(env_id)
     return is_installed(name, version)
 
 
 def install_from_local(env_name: str, env_dir: str = DEFAULT_PATH) -> bool:
-    """Return whether the folder `env_dir/<env_name>` could be installed; the log says why not."""
+    """Install the folder `env_dir/<env_name>` and return whether it worked. The log has the reason of a failure."""
     return _succeeds(env_name, path=env_dir)
 
 
 def install_from_repo(env_name: str, branch: str = "main", repo: str | None = None) -> bool:
-    """Return whether it could be installed from a git repository; the log says why not."""
+    """Install from a git repository and return whether it worked. The log has the reason of a failure."""
     return _succeeds(env_name, from_repo=True, branch=branch, repo=repo)
 
 
 def install_from_hub(env_id: str, source: PublishedSource | None = None) -> bool:
-    """Return whether it could be installed from a hub, the configured one by default; the log says why not."""
+    """Install from a hub, by default the configured one, and return whether it worked. The log has the reason of a
+    failure.
+    """
     if source is not None:
         return _succeeds(env_id, source=source)
     from verifiers.hub.config import hub_settings

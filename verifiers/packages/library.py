@@ -1,7 +1,9 @@
-"""This library as a wheel, made of its installed files: for a hub that serves it, and for other virtual environments.
+"""This library as a wheel, built from its installed files: for a hub that serves it, and for other virtual
+environments.
 
-The public package index has another package of the same name, so where this library is needed its wheel is handed over.
-No build backend and no clone are needed: an installation, editable or not, has everything that its wheel had.
+Package indexes have a different package of the same name, so the wheel is passed along where this library is
+needed. This
+needs neither a build backend nor a clone: every installation, editable or not, has all files of the wheel.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _EARLY = (1980, 1, 1, 0, 0, 0)
 
 
 class LibraryMissing(RuntimeError):
-    """The library runs from files that no installed distribution describes."""
+    """The library runs from files that do not belong to an installed distribution."""
 
 
 class Library(NamedTuple):
@@ -52,7 +54,7 @@ _VERSION = re.compile(r"^Version: .*$", re.MULTILINE)
 
 
 def installed_library() -> Library:
-    """Return the files of the library that runs. Blocking. Raises LibraryMissing."""
+    """Return the files of the running library. Blocking. Raises LibraryMissing."""
     try:
         distribution = importlib.metadata.distribution(NAME)
     except importlib.metadata.PackageNotFoundError as error:
@@ -80,7 +82,9 @@ def _modules() -> Iterator[tuple[str, Path]]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Files that belong to a package. In a clone the examples are links to folders, which may hold saved runs."""
+    """Yield the files that belong to a package. In a clone the examples are links to folders, which may hold saved
+    runs.
+    """
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [n for n in folders if not n.startswith(".") and n not in _NOT_SHIPPED]
         for name in names:
@@ -89,7 +93,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _described(distribution: Distribution) -> dict[str, bytes]:
-    """Entry points and licences, by their names inside the `.dist-info` folder."""
+    """Return entry points and licences, by their names inside the `.dist-info` folder."""
     found = {}
     for file in distribution.files or []:
         inside = Path(*file.parts[1:])
@@ -104,7 +108,7 @@ def _described(distribution: Distribution) -> dict[str, bytes]:
 
 
 def write_library(library: Library, into: Path, version: str | None = None) -> Path:
-    """Write the wheel into a folder, under another version if one is given; the same files give the same bytes."""
+    """Write the wheel into a folder, optionally under another version. The same files give the same bytes."""
     version = version or library.version
     info = f"{NAME}-{version}.dist-info"
     metadata = _VERSION.sub(f"Version: {version}", library.metadata, count=1)

@@ -1,6 +1,7 @@
-"""A lock file (`pylock.toml`, PEP 751) of published environments with everything they depend on.
+"""A lock file (`pylock.toml`, PEP 751) of published environments with all their dependencies.
 
-The environments are pinned by address and hash; what they depend on is resolved by uv or pip from the user's own index.
+The environments are pinned by address and hash. uv or pip resolves their other dependencies from the user's own
+index.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from verifiers.packages.published import PublishedWheel
 
 
 def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installer) -> None:
-    """Write a lock of these wheels for the installer's Python; an earlier one is replaced only on success.
+    """Write a lock of these wheels for the installer's Python. An earlier lock is replaced only on success.
 
-    `uv pip sync FILE` and `pip install -r FILE` (26 and later) install exactly it. Raises ConfigError, InstallError.
+    `uv pip sync FILE` and `pip install -r FILE` (26 and later) install exactly the lock. Raises ConfigError,
+    InstallError.
     """
     if not (
         file.name == "pylock.toml" or (file.name.startswith("pylock.") and file.suffix == ".toml")
     ):
         raise ConfigError(
-            f"A lock is named pylock.toml or pylock.NAME.toml (PEP 751), not {file.name}."
+            f"A lock must be named pylock.toml or pylock.NAME.toml (PEP 751), not {file.name}."
         )
     variables: dict[str, str] = {}
     for wheel in wheels:
@@ -35,7 +37,7 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
             if variables.setdefault(name, value) != value:
                 raise ConfigError(
                     f"{wheel.name} and another environment need different values of {name} to be read; lock them with "
-                    "a permission for both."
+                    "a token for both."
                 )
     requirements = [
         line for wheel in wheels for line in (wheel.requirement, *wheel.url_dependencies)

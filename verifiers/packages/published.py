@@ -1,4 +1,4 @@
-"""Published environments: ids on a hub, and wheels at their one address. Shared by `packages` and `hub`."""
+"""Published environments: ids on a hub, and wheels at their address. Shared by `packages` and `hub`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HubEnvironment(NamedTuple):
 
 
 class PublishedWheel(NamedTuple):
-    """A wheel at its one address. Nothing in it is secret except what the files named in `variables` hold."""
+    """A wheel at its address. Only the files named in `variables` contain secrets."""
 
     name: str
     version: str
@@ -27,15 +27,16 @@ class PublishedWheel(NamedTuple):
     """Address without credentials and without a fragment."""
     sha256: str
     url_dependencies: Sequence[str] = ()
-    """Dependencies that name an address: resolvers want to hear of them directly, not through the wheel."""
+    """Dependencies with an address. Resolvers require them directly, not through the wheel."""
     variables: Mapping[str, str] = {}
-    """Environment variables for the installer, e.g. the netrc file with which a private wheel is read."""
+    """Environment variables for the installer, e.g. the netrc file that allows to read a private wheel."""
     dependencies: Sequence[str] = ()
-    """`name @ url#sha256=…` of other environments of the hub that it requires: no index is asked for their names."""
+    """`name @ url#sha256=…` of the other environments of the hub that it requires, so that no index is asked for them.
+    """
     requires: Sequence[str] = ()
-    """All its requirements, as the wheel has them."""
+    """All requirements of the wheel."""
     yanked: str | None = None
-    """Why the version was taken back; None when it was not."""
+    """Reason why the version was yanked; None if it was not."""
 
     @property
     def requirement(self) -> str:
@@ -44,15 +45,15 @@ class PublishedWheel(NamedTuple):
 
 
 class PublishedSource(Protocol):
-    """Where published environments come from. `verifiers.hub.installation.HubSource` is one."""
+    """A source of published environments, such as `verifiers.hub.installation.HubSource`."""
 
     def wheel(self, environment: HubEnvironment) -> PublishedWheel:
-        """What to install for it; EnvironmentNotFound without it."""
+        """Return the wheel to install. Raises EnvironmentNotFound without one."""
         ...
 
 
 def parse_hub_id(env_id: str) -> HubEnvironment:
-    """`owner/name` or `owner/name@version`; ConfigError otherwise."""
+    """Parse `owner/name` or `owner/name@version`. Raises ConfigError otherwise."""
     match = re.fullmatch(r"([\w][\w.-]*)/([\w][\w.-]*)(?:@([\w.!+-]*))?", env_id)
     if match is None:
         raise ConfigError(
@@ -65,5 +66,5 @@ def parse_hub_id(env_id: str) -> HubEnvironment:
 
 
 def is_hub_env(env_id: str) -> bool:
-    """Return whether the id names an environment on a hub; a path to a folder or file here does not."""
+    """Return whether the id names an environment on a hub. A path to a local folder or file does not."""
     return "/" in env_id and path_of(env_id) is None

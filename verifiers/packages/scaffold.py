@@ -1,4 +1,4 @@
-"""A new environment project from a template: code, test, README and pyproject.toml that work from the first minute."""
+"""A new environment project from a template: code, test, README and pyproject.toml that work at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PATH = "./environments"
 
 
 class TemplateText(NamedTuple):
-    """What a template says about itself in the README and in pyproject.toml."""
+    """Texts of a template for the README and pyproject.toml."""
 
     description: str
     kind: str
@@ -35,7 +35,7 @@ TEMPLATES: dict[str, TemplateText] = {
         ("single-turn", "math"),
         "1.0 for the right sum, else 0.0",
         "A system prompt that asks for the result in `\\boxed{}`, and a question such as `What is 31 + 12?`.",
-        "`is_right` compares what is in the box with the sum. The metric `is_boxed` has no weight.",
+        "`is_right` compares the boxed number with the sum. The metric `is_boxed` has no weight.",
     ),
     "multi-turn": TemplateText(
         "Guessing a number with hints: several turns, ended by a stop condition.",
@@ -43,10 +43,10 @@ TEMPLATES: dict[str, TemplateText] = {
         ("multi-turn", "game"),
         "1.0 when the number is found, else 0.0",
         "The rules, then `higher` or `lower` after every guess.",
-        "`found` looks whether the last guess is the number.",
+        "`found` checks whether the last guess is the number.",
     ),
     "tool": TemplateText(
-        "Adding up prices that only a tool knows.",
+        "Adding up prices that only a tool can look up.",
         "tool use (`vf.ToolEnv`)",
         ("tool-use",),
         "1.0 for the right total, else 0.0",
@@ -59,7 +59,7 @@ TEMPLATES: dict[str, TemplateText] = {
         ("single-turn", "judge"),
         "1.0 when the judge says yes, else 0.0",
         "A request such as `Explain in one sentence why ice floats.`",
-        "`judged_right` asks the judge model whether the reply says what it has to say.",
+        "`judged_right` asks the judge model whether the reply contains the expected facts.",
     ),
     "group": TemplateText(
         "Sums and differences: two environments in one.",
@@ -73,18 +73,19 @@ TEMPLATES: dict[str, TemplateText] = {
 
 
 class Scaffold(NamedTuple):
-    """A project and what was done to its files."""
+    """A project and the files that were written or kept."""
 
     folder: Path
     written: list[Path]
     kept: list[Path]
-    """Files that were there already and stayed as they were."""
+    """Existing files that were not changed."""
 
 
 def checked_name(name: str, *, target: Path | None = None) -> str:
-    """Return the environment id for a name (`my_env` → `my-env`); ConfigError when it cannot be a package and a module.
+    """Return the environment id for a name (`my_env` → `my-env`). Raises ConfigError if it is not a valid package
+    name.
 
-    A name that an installed module or the standard library has is refused too, unless that module is in `target`.
+    Names of installed modules and of the standard library are refused too, unless the module is in `target`.
     """
     env_id = name.strip().replace("_", "-")
     module = env_id.replace("-", "_")
@@ -92,11 +93,11 @@ def checked_name(name: str, *, target: Path | None = None) -> str:
         proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-").lstrip("0123456789-")
         hint = f" For example: {proposal}" if proposal else ""
         raise ConfigError(
-            f"{name!r} is not a name for an environment: use lower-case letters, digits and single hyphens, "
-            f"beginning with a letter.{hint}"
+            f"{name!r} is not a valid environment name: use lower-case letters, digits and single hyphens, "
+            f"and begin with a letter.{hint}"
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):
-        raise ConfigError(f"{module!r} is a word of the Python language; choose another name.")
+        raise ConfigError(f"{module!r} is a keyword of Python; choose another name.")
     if module in sys.stdlib_module_names or module == "verifiers":
         raise ConfigError(
             f"{module!r} would hide the module of that name; choose another name, e.g. {env_id}-env."
@@ -108,7 +109,7 @@ def checked_name(name: str, *, target: Path | None = None) -> str:
         and (target is None or not Path(spec.origin).is_relative_to(target.resolve()))
     ):
         raise ConfigError(
-            f"A module {module!r} is installed already ({spec.origin}); choose another name, e.g. {env_id}-2."
+            f"A module {module!r} is already installed ({spec.origin}); choose another name, e.g. {env_id}-2."
         )
     return env_id
 
@@ -124,8 +125,9 @@ def create_environment(
 ) -> Scaffold:
     """Write `path/<name>/` from a template.
 
-    Files that exist are kept, except with `force` (all) or `rewrite_readme` (the README). `multi_file` makes the
-    module a package, `<name>/<name>/`. Raises ConfigError for a bad name or an unknown template.
+    Existing files are kept, except with `force` (all) or `rewrite_readme` (the README). `multi_file` makes the
+    module a
+    package, `<name>/<name>/`. Raises ConfigError for a bad name or an unknown template.
     """
     if template not in TEMPLATES:
         raise ConfigError(f"There is no template {template!r}; there are {', '.join(TEMPLATES)}.")
@@ -160,7 +162,7 @@ def init_environment(
     multi_file: bool = False,
     openenv: bool = False,
 ) -> Path:
-    """v0's name for `create_environment` with the default template; gives the folder."""
+    """Create an environment with the default template and return its folder: v0's name for `create_environment`."""
     if openenv:
         raise ConfigError("OpenEnv projects (--openenv) are not supported; leave the option out.")
     return create_environment(

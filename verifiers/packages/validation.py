@@ -1,23 +1,24 @@
-"""Is an environment sound? Checks that need no model: `vf-validate`, and the same from Python.
+"""Checks of an environment that need no model: `vf-validate`, and the same from Python.
 
-    load           load_environment() works, and in time
-    rows           every row has a prompt or a question, valid messages, JSON-like info, an example id of its own
+    load           load_environment() works within the time limit
+    rows           every row has a prompt or a question, valid messages, JSON-like info, a unique example id
     same-rows      loading twice gives the same rows
-    gold           the right answer scores full
+    gold           the right answer has the full score
     empty          an empty answer scores nothing
     same-scores    scoring twice gives the same numbers
-    isolation      rollouts do not change the dataset, and do not change each other's scores
-    contract       what every environment promises: ends, cleans up, can be saved (`verifiers.testing`)
+    isolation      rollouts change neither the dataset nor each other's scores
+    contract       guarantees of every environment: it ends, cleans up, can be saved (`verifiers.testing`)
 
-The replies are played through the environment's own rollout and rubric, by a client that says what it is told.
-For `gold` the right reply has to be known. An author can give it, as a method of the environment or as a function
-beside `load_environment`:
+A scripted client plays the replies through the environment's own rollout and rubric. `gold` needs the right reply.
+An
+author can supply it as a method of the environment, or as a function beside `load_environment`:
 
     def gold_completion(row) -> str | list:
-        # what scores full on this row: one reply, or one a turn; a turn is text, tool calls or an assistant message
+        # the full score on this row: one reply, or one per turn; a turn is text, tool calls or an assistant message
 
-Otherwise single-turn environments are tried with the row's `answer` in the usual wrappings (the parser's own format,
-`\\boxed{}`, plain). Full means the sum of the rubric's positive weights, or the environment's `full_reward`.
+Other single-turn environments are tried with the row's `answer` in the usual forms (the parser's own format,
+`\\boxed{}`,
+plain). The full score is the sum of the rubric's positive weights, or the environment's `full_reward`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Check(NamedTuple):
     name: str
     status: Status
     detail: str
-    """What was seen; for a failure what to do, for a skip why the check says nothing."""
+    """The observation. For a failure also the next step, for a skip the reason."""
     took_s: float
 
 
@@ -68,25 +69,25 @@ class Validation(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing failed. Skipped checks do not count as passed, but they do not fail it either."""
+        """Whether no check failed. Skipped checks neither pass nor fail."""
         return all(check.status != "fail" for check in self.checks)
 
 
 class ValidationLimits(NamedTuple):
-    """How much is checked, and how long it may take."""
+    """Amount and duration of the checks."""
 
     max_rows: int = 100
-    """Rows that are looked at; -1 looks at all of a dataset that ends."""
+    """Maximum number of rows; -1 checks all rows of a finite dataset."""
     max_played: int = 8
-    """Rows on which rollouts are played."""
+    """Maximum number of rows on which rollouts are played."""
     load_s: float = 60.0
-    """Longest time to load."""
+    """Maximum time for loading, in seconds."""
     play_s: float = 60.0
-    """Longest time to play and score one set of rollouts."""
+    """Maximum time to play and score one set of rollouts, in seconds."""
 
 
 class _NotApplicable(Exception):
-    """The check says nothing about this environment; the text says why."""
+    """The check does not apply to this environment; the text gives the reason."""
 
 
 class _Failed(Exception):
@@ -96,7 +97,9 @@ class _Failed(Exception):
 async def validate(
     env: str, env_args: Mapping[str, Any] | None = None, *, limits: ValidationLimits | None = None
 ) -> Validation:
-    """Findings about an environment, named by its id or by the path of its folder or file; faults do not raise."""
+    """Return the findings about an environment, named by its id or by the path of its folder or file. Faults do not
+    raise.
+    """
     limits = limits or ValidationLimits()
     arguments = dict(env_args or {})
 
@@ -108,7 +111,7 @@ async def validate(
     if loaded is None:
         return Validation(env, checks)
     rubric = loaded.environment.rubric
-    # A function that never gives way would hold up the loop, and with it the limit of the set of rollouts.
+    # A blocking reward function would block the loop, and with it the time limit of the set of rollouts.
     rubric.set_scoring_timeout_s(min(rubric.scoring_timeout_s, limits.play_s))
     try:
         await _Validator(loaded, load_it, limits, checks).run()
@@ -134,7 +137,7 @@ async def _load(
 
 
 async def _checked(name: str, work: Awaitable[str]) -> Check:
-    """Run one check; whatever the environment's code raises is a failure of the check, not of the validation."""
+    """Run one check. Any exception of the environment's code is a failure of the check, not of the validation."""
     started = time.perf_counter()
 
     def check(status: Status, detail: str) -> Check:
@@ -156,7 +159,7 @@ async def _checked(name: str, work: Awaitable[str]) -> Check:
 
 
 class _Validator:
-    """The checks of one loaded environment, in order; later ones use what earlier ones found."""
+    """The checks of one loaded environment, in order. Later checks use the results of earlier ones."""
 
     def __init__(
         self,
@@ -174,11 +177,11 @@ class _Validator:
         self.checks = checks
         self.rows: list[Row] = []
         self.gold: dict[int, list[Gold]] = {}
-        """example_id → replies that score full."""
+        """example_id → replies with the full score."""
         self.first_scores: dict[str, list[tuple[float, dict[str, float]]]] = {}
 
     async def run(self) -> None:
-        """Make every check."""
+        """Run every check."""
         for name, work in (
             ("rows", self.check_rows),
             ("same-rows", self.check_same_rows),
@@ -193,7 +196,7 @@ class _Validator:
     # ------------------------------------------------------------------------------------------------ rows
 
     async def check_rows(self) -> str:
-        """Rows are well-formed."""
+        """Check that rows are well-formed."""
         source = self.environment.source("eval")
         wanted = self.limits.max_rows
         if wanted < 1 and source.is_endless:
@@ -213,7 +216,7 @@ class _Validator:
         return f"{len(rows)} rows of {total} are well-formed"
 
     async def check_same_rows(self) -> str:
-        """Loading twice gives the same rows."""
+        """Check that loading twice gives the same rows."""
         self._needs_rows()
         again = self.load_again().environment
         try:
@@ -223,8 +226,8 @@ class _Validator:
         for first, second in zip(self.rows, rows, strict=False):
             if input_key(first) != input_key(second):
                 raise _Failed(
-                    f"Row {first['example_id']} differs when the environment is loaded again. Seed whatever makes rows "
-                    "(e.g. random.Random(seed)), or runs cannot be resumed or compared."
+                    f"Row {first['example_id']} differs when the environment is loaded again. Seed the code that "
+                    "makes rows (e.g. random.Random(seed)), or runs cannot be resumed or compared."
                 )
         if len(rows) != len(self.rows):
             raise _Failed(
@@ -235,11 +238,11 @@ class _Validator:
     # ---------------------------------------------------------------------------------------------- scores
 
     async def check_gold(self) -> str:
-        """Return the right answer scores full."""
+        """Check that the right answer has the full score."""
         self._needs_scores()
         played = self._played_rows()
         if not any(map(self._full_reward, played)):
-            raise _NotApplicable("no reward function has a positive weight: all score alike")
+            raise _NotApplicable("no reward function has a positive weight: all scores are equal")
         worst: tuple[float, float, Row, RolloutOutput] | None = None
         preferred = 0
         for row in played:
@@ -282,8 +285,8 @@ class _Validator:
         advice = (
             ""
             if self.hook is not None
-            else " If the answer column is not what a model should reply, define gold_completion(row) beside "
-            "load_environment; if less than all weights is full, set full_reward on the environment."
+            else " If the answer column is not the reply of a model, define gold_completion(row) beside "
+            "load_environment; if the full score is less than all weights, set full_reward on the environment."
         )
         return (
             f"On {failed} of {played} rows the right answer does not score {full:g}: row {row['example_id']} gets "
@@ -291,7 +294,7 @@ class _Validator:
         )
 
     async def check_empty(self) -> str:
-        """Return an empty answer scores nothing."""
+        """Check that an empty answer scores nothing."""
         self._needs_scores()
         rows = self._played_rows()
         outputs = await self._play(rows, lambda state: None)
@@ -301,13 +304,15 @@ class _Validator:
             if isinstance(o.get("error"), Mapping) and "ScriptExhausted" in str(o["error"])
         ]
         if endless:
-            raise _NotApplicable(f"the environment goes on after {MAX_SILENT_TURNS} empty replies")
+            raise _NotApplicable(
+                f"the environment continues after {MAX_SILENT_TURNS} empty replies"
+            )
         for output in outputs:
             reward = _reward(output)
             if reward > TOLERANCE:
                 raise _Failed(
                     f"An empty answer scores {reward:g} on row {output['example_id']} "
-                    f"(metrics {_shown(output.get('metrics'))}). Models learn to say nothing."
+                    f"(metrics {_shown(output.get('metrics'))}). Models would learn empty answers."
                 )
             if fault := _what_failed(output):
                 raise _Failed(f"On an empty answer to row {output['example_id']}: {fault}")
@@ -315,7 +320,7 @@ class _Validator:
         return f"{len(outputs)} rows score {max(map(_reward, outputs)):g}"
 
     async def check_same_scores(self) -> str:
-        """Scoring twice gives the same numbers."""
+        """Check that scoring twice gives the same numbers."""
         self._needs_scores()
         compared = 0
         for kind, first in self.first_scores.items():
@@ -332,7 +337,7 @@ class _Validator:
         return f"{compared} answers score the same again"
 
     async def check_isolation(self) -> str:
-        """Rollouts leave the dataset and each other alone."""
+        """Check that rollouts change neither the dataset nor each other."""
         self._needs_scores()
         if not self.gold:
             raise _NotApplicable("needs a right answer to play beside an empty one")
@@ -343,7 +348,7 @@ class _Validator:
         turns: dict[str, int] = {}
 
         def replies(state: Mapping[str, Any]) -> list[Gold] | None:
-            # Of the two rollouts of a row the first that speaks has the right answer, the other none.
+            # Of the two rollouts of a row the first to reply has the right answer, the other none.
             place = turns.setdefault(state["trajectory_id"], seen.get(state["example_id"], 0))
             if not state["trajectory"]:
                 seen[state["example_id"]] = place + 1
@@ -369,12 +374,12 @@ class _Validator:
             if abs(pair[0] - alone) > TOLERANCE or pair[1] > TOLERANCE:
                 raise _Failed(
                     f"Row {row['example_id']}: a right and an empty answer played at once score {pair[0]:g} and "
-                    f"{pair[1]:g}; alone they score {alone:g} and 0. Rollouts share something they change."
+                    f"{pair[1]:g}; alone they score {alone:g} and 0. The rollouts share something that they change."
                 )
         return f"{len(rows)} pairs of rollouts at once score as they do alone"
 
     async def check_contract(self) -> str:
-        """Return the promises of every environment."""
+        """Check the guarantees of every environment."""
         self._needs_scores()
         try:
             async with asyncio.timeout(self.limits.play_s):
@@ -383,7 +388,7 @@ class _Validator:
             raise TimeoutError(f"It took longer than {self.limits.play_s:g} s.") from error
         if problems:
             raise _Failed("; ".join(problem.rstrip(".") for problem in problems[:3]) + ".")
-        return "it keeps the promises of every environment"
+        return "it keeps the guarantees of every environment"
 
     # --------------------------------------------------------------------------------------------- playing
 
@@ -452,7 +457,7 @@ class _Validator:
 
 
 def row_problem(row: Row) -> str | None:
-    """What is wrong with a formatted row, or None."""
+    """Return the fault of a formatted row, or None."""
     name = f"row {row.get('example_id')}"
     prompt = row["prompt"]
     if isinstance(prompt, str):
@@ -486,7 +491,7 @@ def _reward(output: Mapping[str, Any]) -> float:
 
 
 def _scores(output: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-    """Reward and metrics, without those that measure time: `…_time` is never the same twice."""
+    """Return reward and metrics without metrics that measure time, because `…_time` is never the same twice."""
     metrics = output.get("metrics") or {}
     return _reward(output), {k: v for k, v in metrics.items() if not k.endswith("_time")}
 

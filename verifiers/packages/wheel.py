@@ -1,9 +1,9 @@
-"""What a wheel says about itself, read without running any of it.
+"""The wheel check at publish time: the content of a wheel, read without running any of it.
 
-`read_wheel` accepts a wheel only when every reader of it must see the same thing: the ZIP structure
-has one meaning, RECORD lists exactly the members with their hashes, names agree everywhere, and no
-member can be written outside its place. The rules follow what the public package index enforces.
-Nothing here imports, builds or extracts the wheel.
+`read_wheel` accepts a wheel only if every reader of it must see the same content: the ZIP structure has one
+meaning,
+RECORD lists exactly the members with their hashes, names agree everywhere, and no member can be written outside its
+place. The rules follow those of the public package index. No code of the wheel is imported, built or extracted.
 """
 
 import base64
@@ -45,7 +45,7 @@ class EntryPoint(BaseModel):
 
 
 class WheelManifest(BaseModel):
-    """Everything the hub stores about a wheel; all of it comes from the file."""
+    """The facts that the hub stores about a wheel, all taken from the file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,7 +74,7 @@ class WheelManifest(BaseModel):
     top_level: list[str] = []
     """Importable top-level names, in order."""
     runtime_hint: str | None = None
-    """`VERIFIERS_V0` or `VERIFIERS_V1` by the lower bound on `verifiers`; None when it has none."""
+    """`VERIFIERS_V0` or `VERIFIERS_V1` by the lower bound on `verifiers`; None without a requirement on it."""
 
     @property
     def normalized_name(self) -> str:
@@ -96,8 +96,9 @@ def read_wheel(
 ) -> WheelManifest:
     """Return the manifest of the wheel in `file`, which is published as `filename`.
 
-    `is_library` allows the names that only this library may have: its modules and its commands.
-    Raises WheelRejected when any rule is broken. Reads the whole file once; call it from a thread.
+    `is_library` allows the modules and commands that only this library may have. Raises WheelRejected if a rule is
+    broken.
+    Reads the whole file once; call it from a thread.
     """
     limits = limits or WheelLimits()
     filename = filename or file.name
@@ -134,7 +135,9 @@ def read_wheel(
     if canonicalize_name(metadata.name) != name:
         raise WheelRejected(f"{filename} is for {name}, but its METADATA names {metadata.name}.")
     if metadata.version != version:
-        raise WheelRejected(f"{filename} is {version}, but its METADATA says {metadata.version}.")
+        raise WheelRejected(
+            f"{filename} is {version}, but its METADATA has the version {metadata.version}."
+        )
     _check_placement(members, dist_info)
     if not is_library:
         _check_top_level(members, dist_info)
@@ -164,7 +167,7 @@ def read_wheel(
 
 
 def parse_filename(filename: str) -> tuple[str, Version, frozenset[str]]:
-    """Normalized name, version and tags of a wheel's file name; WheelRejected when it is none."""
+    """Return normalized name, version and tags of a wheel's file name. Raises WheelRejected for other names."""
     if len(filename) > 240 or not re.fullmatch(r"[A-Za-z0-9._+!-]+\.whl", filename):
         raise WheelRejected(f"{filename!r} is not a wheel file name (letters, digits and ._+!-).")
     try:
@@ -175,10 +178,11 @@ def parse_filename(filename: str) -> tuple[str, Version, frozenset[str]]:
 
 
 def runtime_hint(requirements: list[Requirement]) -> str | None:
-    """Return the verifiers API a wheel is written for, by its lower bound on `verifiers`.
+    """Return the API of verifiers that a wheel is written for, by its lower bound on `verifiers`.
 
-    A bound from 0.2.0 up to but without 1.0 means V1 (what the public package became), any other bound V0 (this package
-    starts at 1.0 and keeps V0), none or a URL None; extras do not count.
+    A bound from 0.2.0 up to, but not including, 1.0 means V1 (the public package changed its API there). Any other
+    bound means
+    V0 (this package starts at 1.0 and keeps V0). No requirement or a URL gives None; extras do not count.
     """
     for requirement in requirements:
         extra_only = requirement.marker is not None and "extra" in str(requirement.marker)
@@ -254,9 +258,11 @@ def _check_wheel_file(text: str, tags: frozenset[str]) -> None:
     try:
         inside = {str(t) for key, value in values if key == "tag" for t in parse_tag(value)}
     except ValueError as error:
-        raise WheelRejected(f"WHEEL has a Tag that is none: {error}.") from error
+        raise WheelRejected(f"WHEEL has a Tag that is not valid: {error}.") from error
     if inside != tags:
-        raise WheelRejected(f"WHEEL says {sorted(inside)}, the file name says {sorted(tags)}.")
+        raise WheelRejected(
+            f"WHEEL has the tags {sorted(inside)}, the file name has {sorted(tags)}."
+        )
 
 
 def _record(text: str) -> dict[str, tuple[str, str]]:
@@ -277,7 +283,7 @@ def _record(text: str) -> dict[str, tuple[str, str]]:
 def _check_record(
     listed: dict[str, tuple[str, str]], dist_info: str, members: list[Member], file: BinaryIO
 ) -> None:
-    """Compare RECORD with the members; every member is unpacked once, to its last byte."""
+    """Compare RECORD with the members. Every member is unpacked once, completely."""
     unlisted = {f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"}
     files = [member for member in members if not member.is_folder]
     ghosts = sorted(set(listed) - {member.name for member in files})
@@ -298,10 +304,12 @@ def _check_record(
         except ValueError as error:
             raise WheelRejected(f"RECORD has no readable hash for {member.name!r}.") from error
         if _digest(file, member, algorithm) != expected:
-            raise WheelRejected(f"RECORD's hash of {member.name!r} is not the file's.")
+            raise WheelRejected(
+                f"The hash of {member.name!r} in RECORD differs from the file's hash."
+            )
         if size_text and size_text != str(member.size_bytes):
             raise WheelRejected(
-                f"RECORD says {member.name!r} has {size_text} bytes, not {member.size_bytes}."
+                f"RECORD states {size_text} bytes for {member.name!r}, which has {member.size_bytes}."
             )
 
 
@@ -316,18 +324,18 @@ def _check_placement(members: list[Member], dist_info: str) -> None:
 
 
 _RUN_AT_START = frozenset({"sitecustomize", "usercustomize", "_virtualenv"})
-"""Modules that every interpreter imports when it starts."""
+"""Modules that every interpreter imports at its start."""
 
 _IMPORT_NAMES = frozenset(
     " ".join(
         (
-            # tools of packaging, which run with the rights of the person who installs
+            # packaging tools, which run with the rights of the person who installs
             "pip setuptools wheel pkg_resources _distutils_hack uv build hatchling flit_core",
             "editables",
             # this library and the public packages beside it
             "verifiers hub_server vf_cli prime prime_cli prime_evals prime_sandboxes prime_runs",
             "prime_traces prime_rl",
-            # what the library depends on, directly or not
+            # direct and indirect dependencies of the library
             "aiohttp aiosignal aiosqlite alembic annotated_types anthropic anyio argon2 asyncpg",
             "attr attrs certifi charset_normalizer click cryptography datasets dateutil dill",
             "distro docstring_parser fastapi filelock frozenlist fsspec gepa gymnasium h11",
@@ -346,13 +354,13 @@ _IMPORT_NAMES = frozenset(
         )
     ).split()
 )
-"""Top-level names of well-known packages, by which everything else imports them."""
+"""Import names of well-known packages."""
 
 
 def _check_top_level(members: list[Member], dist_info: str) -> None:
-    """Refuse names in site-packages itself that would run by themselves, or replace what belongs to others.
+    """Refuse top-level names in site-packages that would run by themselves, or replace modules of other packages.
 
-    The names are compared in lower case, as file systems that ignore the case compare them.
+    Names are compared in lower case, because some file systems ignore the case.
     """
     data = dist_info.removesuffix(".dist-info") + ".data/"
     for member in members:
@@ -413,12 +421,12 @@ def _entry_points(text: str, is_library: bool) -> list[EntryPoint]:
             if not re.fullmatch(r"\w+(\.\w+)*", group) or not re.fullmatch(r"[\w.-]+", name):
                 raise WheelRejected(f"The entry point {group!r} {name!r} has an unsafe name.")
             if not _REFERENCE.fullmatch(reference):
-                raise WheelRejected(f"The entry point {name!r} refers to {value!r}: no object.")
+                raise WheelRejected(
+                    f"The entry point {name!r} refers to {value!r}, which is not an object reference."
+                )
             is_script = group in ("console_scripts", "gui_scripts") and not is_library
             if is_script and (_SHADOWED_SCRIPTS.fullmatch(name) or name.startswith(".")):
-                raise WheelRejected(
-                    f"The script {name!r} would take the place of a system command."
-                )
+                raise WheelRejected(f"The script {name!r} would replace a system command.")
             found.append(EntryPoint(group=group, name=name, value=value))
     return found
 
@@ -436,7 +444,7 @@ def _top_level(members: list[Member], dist_info: str) -> list[str]:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Return one requirement; WheelRejected with the text when it is none."""
+    """Return one requirement. Raises WheelRejected with the text if it is not valid."""
     try:
         return Requirement(text)
     except InvalidRequirement as error:

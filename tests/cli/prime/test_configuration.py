@@ -139,7 +139,7 @@ def test_a_key_that_cannot_be_one_is_refused_without_being_shown(prime, monkeypa
     monkeypatch.setenv("PRIME_API_BASE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("PRIME_API_KEY", key)
     refused = prime("whoami")
-    assert (refused.code, "API key has blanks" in refused.err) == (2, True)
+    assert (refused.code, "API key contains spaces" in refused.err) == (2, True)
     assert "vfh_" not in refused.err
     assert hub_settings(variables={**os.environ, "PRIME_API_KEY": " vfh_x\n"}).api_key == "vfh_x"
 
@@ -196,7 +196,7 @@ def test_contexts_are_listed_used_once_and_deleted(prime):
         (["set-traces-url", "ftp://x"], "not an address"),
         (["set-api-key", "two words"], "one word"),
         (["set-api-key"], "API key is missing"),
-        (["save", "a/../b"], "cannot be a context's name"),
+        (["save", "a/../b"], "is not a valid context name"),
         (["save", "production"], "built in"),
         (["use", "nope"], "no context 'nope'; there are production"),
         (["delete", "production"], "built in"),
