@@ -21,11 +21,11 @@ RESERVED_OWNERS = _words(
     "about account accounts activate admin administrator admins all anonymous api app assets auth"
     " blobs dashboard demo device docs download downloads environments environmentshub evaluations"
     " everyone explore favicon files health help hub index install legacy login logout me metrics"
-    " moderator new nobody null oauth official openapi organizations orgs owner owners password"
+    " moderator new null oauth official openapi organizations orgs owner owners password"
     " private public pypi ready register robots root search secrets security self settings setup"
     " shared signup simple static status support sys system team teams token tokens traces undefined"
     " upload uploads user users verifiers well-known www"
-)
+) | {"nobody"}
 """Words that are or may become addresses of the hub, or that impersonate its operator."""
 
 WELL_KNOWN_PROJECTS = _words(

@@ -33,6 +33,13 @@ BANNED = {
 PATTERNS = [(re.compile(pattern, re.MULTILINE), advice) for advice, pattern in BANNED.items()]
 
 REWRITTEN = (
+    "cli/vf_cli/prime",
+    "hub_server",
+    "verifiers/hub",
+    "verifiers/packages",
+    "docs/hub.md",
+    "docs/hub-features.md",
+    "docs/publish.md",
     "verifiers/*.py",
     "verifiers/clients",
     "verifiers/dialects",

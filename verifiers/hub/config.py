@@ -131,7 +131,7 @@ class HubConfigFile:
     def use_context(self, name: str) -> None:
         """Make a context the current settings.
 
-        A key never moves to another host. `production` has no key of its own, so the key of another hub is removed.
+        A key never moves to another host. `production` has no key, so the key of another hub is removed.
         """
         values = self.context(name)
         if name == PRODUCTION and origin(self.read()["base_url"]) != origin(PUBLIC_API_URL):

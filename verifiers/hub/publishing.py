@@ -32,7 +32,7 @@ _VERSION_LINE = re.compile(r"""^(\s*version\s*=\s*)(["'])(?P<version>[^"'\n]+)\2
 
 
 class Wanted(NamedTuple):
-    """What to publish, and under which name."""
+    """The project to publish, its owner, name and visibility."""
 
     folder: Path
     name: str | None = None

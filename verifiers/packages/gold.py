@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Gold = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any]
 """One reply of a gold completion: text, tool calls, or a whole assistant message."""
 MAX_SILENT_TURNS = 50
-"""An environment that continues longer than this without a reply of the model has no end of its own."""
+"""An environment that continues longer than this without a reply of the model does not end by itself."""
 
 
 class Player(ScriptedClient):

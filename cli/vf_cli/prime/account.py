@@ -23,7 +23,7 @@ from vf_cli.prime.command import (
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
 
-teams = group("Your teams.")
+teams = group("List, create and change your teams.")
 PAGE = 100
 ROLES = ("admin", "member", "reader")
 TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="Name or id of the team.")]
@@ -32,9 +32,9 @@ TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="Name or id of the
 def login(
     headless: Annotated[bool, typer.Option("--headless", help="Do not open a browser.")] = False,
 ) -> int:
-    """Log in to your hub by a browser and keep the key in the configuration file.
+    """Log in to your hub with a browser and save the key in the configuration file.
 
-    For a machine without a person use PRIME_API_KEY, or `prime config set-api-key -` with the key on stdin.
+    On a machine without a browser use PRIME_API_KEY, or `prime config set-api-key -` with the key on stdin.
     """
     from verifiers.hub.config import HubConfigFile
     from verifiers.hub.login import Invitation, log_in
@@ -43,10 +43,10 @@ def login(
     refuse_temporary_context()
     at = settings()._replace(api_key=None)
     if not at.is_encrypted:
-        output.warn(f"{at.base_url} is not encrypted: others on the way can read the key.")
+        output.warn(f"{at.base_url} is not encrypted: others on the network can read the key.")
 
     def invite(invitation: Invitation) -> None:
-        output.note(f"Open {invitation.url} and let in the code {invitation.code}.")
+        output.note(f"Open {invitation.url} and approve the code {invitation.code}.")
         if not headless:
             import webbrowser
 
@@ -64,13 +64,13 @@ def login(
     show_facts(
         data,
         [("logged in as", name), ("hub", at.base_url), ("saved in", file.path)],
-        next_step="prime switch TEAM makes new things a team's",
+        next_step="prime switch TEAM makes new environments a team's",
     )
     return 0
 
 
 def logout(yes: Yes = False) -> int:
-    """Forget the key in the configuration file. The hub still takes it until it is revoked there."""
+    """Remove the key from the configuration file. The key stays valid until it is revoked on the hub."""
     from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
@@ -78,7 +78,7 @@ def logout(yes: Yes = False) -> int:
     if not file.read()["api_key"]:
         show_facts({"logged_out": False}, [("not logged in", file.path)])
         return 0
-    confirm("Forget the API key?", is_sure=yes)
+    confirm("Remove the API key?", is_sure=yes)
     forgotten = ("team_id", "team_name", "team_role", "user_id", "user_name")
     file.update(api_key="", **dict.fromkeys(forgotten))
     show_facts({"logged_out": True}, [("logged out", file.path)])
@@ -86,7 +86,7 @@ def logout(yes: Yes = False) -> int:
 
 
 def whoami() -> int:
-    """Say who the key belongs to and what it may do."""
+    """Show the owner of the key and what the key allows."""
     from verifiers.hub.config import HubConfigFile
 
     at = settings()
@@ -117,7 +117,7 @@ def switch(
         typer.Argument(metavar="TARGET", help="`personal`, or the slug or id of a team."),
     ] = None,
 ) -> int:
-    """Choose whom new environments and evaluations belong to: you, or one of your teams."""
+    """Choose the owner of new environments and evaluations: you, or one of your teams."""
     from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
@@ -147,8 +147,8 @@ def switch(
 
 @command(teams, "list")
 def list_teams(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most teams.")] = PAGE,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Teams to leave out.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of teams.")] = PAGE,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Number of teams to skip.")] = 0,
 ) -> int:
     """List your teams."""
     answer = with_hub(
@@ -159,7 +159,7 @@ def list_teams(
         {"teams": rows, "total_count": answer.get("total_count", len(rows))},
         ["slug", "name", "role", "id"],
         [[row.get("slug"), row.get("name"), row.get("role"), row.get("teamId")] for row in rows],
-        empty="You are in no team.",
+        empty="You are not a member of a team.",
     )
     return 0
 
@@ -198,9 +198,9 @@ def members(
 @command(teams)
 def create(
     slug: Annotated[str, typer.Argument(metavar="NAME", help="The team's name in owner/name.")],
-    name: Annotated[str | None, typer.Option("--name", help="How it is shown.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Display name of the team.")] = None,
 ) -> int:
-    """Found a team, whose owner you are then.
+    """Create a team. You become its owner.
 
     JSON: {teamId, name, slug}
     """
@@ -228,7 +228,7 @@ def add(
         ),
     ] = "member",
 ) -> int:
-    """Take a person into a team, or change the role. For the team's owner and admins.
+    """Add a person to a team, or change the person's role. Allowed for the team's owner and admins.
 
     JSON: {team, user, role}
     """
@@ -236,7 +236,7 @@ def add(
     from verifiers.hub.wire import MemberRequest
 
     if role not in ROLES:
-        raise typer.BadParameter(f"--role is one of {', '.join(ROLES)}, not {role!r}.")
+        raise typer.BadParameter(f"--role must be one of {', '.join(ROLES)}, not {role!r}.")
 
     async def take_in(hub: HubClient) -> None:
         body = body_of(MemberRequest, user=user, role=role)
@@ -253,7 +253,7 @@ def remove(
     team: TeamName,
     user: Annotated[str, typer.Argument(metavar="USER", help="Name of the person.")],
 ) -> int:
-    """Take a person out of a team. What they published stays the team's.
+    """Remove a person from a team. The person's published environments stay with the team.
 
     JSON: {team, removed}
     """
@@ -268,18 +268,18 @@ def remove(
 
 
 async def _team_id(hub: HubClient, team: str) -> str:
-    """Return the id of a team of the user's, by its slug or id."""
+    """Return the id of one of the user's teams, by its slug or id."""
     mine = await _all_teams(hub)
     found = next((one for one in mine if team in (one["teamId"], one.get("slug"))), None)
     return str(found["teamId"]) if found else not_a_team(team, mine)
 
 
 def not_a_team(name: str, mine: list[dict[str, Any]]) -> NoReturn:
-    """Raise ConfigError with the teams that there are."""
+    """Raise ConfigError with the user's teams."""
     from verifiers.errors import ConfigError
 
     names = ", ".join(str(team.get("slug")) for team in mine) or "none"
-    raise ConfigError(f"You are in no team {name!r}. Your teams: {names}.")
+    raise ConfigError(f"You are not a member of a team {name!r}. Your teams: {names}.")
 
 
 async def _whoami(hub: HubClient) -> dict[str, Any]:

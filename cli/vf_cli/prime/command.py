@@ -1,4 +1,4 @@
-"""What every command of `prime` has: the options for its output, the connection to the hub, and showing."""
+"""Shared by all commands of `prime`: output options, the connection to the hub, tables, questions and progress."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ FORMATS = ("table", "json", "pretty")
 
 
 class CommonOptions(NamedTuple):
-    """What the options that every command has say."""
+    """Values of the options that every command has."""
 
     format: Literal["table", "json", "pretty"] | None = None
-    """None: the command's own, which is mostly a table."""
+    """None selects the command's default, usually a table."""
     is_plain: bool = False
     is_verbose: bool = False
     context: str | None = None
@@ -52,17 +52,17 @@ _chosen: ContextVar[CommonOptions] = ContextVar("_chosen")
 
 
 def chosen() -> CommonOptions:
-    """Return the choices of the command that runs."""
+    """Return the common options of the running command."""
     return _chosen.get(CommonOptions())
 
 
 def choose(**changes: Any) -> None:
-    """Change some of them."""
+    """Change some of the common options."""
     _chosen.set(chosen()._replace(**changes))
 
 
 def forget_choices() -> None:
-    """Back to the defaults, before another command."""
+    """Reset the common options before another command."""
     _chosen.set(CommonOptions())
 
 
@@ -79,7 +79,7 @@ def _take_format(value: str | None) -> None:
     if value is None:
         return
     if value not in FORMATS:
-        raise typer.BadParameter(f"--output is one of {', '.join(FORMATS)}, not {value!r}.")
+        raise typer.BadParameter(f"--output must be one of {', '.join(FORMATS)}, not {value!r}.")
     choose(format=value)
 
 
@@ -94,7 +94,7 @@ def _take_verbose(value: bool) -> None:
 
 
 def _common(taken: set[str]) -> dict[str, Any]:
-    """Return the options that every command has, by their long names; those that are taken are left out."""
+    """Return the options that every command has, by their long names, except those that the command uses itself."""
     said = {"expose_value": False, "rich_help_panel": _PANEL}
     output_names = ["--output"] if "-o" in taken else ["--output", "-o"]
     json_help = "Print one JSON document; the same as --output json."
@@ -116,7 +116,7 @@ def _common(taken: set[str]) -> dict[str, Any]:
             bool,
             typer.Option(
                 "--plain",
-                help="Terse lines, columns separated by tabs.",
+                help="Print terse lines with tabs between columns.",
                 callback=_take_plain,
                 **said,
             ),
@@ -131,13 +131,13 @@ def _common(taken: set[str]) -> dict[str, Any]:
             ),
         ],
     }
-    # A command with a --json of its own prints in its own ways.
+    # A command with its own --json prints in its own formats.
     left_out = taken | ({"--output", "--plain"} if "--json" in taken else set())
     return {name: option for name, option in options.items() if name not in left_out}
 
 
 def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Return the function with `--json`, `--output` (and `-o`, where that is free), `--plain` and `--verbose`."""
+    """Return the function with `--json`, `--output` (and `-o`, if it is free), `--plain` and `--verbose`."""
     hints = get_type_hints(function, include_extras=True)
     parameters = [
         parameter.replace(annotation=hints[name])
@@ -171,7 +171,7 @@ def with_common_options(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def _one_line_paragraphs(text: str) -> str:
-    """Return a docstring whose paragraphs the terminal may break where it likes; those after a form feed mark stay."""
+    """Return a docstring whose paragraphs the terminal may wrap. Paragraphs after a backspace mark stay as they are."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
@@ -200,20 +200,20 @@ def group(help: str) -> typer.Typer:
 
 
 def settings() -> HubSettings:
-    """Return the hub that the user configured."""
+    """Return the settings of the user's hub."""
     from verifiers.hub.config import hub_settings
 
     return hub_settings(chosen().context)
 
 
 def refuse_temporary_context() -> None:
-    """Return unless a context is only overlaid: what would be written could not be seen through it."""
+    """Raise ConfigError if a temporary context is active, because it would hide the change."""
     from verifiers.errors import ConfigError
 
     context = chosen().context or os.environ.get("PRIME_CONTEXT")
     if context:
         raise ConfigError(
-            f"The temporary context {context!r} is read-only. First `prime config use {context}`, then without -c."
+            f"The temporary context {context!r} is read-only. Run `prime config use {context}`, then this without -c."
         )
 
 
@@ -223,7 +223,7 @@ def with_hub(
     needs_key: bool = False,
     at: HubSettings | None = None,
 ) -> Result:
-    """Run `work` with a connection to the user's hub (or `at`), and give what it gives."""
+    """Run `work` with a connection to the user's hub (or `at`), and return its result."""
     from verifiers.hub.client import HubClient
     from vf_cli.command import configure_logging
 
@@ -239,7 +239,7 @@ def with_hub(
 
 
 def environment_of(text: str, version: str | None = None) -> HubEnvironment:
-    """`owner/name[@version]`, or the name of a folder here that was pushed or pulled."""
+    """Return the environment of `owner/name[@version]`, or of a local folder that was pushed or pulled."""
     from verifiers.errors import ConfigError
     from verifiers.hub.origin import known_hub_id
     from verifiers.packages.published import parse_hub_id
@@ -249,7 +249,7 @@ def environment_of(text: str, version: str | None = None) -> HubEnvironment:
         found = known_hub_id(name)
         if found is None:
             raise ConfigError(
-                f"{text!r} does not say whose environment it is: write owner/name. (No folder of that name here was "
+                f"{text!r} does not name an owner: write owner/name. (No folder of that name here was "
                 "pushed or pulled.)"
             )
         text = found + at + own_version
@@ -265,14 +265,14 @@ def environment_of(text: str, version: str | None = None) -> HubEnvironment:
 
 
 def is_json(default: Literal["table", "json"] = "table") -> bool:
-    """Return whether programs read the output."""
+    """Return whether the output is for programs."""
     return (chosen().format or default) == "json"
 
 
 def show_table(
     data: Any, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "nothing"
 ) -> None:
-    """Rows for people, or `data` for programs."""
+    """Show rows for people, or `data` for programs."""
     if is_json():
         output.show_json(data)
         return
@@ -300,9 +300,9 @@ def show_table(
 
 
 def _folded(widths: Sequence[int], room: int) -> set[int]:
-    """Return the columns whose cells go on in the next line, so that nothing is cut: the widest, until the rest has room.
+    """Return the columns whose cells are wrapped, so that nothing is cut: the widest ones, until the others fit.
 
-    The first column, by which a row is known, gives way last; numbers and words as short as one are never folded.
+    The first column, which identifies a row, is wrapped last. Numbers and words of their length are never wrapped.
     """
     folded: set[int] = set()
     needed = sum(widths)
@@ -318,7 +318,7 @@ def _folded(widths: Sequence[int], room: int) -> set[int]:
 def show_facts(
     data: Any, facts: Sequence[tuple[str, Any]], *, next_step: str | None = None
 ) -> None:
-    """Labels and values for people, or `data` for programs; values that are None or empty are left out."""
+    """Show labels and values for people, or `data` for programs. Values that are None or empty are left out."""
     if is_json():
         output.show_json(data)
         return
@@ -350,12 +350,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, *, is_sure: bool, option: str = "--yes") -> None:
-    """Go on only when the user agrees; without a terminal `option` must say so."""
+    """Continue only if the user agrees. Without a terminal `option` must be given."""
     if is_sure:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            f"{question} Say so with {option}: there is no terminal to ask on."
+            f"{question} Confirm with {option}: there is no terminal for a question."
         )
     if not typer.confirm(question, err=True):
         output.note("Nothing was changed.")
@@ -363,7 +363,7 @@ def confirm(question: str, *, is_sure: bool, option: str = "--yes") -> None:
 
 
 def ask(label: str, given: str | None, *, is_secret: bool = False) -> str:
-    """Return a value that was given, or `-` or no terminal: one line of stdin, or what the user types."""
+    """Return the given value; for `-` or without a terminal one line of stdin; otherwise ask the user."""
     if given is not None and given != "-":
         return given
     if given == "-" or not sys.stdin.isatty():
@@ -411,7 +411,7 @@ class Transfers:
             self._bars.stop()
 
     def step(self, text: str) -> None:
-        """Something begins."""
+        """Report the beginning of a step."""
         if self._bars is None:
             if not is_json():
                 output.note(f"{text} …")
@@ -419,7 +419,7 @@ class Transfers:
         self._bars.console.print(output.safe(f"{text} …"), style="dim")
 
     def progress(self, name: str, done: int, total: int | None) -> None:
-        """So many bytes of a file are through."""
+        """Report how many bytes of a file are transferred."""
         if self._bars is None:
             return
         if name not in self._tasks:

@@ -21,15 +21,18 @@ from vf_cli.prime.command import (
     show_table,
 )
 
-app = group("Configure the command: which hub, as whom, and saved contexts.")
-Url = Annotated[str | None, typer.Argument(metavar="URL", help="The address; asked for without.")]
+app = group("Configure the hub, the key, the team, and saved contexts.")
+Url = Annotated[
+    str | None,
+    typer.Argument(metavar="URL", help="The address. If it is missing, the command asks for it."),
+]
 Switch = Annotated[str, typer.Argument(metavar="ENABLED", help="true or false.")]
 
 
 def hub_changes(values: dict[str, Any], base_url: str) -> dict[str, Any]:
-    """What else changes with the hub: pages and traces follow it, unless they were set to somewhere else.
+    """Return the settings that change with the hub: its address, and pages and traces unless they were set elsewhere.
 
-    The public evaluator sends traces to its vendor whatever hub is configured; only this setting keeps them here.
+    The public evaluator sends traces to its vendor even if another hub is configured. Only this setting keeps them here.
     """
     from verifiers.hub.config import DEFAULTS
 
@@ -54,7 +57,7 @@ def _set(key: str, value: Any, shown: Any = None) -> int:
 
 @command(app)
 def view() -> int:
-    """Show the configuration as it counts now, variables and context included. Keys are shortened."""
+    """Show the effective configuration, including variables and context. Keys are shortened."""
     import os
 
     from verifiers.hub.config import HubConfigFile, hub_settings, masked
@@ -95,11 +98,12 @@ def set_api_key(
     api_key: Annotated[
         str | None,
         typer.Argument(
-            metavar="API_KEY", help="The key; asked for without. `-` reads it from stdin."
+            metavar="API_KEY",
+            help="The key. If it is missing, the command asks for it. `-` reads it from stdin.",
         ),
     ] = None,
 ) -> int:
-    """Keep an API key for the configured hub."""
+    """Save an API key for the configured hub."""
     from verifiers.hub.config import HubConfigFile, hub_settings, masked
 
     refuse_temporary_context()
@@ -108,7 +112,7 @@ def set_api_key(
         raise typer.BadParameter("An API key is one word of ASCII characters.")
     file = HubConfigFile()
     at = hub_settings(file=file)
-    # Beside its hub: a key without one could be sent to another.
+    # With the address of its hub: a key without one could be sent to another hub.
     file.update(**hub_changes(file.read(), at.base_url), api_key=key)
     data = {"api_key": masked(key), "base_url": at.base_url}
     show_facts(
@@ -121,7 +125,7 @@ def set_api_key(
 
 @command(app)
 def set_base_url(url: Url = None) -> int:
-    """Return name the hub. A key that was kept for another hub is forgotten, so that it is never sent to this one."""
+    """Set the address of the hub. The key of another hub is removed, so that it is never sent to this hub."""
     from verifiers.hub.config import PUBLIC_API_URL, HubConfigFile, checked_url, is_loopback, origin
 
     refuse_temporary_context()
@@ -132,16 +136,16 @@ def set_base_url(url: Url = None) -> int:
     was = values["base_url"]
     if values["api_key"] and origin(was) not in (origin(base_url), origin(PUBLIC_API_URL)):
         changes["api_key"] = ""
-        output.note(f"The API key of {was} was forgotten; `prime login` gets one for {base_url}.")
+        output.note(f"The API key of {was} was removed; `prime login` gets one for {base_url}.")
     file.update(**changes)
     if origin(base_url) == origin(PUBLIC_API_URL):
         output.warn(
-            "The public command writes this address by itself, so in the file it does not count as a choice. Use "
+            "The public command writes this address by itself, so it does not count as a choice in the file. Use "
             "`prime -c production …`, or PRIME_API_BASE_URL."
         )
     scheme, host, _ = origin(base_url)
     if scheme == "http" and not is_loopback(host):
-        output.warn(f"{base_url} is not encrypted: others on the way can read your key.")
+        output.warn(f"{base_url} is not encrypted: others on the network can read your key.")
     show_facts(
         {key: value for key, value in changes.items() if key != "api_key"},
         [("base_url", base_url), ("saved in", file.path)],
@@ -152,7 +156,7 @@ def set_base_url(url: Url = None) -> int:
 
 @command(app)
 def set_frontend_url(url: Url = None) -> int:
-    """Say where the hub's pages are, when that is not the hub's own address."""
+    """Set the address of the hub's pages, if it is not the hub's own address."""
     from verifiers.hub.config import checked_url
 
     return _set("frontend_url", checked_url(ask("Address of the pages", url)))
@@ -160,31 +164,31 @@ def set_frontend_url(url: Url = None) -> int:
 
 @command(app)
 def set_inference_url(url: Url = None) -> int:
-    """Say where the public command's inference is. Commands here do not use it."""
+    """Set the address of inference for the public command. Commands here do not use it."""
     return _set("inference_url", _address(ask("Address of the inference", url)))
 
 
 @command(app)
 def set_traces_url(url: Url = None) -> int:
-    """Say where the public evaluator sends traces. Commands here send none."""
+    """Set the address to which the public evaluator sends traces. Commands here send none."""
     return _set("traces_url", _address(ask("Address for traces", url)))
 
 
 @command(app)
 def set_team_id(team_id: Annotated[str, typer.Argument(metavar="TEAM_ID")]) -> int:
-    """Make new things a team's, by its id. (`prime switch` does it by name.)"""
+    """Make a team the owner of new environments, by its id. (`prime switch` takes its name.)"""
     from verifiers.hub.publishing import TEAM_ID
 
     if not TEAM_ID.fullmatch(team_id):
         raise typer.BadParameter(
-            f"{team_id!r} is not a team's id (c and 24 lower-case letters or digits). `prime teams list` has them."
+            f"{team_id!r} is not a team id (c and 24 lower-case letters or digits). `prime teams list` shows them."
         )
     return _set("team_id", team_id)
 
 
 @command(app)
 def remove_team_id() -> int:
-    """Make new things yours again."""
+    """Become the owner of new environments again."""
     from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
@@ -213,11 +217,11 @@ def set_traces_opt_out(enabled: Switch) -> int:
 
 @command(app)
 def reset(yes: Yes = False) -> int:
-    """Set everything back to the defaults, the key included; contexts stay."""
+    """Reset all settings to their defaults and remove the key. Contexts stay."""
     from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
-    confirm("Forget the whole configuration?", is_sure=yes)
+    confirm("Reset the whole configuration?", is_sure=yes)
     file = HubConfigFile()
     file.reset()
     show_facts({"reset": True}, [("reset", file.path)], next_step="prime config set-base-url URL")
@@ -229,7 +233,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context."
 
 @command(app)
 def save(name: Name) -> int:
-    """Save the configuration under a name, the key included: `prime -c NAME …` uses it once."""
+    """Save the configuration, key included, as a context: `prime -c NAME …` uses it once."""
     from verifiers.hub.config import HubConfigFile
 
     path = HubConfigFile().save_context(name)
@@ -239,7 +243,7 @@ def save(name: Name) -> int:
 
 @command(app)
 def use(name: Annotated[str, typer.Argument(metavar="ENV", help="Name of the context.")]) -> int:
-    """Switch to a saved context for all further commands."""
+    """Switch to a saved context for all following commands."""
     from verifiers.hub.config import HubConfigFile
 
     refuse_temporary_context()
@@ -254,7 +258,7 @@ def use(name: Annotated[str, typer.Argument(metavar="ENV", help="Name of the con
 
 @command(app)
 def envs() -> int:
-    """List the contexts, and which of them is the hub that commands use now.
+    """List the contexts and mark the one in use.
 
     JSON: {environments: [{name, is_current, base_url}], base_url}; the last is the hub in use, null without one
     """
@@ -265,12 +269,12 @@ def envs() -> int:
     file = HubConfigFile()
     try:
         used = settings()
-    except (ConfigError, HubNotConfigured):  # the list helps to choose a better one
+    except (ConfigError, HubNotConfigured):  # the list helps to choose another one
         used = None
     rows = []
     for name in [PRODUCTION, *file.contexts()]:
         url = file.context(name)["base_url"]
-        # The file names the context it was filled from; its address may have been changed since.
+        # The file names the context that it was filled from; its address may have changed since.
         is_now = used is not None and used.context == name and origin(url) == origin(used.base_url)
         rows.append([name, "*" if is_now else "", url])
     listed = [{"name": name, "is_current": bool(mark), "base_url": url} for name, mark, url in rows]
@@ -288,7 +292,7 @@ def envs() -> int:
 
 @command(app)
 def delete(name: Name) -> int:
-    """Forget a saved context and the key in it."""
+    """Delete a saved context and its key."""
     from verifiers.hub.config import HubConfigFile
 
     HubConfigFile().delete_context(name)
@@ -298,7 +302,9 @@ def delete(name: Name) -> int:
 
 def _address(text: str) -> str:
     if not text.startswith(("http://", "https://")):
-        raise typer.BadParameter(f"{text!r} is not an address: it begins with https:// or http://.")
+        raise typer.BadParameter(
+            f"{text!r} is not an address: it must begin with https:// or http://."
+        )
     return text.rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""`prime env list`, `search`, `info`, `status`, `inspect` and `versions`: looking without changing anything."""
+"""`prime env list`, `search`, `info`, `status`, `inspect` and `versions`: commands that change nothing."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ EnvId = Annotated[
         metavar="ENV_ID", help="owner/name\\[@version], or the name of a folder that was pushed."
     ),
 ]
-Version = Annotated[str, typer.Option("--version", "-v", help="Which version.")]
-Num = Annotated[int, typer.Option("--num", "-n", min=1, max=500, help="Items a page.")]
-Page = Annotated[int, typer.Option("--page", "-p", min=1, help="Which page.")]
-Owner = Annotated[str | None, typer.Option("--owner", help="Only this owner's.")]
+Version = Annotated[str, typer.Option("--version", "-v", help="Version to show.")]
+Num = Annotated[int, typer.Option("--num", "-n", min=1, max=500, help="Number of items per page.")]
+Page = Annotated[int, typer.Option("--page", "-p", min=1, help="Number of the page.")]
+Owner = Annotated[str | None, typer.Option("--owner", help="Only environments of this owner.")]
 Visibility = Annotated[
-    str | None, typer.Option("--visibility", help="Only PUBLIC or only PRIVATE ones.")
+    str | None, typer.Option("--visibility", help="Only PUBLIC or only PRIVATE environments.")
 ]
 Tag = Annotated[
-    list[str] | None, typer.Option("--tag", "-t", help="Only with this tag. Repeatable.")
+    list[str] | None,
+    typer.Option("--tag", "-t", help="Only environments with this tag. Repeatable."),
 ]
 Sort = Annotated[str, typer.Option("--sort", help="name, created_at, updated_at or stars.")]
 Order = Annotated[str, typer.Option("--order", help="asc or desc.")]
-Starred = Annotated[bool, typer.Option("--starred", help="Only those you have starred.")]
-Mine = Annotated[bool, typer.Option("--mine", help="Only yours and your teams'.")]
+Starred = Annotated[
+    bool, typer.Option("--starred", help="Only environments that you have starred.")
+]
+Mine = Annotated[bool, typer.Option("--mine", help="Only environments of you and your teams.")]
 
 
 def list_environments(
@@ -65,9 +68,11 @@ def list_environments(
     from verifiers.hub.client import member
 
     if sort not in ("name", "created_at", "updated_at", "stars"):
-        raise typer.BadParameter(f"--sort is name, created_at, updated_at or stars, not {sort!r}.")
+        raise typer.BadParameter(
+            f"--sort must be name, created_at, updated_at or stars, not {sort!r}."
+        )
     if order not in ("asc", "desc"):
-        raise typer.BadParameter(f"--order is asc or desc, not {order!r}.")
+        raise typer.BadParameter(f"--order must be asc or desc, not {order!r}.")
     query = {
         "include_teams": "true",
         "limit": num,
@@ -104,21 +109,21 @@ def list_environments(
         {"environments": listed, "total": total, "page": page, "per_page": num},
         ["environment", "version", "visibility", "stars", "updated", "description"],
         rows,
-        empty="No environment fits.",
+        empty="No environment matches.",
     )
     if total > page * num and not is_json() and not chosen().is_plain:
-        output.note(f"{total:,} in all; next: --page {page + 1}")
+        output.note(f"{total:,} in total; next: --page {page + 1}")
     return 0
 
 
 def search(
-    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="What to look for.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="Words to search for.")],
     num: Num = 20,
     page: Page = 1,
     owner: Owner = None,
     tag: Tag = None,
 ) -> int:
-    """Look for environments by words in name, description and README. JSON: as `prime env list`."""
+    """Search environments by words in name, description and README. JSON: as `prime env list`."""
     return list_environments(num=num, page=page, owner=owner, search=" ".join(words), tag=tag)
 
 
@@ -132,7 +137,7 @@ def info(env_id: EnvId, version: Version = "latest") -> int:
     shown = _without_tokens(details)
     facts: list[tuple[str, Any]] = [
         ("environment", full),
-        ("version", number or "none is published yet"),
+        ("version", number or "no version is published yet"),
         ("description", (details.get("metadata") or {}).get("description")),
         ("visibility", details.get("visibility")),
         ("status", details.get("status")),
@@ -175,7 +180,7 @@ def status(env_id: EnvId) -> int:
         ("status", found.get("status")),
         ("because", found.get("status_reason")),
         ("downloads", found.get("downloads")),
-        ("version", latest.get("semantic_version") or "none is published yet"),
+        ("version", latest.get("semantic_version") or "no version is published yet"),
         ("content", latest.get("content_hash")),
         ("published", moment(latest.get("created_at"))),
     ]
@@ -190,7 +195,8 @@ def inspect(
     ] = "",
     version: Version = "latest",
     max_bytes: Annotated[
-        int, typer.Option("--max-bytes", min=1, max=500_000, help="Most bytes of a file.")
+        int,
+        typer.Option("--max-bytes", min=1, max=500_000, help="Maximum number of bytes of a file."),
     ] = 100_000,
 ) -> int:
     """Browse the source of an environment without installing or downloading it.
@@ -225,7 +231,7 @@ def inspect(
 def versions(
     env_id: EnvId,
     full_hashes: Annotated[
-        bool, typer.Option("--full-hashes", help="Show whole content hashes.")
+        bool, typer.Option("--full-hashes", help="Show complete content hashes.")
     ] = False,
 ) -> int:
     """List the versions of an environment, newest first."""
@@ -249,17 +255,17 @@ def versions(
         )
     data = {"environment": f"{wanted.owner}/{wanted.name}", "versions": found}
     show_table(
-        data, ["version", "published", "content", ""], rows, empty="Nothing is published yet."
+        data, ["version", "published", "content", ""], rows, empty="No version is published yet."
     )
     return 0
 
 
 def visibility_of(text: str | None) -> Literal["PUBLIC", "PRIVATE"] | None:
-    """`--visibility` in the hub's spelling."""
+    """Return the value of `--visibility` in the hub's spelling."""
     upper = text.upper() if text is not None else None
     if upper is None or upper == "PUBLIC" or upper == "PRIVATE":
         return upper
-    raise typer.BadParameter(f"--visibility is PUBLIC or PRIVATE, not {text!r}.")
+    raise typer.BadParameter(f"--visibility must be PUBLIC or PRIVATE, not {text!r}.")
 
 
 def _details(env_id: str, version: str) -> dict[str, Any]:
@@ -274,7 +280,7 @@ def _details(env_id: str, version: str) -> dict[str, Any]:
 
 
 def _without_tokens(value: Any) -> Any:
-    """Return the same without the tokens that addresses of private environments carry."""
+    """Return the value without the tokens that addresses of private environments contain."""
     import re
 
     if isinstance(value, dict):

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 MAX_SOURCE_BYTES = 1024**3
 With = Annotated[
     str | None,
-    typer.Option("--with", metavar="PROGRAM", help="uv or pip. (default: uv if it is there)"),
+    typer.Option("--with", metavar="PROGRAM", help="uv or pip. (default: uv if it is available)"),
 ]
 Python = Annotated[
     str | None,
     typer.Option(
         "--python",
         help="Interpreter to install into. (default: UV_PROJECT_ENVIRONMENT, the active virtual environment, "
-        ".venv of the project here, the one that runs this command)",
+        ".venv of this project, the interpreter of this command)",
     ),
 ]
 
 
 class Installed(NamedTuple):
-    """What became of one environment."""
+    """Result of installing one environment."""
 
     environment: str
     version: str | None
@@ -53,7 +53,7 @@ class Installed(NamedTuple):
     error: str | None = None
     sha256: str | None = None
     yanked: str | None = None
-    """Why the version was taken back; None when it was not."""
+    """Reason why the version was yanked; None if it was not."""
 
 
 def install(
@@ -68,25 +68,32 @@ def install(
         str, typer.Option("--path", "-p", help="Folder of local environments.")
     ] = "./environments",
     no_upgrade: Annotated[
-        bool, typer.Option("--no-upgrade", help="Leave an environment that is installed as it is.")
+        bool,
+        typer.Option("--no-upgrade", help="Do not change environments that are already installed."),
     ] = False,
     prerelease: Annotated[
-        bool, typer.Option("--prerelease", help="Allow pre-releases of what they depend on.")
+        bool, typer.Option("--prerelease", help="Allow pre-releases of dependencies.")
     ] = False,
     python: Python = None,
     lock: Annotated[
-        bool, typer.Option("--lock", help="Also write a lock of them and all they depend on.")
+        bool,
+        typer.Option(
+            "--lock", help="Also write a lock of the environments and all their dependencies."
+        ),
     ] = False,
     lock_file: Annotated[
-        str, typer.Option("--lock-file", help="Where --lock writes (PEP 751).")
+        str, typer.Option("--lock-file", help="File that --lock writes (PEP 751).")
     ] = "pylock.toml",
 ) -> int:
-    """Install environments: from your hub by exact address and hash, or editable from folders here.
+    """Install environments: from your hub by exact address and hash, or editable from local folders.
 
-    No index is asked for the name of an environment, or of another environment of the hub that it requires: nothing of
-    the same name elsewhere can take its place. The library `verifiers` is the one that the Python has, else the hub's,
-    else the one that runs this command. Private environments are read with a token that reads only them, and no command
-    line has the token. Exit code 1 when any environment failed.
+    No index is asked for the name of an environment, nor for other environments of the hub that it requires, so no
+    package
+    of the same name can replace them. The library `verifiers` is the one that the Python has, else the hub's, else
+    the one
+    of this command. Private environments are read with a token that only reads them, and no command line contains
+    the
+    token. The exit code is 1 if any environment failed.
 
     JSON: {python, environments: [{environment, version, status, error, sha256, yanked}], lock}
     """
@@ -98,7 +105,7 @@ def install(
     published = {env: environment_of(env) for env in env_ids if is_hub_env(env)}
     if lock and len(published) < len(env_ids):
         raise typer.BadParameter(
-            "--lock is for environments of a hub; folders here cannot be pinned."
+            "--lock needs environments of a hub; local folders cannot be pinned."
         )
     done: list[Installed] = []
     wheels: list[PublishedWheel] = []
@@ -115,7 +122,7 @@ def install(
             transfers.step("locking")
             try:
                 written = _lock(published, wheels, source, installer, Path(lock_file))
-            except Error as error:  # what was installed is said all the same
+            except Error as error:  # installed environments are reported nevertheless
                 output.error(f"{lock_file} was not written: {error}")
                 is_good = False
     _show(done, installer.python, written)
@@ -127,7 +134,7 @@ def uninstall(
     program: With = None,
     python: Python = None,
 ) -> int:
-    """Remove an installed environment; what it depends on stays."""
+    """Uninstall an environment. Its dependencies stay."""
     from verifiers.packages.install import uninstall as remove
 
     installer = _installer(program, python)
@@ -143,14 +150,14 @@ def pull(
     target: Annotated[
         str | None,
         typer.Option(
-            "--target", "-t", help="Folder to make. (default: ./environments/NAME, or ./NAME)"
+            "--target", "-t", help="Folder to create. (default: ./environments/NAME, or ./NAME)"
         ),
     ] = None,
     version: Version = "latest",
 ) -> int:
-    """Download the source of an environment into a new folder, ready to be changed and pushed.
+    """Download the source of an environment into a new folder, so that you can change and push it.
 
-    The archive's hash is checked, and links or paths that leave the folder are refused.
+    The archive's hash is checked. Links and paths that leave the folder are refused.
     """
     wanted = environment_of(env_id, version)
     folder = _new_folder(wanted.name, target)
@@ -180,7 +187,7 @@ def _installer(program: str | None, python: str | None, *, prerelease: bool = Fa
 
     configure_logging(is_verbose=chosen().is_verbose)
     if program is not None and program != "uv" and program != "pip":
-        raise typer.BadParameter(f"--with is uv or pip, not {program!r}.")
+        raise typer.BadParameter(f"--with must be uv or pip, not {program!r}.")
     if python is not None and not Path(python).exists():
         raise ConfigError(f"There is no interpreter {python}.")
     found = str(python or target_python(os.environ) or sys.executable)
@@ -207,7 +214,7 @@ def _install(
     no_upgrade: bool,
     wheels: list[PublishedWheel],
 ) -> Installed:
-    """Install one; a failure is a result, so that the others go on."""
+    """Install one environment. A failure is a result, so that the others continue."""
     from verifiers.errors import Error
     from verifiers.packages import install as packages
 
@@ -248,7 +255,7 @@ def _lock(
     if len(wheels) < len(published):  # --no-upgrade kept some
         wheels = [source.wheel(wanted) for wanted in published.values()]
     if sum(bool(wheel.variables) for wheel in wheels) > 1:
-        # Each wheel came with a permission for itself, and installers take only one for a host.
+        # Each wheel came with its own token, and installers accept only one per host.
         access = source.access(list(published.values()))
         wheels = [wheel._replace(variables=access) for wheel in wheels]
     write_lock(wheels, file, installer)
@@ -270,7 +277,7 @@ def _show(done: list[Installed], python: str, lock: Path | None) -> None:
         return
     good = next((one for one in done if one.status != "failed"), None)
     if good is None:
-        return  # nothing went anywhere
+        return  # nothing was installed
     output.show(f"into  {python}")
     if lock is not None:
         output.show(f"lock  {lock}")
@@ -278,7 +285,7 @@ def _show(done: list[Installed], python: str, lock: Path | None) -> None:
 
 
 def _new_folder(name: str, target: str | None) -> Path:
-    """Return the folder to make: one that does not exist, or an empty one that was named."""
+    """Return the folder to create: one that does not exist, or a named empty one."""
     from verifiers.errors import ConfigError
 
     if target is not None:

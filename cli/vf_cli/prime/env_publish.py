@@ -29,8 +29,8 @@ Visibility = Annotated[
     typer.Option(
         "--visibility",
         "-v",
-        help="PUBLIC or PRIVATE. (default: unchanged; a new environment has the hub's default, and what was "
-        "private under another owner or name stays private)",
+        help="PUBLIC or PRIVATE. (default: unchanged; a new environment gets the hub's default, or stays private if it "
+        "was private under another owner or name)",
     ),
 ]
 
@@ -39,7 +39,8 @@ def push(
     env_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="ENV_ID", help="Name of a folder of environments; without it --path itself."
+            metavar="ENV_ID",
+            help="Name of an environment's folder. Without it, --path is the project.",
         ),
     ] = None,
     path: Annotated[
@@ -64,7 +65,8 @@ def push(
     runtime: Annotated[
         str | None,
         typer.Option(
-            "--runtime", help="API the package is for: v0 or v1. (default: from its requirements)"
+            "--runtime",
+            help="API that the package uses: v0 or v1. (default: from its requirements)",
         ),
     ] = None,
     auto_bump: Annotated[
@@ -80,10 +82,12 @@ def push(
 ) -> int:
     """Build an environment and publish it on your hub as a new version.
 
-    Content that is published already is not sent again: that is success, and nothing changes. A version that was
-    published cannot be replaced; --auto-bump raises the number in pyproject.toml, and takes it back if the push fails.
+    Content that is already published is not sent again; the command succeeds and changes nothing. A published
+    version
+    cannot be replaced. --auto-bump raises the version in pyproject.toml and restores it if the push fails.
 
-    JSON: {environment, version, is_new, is_first, visibility, environment_id, version_id, content_hash, wheel_sha256,
+    JSON: {environment, version, is_new, is_first, visibility, environment_id, version_id, content_hash,
+    wheel_sha256,
     url}
     """
     from verifiers.hub import publishing
@@ -93,7 +97,7 @@ def push(
     if owner and team:
         raise typer.BadParameter("--owner and --team exclude each other.")
     if runtime not in (None, "v0", "v1"):
-        raise typer.BadParameter(f"--runtime is v0 or v1, not {runtime!r}.")
+        raise typer.BadParameter(f"--runtime must be v0 or v1, not {runtime!r}.")
     shown_to = visibility_of(visibility)
     bump: Bump | None = "patch" if auto_bump else "rc" if rc else "post" if post else None
     wanted = publishing.Wanted(
@@ -113,7 +117,7 @@ def push(
 
 
 def project_folder(env_id: str | None, path: str | None) -> Path:
-    """Return the project that `push` means; ConfigError when there is none."""
+    """Return the project to push. Raises ConfigError if it is not a project."""
     from verifiers.errors import ConfigError
 
     folder = Path(path or ("./environments" if env_id else ".")).expanduser()
@@ -127,7 +131,7 @@ def project_folder(env_id: str | None, path: str | None) -> Path:
         there = sorted(p.parent.name for p in folder.parent.glob("*/pyproject.toml"))
         listed = f" {folder.parent} has {', '.join(there)}." if env_id and there else ""
         raise ConfigError(
-            f"{folder} is no project: it has no pyproject.toml.{listed} `prime env init NAME` starts one."
+            f"{folder} is not a project: it has no pyproject.toml.{listed} `prime env init NAME` creates one."
         )
     return folder
 
@@ -138,7 +142,7 @@ def _show_pushed(done: Pushed) -> None:
     what = "published" if done.is_new else "unchanged"
     facts = [
         (what, f"{full} {done.version}"),
-        ("", None if done.is_new else "This content is on the hub already; nothing was sent."),
+        ("", None if done.is_new else "This content is already on the hub; nothing was sent."),
         ("visibility", _explained(done)),
         ("content", done.content_hash),
         ("page", done.url),
@@ -147,9 +151,9 @@ def _show_pushed(done: Pushed) -> None:
 
 
 def _explained(done: Pushed) -> str | None:
-    """Return the visibility, and what it means."""
+    """Return the visibility with its meaning."""
     if done.visibility == "PUBLIC":
-        return "PUBLIC: everybody on this hub can read it; --visibility PRIVATE hides it"
+        return "PUBLIC: everyone on this hub can read it; --visibility PRIVATE hides it"
     if done.visibility == "PRIVATE":
         return f"PRIVATE: only {done.owner} can read it"
     return done.visibility
@@ -157,10 +161,10 @@ def _explained(done: Pushed) -> str | None:
 
 def yank(
     env_id: EnvId,
-    reason: Annotated[str, typer.Option("--reason", "-r", help="What people are told.")] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Put the version back.")] = False,
+    reason: Annotated[str, typer.Option("--reason", "-r", help="Reason shown to users.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the yank.")] = False,
 ) -> int:
-    """Take a version out of normal resolution: who names it exactly still gets it, everybody else another one."""
+    """Yank a version: it is installed only if its exact number is requested."""
     from verifiers.hub.client import body_of, data_of, environment_path
     from verifiers.hub.wire import YankRequest
 
@@ -172,21 +176,21 @@ def yank(
     row = data_of(with_hub(lambda hub: hub.post(path, body), needs_key=True))
     full = f"{wanted.owner}/{wanted.name} {row.get('version')}"
     show_facts(
-        row, [("put back" if undo else "yanked", full), ("reason", row.get("yanked_reason"))]
+        row, [("restored" if undo else "yanked", full), ("reason", row.get("yanked_reason"))]
     )
     return 0
 
 
 def delete(env_id: EnvId, force: Force = False) -> int:
-    """Delete an environment with all its versions, or one version (owner/name@version). Their numbers stay used."""
+    """Delete an environment with all its versions, or one version (owner/name@version). Version numbers stay used."""
     wanted = environment_of(env_id)
     if wanted.version is not None:
         return _delete_version(wanted.owner, wanted.name, wanted.version, force)
     from verifiers.hub.client import environment_path
 
-    settings()  # a missing hub is said before the question
+    settings()  # a missing hub is reported before the question
     full = f"{wanted.owner}/{wanted.name}"
-    confirm(f"Delete {full} with all its versions, for everybody?", is_sure=force, option="--force")
+    confirm(f"Delete {full} with all its versions, for everyone?", is_sure=force, option="--force")
     path = environment_path(wanted.owner, wanted.name)
     with_hub(lambda hub: hub.request("DELETE", path), needs_key=True)
     show_facts({"deleted": full}, [("deleted", full)])
@@ -203,7 +207,7 @@ def delete_version(
     ],
     force: Force = False,
 ) -> int:
-    """Delete one version. Its number stays used; `prime env yank` is gentler to those who have it."""
+    """Delete one version. Its number stays used. `prime env yank` keeps it for those who use it."""
     wanted = environment_of(env_id)
     return _delete_version(wanted.owner, wanted.name, content_hash, force)
 
@@ -213,7 +217,7 @@ def _delete_version(owner: str, name: str, reference: str, force: bool) -> int:
 
     settings()
     full = f"{owner}/{name}@{reference}"
-    confirm(f"Delete {full}, for everybody?", is_sure=force, option="--force")
+    confirm(f"Delete {full}, for everyone?", is_sure=force, option="--force")
     path = environment_path(owner, name, reference)
     done = data_of(with_hub(lambda hub: hub.request("DELETE", path), needs_key=True))
     version = done.get("version", reference)
@@ -227,7 +231,9 @@ def fork(
     team: Annotated[
         str | None,
         typer.Option(
-            "--team", "-t", help="Team to copy it to. (default: the configured one, else you)"
+            "--team",
+            "-t",
+            help="Team to copy the environment to. (default: the configured one, else you)",
         ),
     ] = None,
 ) -> int:
@@ -240,7 +246,7 @@ def fork(
 
     wanted = environment_of(environment)
     if wanted.version is not None:
-        raise typer.BadParameter("A fork takes the newest version; leave @version out.")
+        raise typer.BadParameter("A fork copies the newest version; leave @version out.")
     at = settings()
     target = team or at.team_id
     body = (

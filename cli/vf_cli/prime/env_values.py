@@ -1,6 +1,6 @@
-"""`prime env secret`, `prime env var` and `prime secret`: values that environments get when they run.
+"""`prime env secret`, `prime env var` and `prime secret`: values that environments receive when they run.
 
-Values of secrets go to the hub and are never shown again, by nobody.
+The hub stores the values of secrets and never shows them again.
 """
 
 from __future__ import annotations
@@ -28,22 +28,31 @@ from vf_cli.prime.command import (
 if TYPE_CHECKING:
     from verifiers.hub.client import HubClient
 
-secrets = group("The secrets of an environment.")
-variables = group("The variables of an environment.")
-own_secrets = group("Your own secrets, which environments can be linked to.")
+secrets = group("Manage the secrets of an environment.")
+variables = group("Manage the variables of an environment.")
+own_secrets = group("Manage your own secrets, which can be linked to environments.")
 
 Environment = Annotated[
     str | None,
-    typer.Argument(metavar="ENVIRONMENT", help="owner/name. (default: the one of the folder here)"),
+    typer.Argument(
+        metavar="ENVIRONMENT", help="owner/name. (default: the environment of this folder)"
+    ),
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", "-n", help="Name: capital letters, digits, underscores.")
+    str | None,
+    typer.Option("--name", "-n", help="Name of capital letters, digits and underscores."),
 ]
 Value = Annotated[
     str | None,
-    typer.Option("--value", "-v", help="The value; asked for without. `-` reads it from stdin."),
+    typer.Option(
+        "--value",
+        "-v",
+        help="The value. If it is missing, the command asks for it. `-` reads it from stdin.",
+    ),
 ]
-Description = Annotated[str | None, typer.Option("--description", "-d", help="What it is for.")]
+Description = Annotated[
+    str | None, typer.Option("--description", "-d", help="Purpose of the value.")
+]
 Id = Annotated[str | None, typer.Option("--id", help="Id of the secret.")]
 
 
@@ -62,7 +71,7 @@ def create_secret(
     value: Value = None,
     description: Description = None,
 ) -> int:
-    """Give an environment a secret."""
+    """Add a secret to an environment."""
     body = _new(name, value, description, is_secret=True)
     made = _within(
         environment, lambda hub, base: hub.post(f"{base}/secrets", body, is_repeatable=False)
@@ -78,7 +87,7 @@ def update_secret(
     value: Value = None,
     description: Description = None,
 ) -> int:
-    """Change a secret: the one with --id, else the one with --name."""
+    """Change a secret, selected by --id or --name."""
     return _update(environment, "secrets", secret_id, name, value, description)
 
 
@@ -89,7 +98,7 @@ def delete_secret(
     name: NameOption = None,
     yes: Yes = False,
 ) -> int:
-    """Delete a secret of an environment, by --id or --name."""
+    """Delete a secret of an environment, selected by --id or --name."""
     wanted = secret_id or _checked(name)
     return _delete(environment, "secrets", wanted, yes)
 
@@ -99,7 +108,7 @@ def link(
     global_secret_id: Annotated[str, typer.Argument(metavar="GLOBAL_SECRET_ID")],
     environment: Environment = None,
 ) -> int:
-    """Let an environment use one of your own secrets."""
+    """Link one of your own secrets to an environment."""
     made = _within(
         environment, lambda hub, base: hub.post(f"{base}/secrets/link/{global_secret_id}", {})
     )
@@ -113,7 +122,7 @@ def unlink(
     environment: Environment = None,
     yes: Yes = False,
 ) -> int:
-    """Take one of your own secrets away from an environment."""
+    """Remove the link of one of your own secrets to an environment."""
     settings()
     confirm(f"Unlink {global_secret_id}?", is_sure=yes)
     _within(
@@ -139,7 +148,7 @@ def create_variable(
     value: Value = None,
     description: Description = None,
 ) -> int:
-    """Give an environment a variable. Who may see the environment's variables sees its value."""
+    """Add a variable to an environment. Everyone who may see the environment's variables sees its value."""
     body = _new(name, value, description, is_secret=False)
     made = _within(
         environment, lambda hub, base: hub.post(f"{base}/variables", body, is_repeatable=False)
@@ -180,7 +189,7 @@ def list_own() -> int:
 
 @command(own_secrets, "get")
 def get_own(secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID")]) -> int:
-    """Show what is known of a secret; its value is not."""
+    """Show a secret without its value."""
     return _show_one("secret", _data(_of_team("GET", f"/secrets/{secret_id}")))
 
 
@@ -190,10 +199,10 @@ def create_own(
     value: Value = None,
     description: Description = None,
     is_file: Annotated[
-        bool, typer.Option("--file", help="The value is the contents of a file.")
+        bool, typer.Option("--file", help="Mark the value as the contents of a file.")
     ] = False,
 ) -> int:
-    """Keep a secret on the hub, for you or the configured team."""
+    """Store a secret on the hub, for you or the configured team."""
     body = {**_new(name, value, description, is_secret=True), "isFile": is_file}
     return _show_one("created", _data(_of_team("POST", "/secrets/", body)))
 
@@ -214,7 +223,7 @@ def update_own(
 def delete_own(
     secret_id: Annotated[str, typer.Argument(metavar="SECRET_ID")], yes: Yes = False
 ) -> int:
-    """Delete one of your secrets; environments that are linked to it lose it."""
+    """Delete one of your secrets. Environments that are linked to it lose it."""
     settings()
     confirm(f"Delete the secret {secret_id}?", is_sure=yes)
     _of_team("DELETE", f"/secrets/{secret_id}")
@@ -228,7 +237,7 @@ def delete_own(
 def _within(
     environment: str | None, work: Callable[[HubClient, str], Awaitable[dict[str, Any]]]
 ) -> Any:
-    """Run `work(hub, path of the environment by its id)`, and give the data of its answer."""
+    """Run `work(hub, path of the environment)` and return the data of its answer."""
     from verifiers.hub.evaluations import lookup_id
 
     wanted = environment_of(environment or ".")
@@ -259,10 +268,10 @@ def _data(answer: dict[str, Any]) -> Any:
 
 def _checked(name: str | None) -> str:
     if name is None:
-        raise typer.BadParameter("Say which one: --name NAME, or --id ID.")
+        raise typer.BadParameter("Select one: --name NAME, or --id ID.")
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         raise typer.BadParameter(
-            f"{name!r} is not a name: capital letters, digits, underscores, as in API_KEY."
+            f"{name!r} is not a valid name: use capital letters, digits and underscores, as in API_KEY."
         )
     return name
 
@@ -286,12 +295,12 @@ def _changes(
     if description is not None:
         body["description"] = description
     if not body:
-        raise typer.BadParameter("Say what to change: --name, --value or --description.")
+        raise typer.BadParameter("Name the change: --name, --value or --description.")
     return body
 
 
 async def _find(hub: HubClient, base: str, kind: str, wanted: str) -> str:
-    """Return the id of a secret or variable that was named by id or name."""
+    """Return the id of a secret or variable that is given by id or name."""
     from verifiers.hub.errors import HubNotFound
 
     rows = (await hub.get(f"{base}/{kind}")).get("data") or []
@@ -312,7 +321,7 @@ def _update(
     value: str | None,
     description: str | None,
 ) -> int:
-    # Without an id the name says which one, and is not changed.
+    # Without an id the name selects the secret and is not changed.
     target = wanted or _checked(name)
     body = _changes(name if wanted else None, value, description, is_secret=kind == "secrets")
 

@@ -31,7 +31,7 @@ class EvalGroup(TyperGroup):
     """`prime eval ENVIRONMENT …` is `prime eval run ENVIRONMENT …`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `run` in front of what is no command."""
+        """Insert `run` before an argument that is not a command."""
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -49,9 +49,9 @@ _ANY: dict[str, Any] = {
 
 @app.command(context_settings=_ANY, add_help_option=False)
 def run(context: typer.Context) -> int:
-    """Run an evaluation here: `vf-eval` with its arguments and options, --push included.
+    """Run an evaluation on this machine: `vf-eval` with its arguments and options, --push included.
 
-    This hub does not run evaluations itself, so --hosted is refused.
+    The hub does not run evaluations, so --hosted is refused.
     """
     from vf_cli.command import run as run_app
     from vf_cli.eval import app as eval_app
@@ -59,9 +59,9 @@ def run(context: typer.Context) -> int:
     arguments = ["--help" if argument == "-h" else argument for argument in context.args]
     if "--hosted" in arguments:
         raise typer.BadParameter(
-            "--hosted: evaluations run here, not on the hub; leave it out, and add --push."
+            "--hosted: evaluations run on this machine, not on the hub; leave it out, and add --push."
         )
-    if "--skip-upload" in arguments:  # of the public command, where uploading is the default
+    if "--skip-upload" in arguments:  # an option of the public command, which uploads by default
         arguments.remove("--skip-upload")
     if chosen().context is not None and "--context" not in arguments:
         import os
@@ -76,7 +76,7 @@ def push(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="Folder of a run. (default: this one, else all under outputs/evals)",
+            help="Folder of a run. (default: this folder, else all runs in outputs/evals)",
         ),
     ] = None,
     env: Annotated[
@@ -86,17 +86,20 @@ def push(
         ),
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option("--run-id", "-r", help="Training run that it belongs to.")
+        str | None,
+        typer.Option("--run-id", "-r", help="Id of a training run that the run belongs to."),
     ] = None,
     evaluation: Annotated[
         str | None,
         typer.Option(
-            "--eval", "--eval-id", help="Add to this evaluation; what it has already stays once."
+            "--eval",
+            "--eval-id",
+            help="Add to this evaluation. Rollouts that it already has are not added again.",
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the evaluation.")] = None,
     public: Annotated[
-        bool, typer.Option("--public", help="Let everybody read it who may see the environment.")
+        bool, typer.Option("--public", help="Let everyone read it who may see the environment.")
     ] = False,
 ) -> int:
     """Upload saved runs to the hub. They are private unless --public.
@@ -113,7 +116,9 @@ def push(
     else:
         folders = saved_runs_here(Path())
         if not folders:
-            raise RunNotFound("There is no run here nor under outputs/evals. Name its folder.")
+            raise RunNotFound(
+                "There is no run in this folder or in outputs/evals. Name the folder of a run."
+            )
     if len(folders) == 1:
         _show_pushed(push_folder(folders[0], options))
         return 0
@@ -137,7 +142,7 @@ def push(
 
 
 def push_folder(folder: Path, options: RunPush) -> PushedRun:
-    """Upload one run, showing how far it is."""
+    """Upload one run and show the progress."""
     from verifiers.hub.evaluations import push_run
 
     with Transfers() as transfers:
@@ -181,7 +186,7 @@ def list_evaluations(
             "--env",
             "--env-name",
             "-e",
-            help="Only of this environment: name, owner/name or owner/name@version.",
+            help="Only evaluations of this environment: name, owner/name or owner/name@version.",
         ),
     ] = None,
 ) -> int:
@@ -194,7 +199,7 @@ def list_evaluations(
     from verifiers.packages.published import parse_hub_id
 
     if env is not None and "/" in env:
-        parse_hub_id(env)  # what cannot be one is said, not looked for
+        parse_hub_id(env)  # an id that is not valid is an error, not an empty list
     answer = with_hub(
         lambda hub: hub.get("/evaluations/", skip=(page - 1) * num, limit=num, environment_name=env)
     )
@@ -211,16 +216,16 @@ def list_evaluations(
         for row in found
     ]
     columns = ["evaluation", "environment", "model", "status", "reward", "rollouts"]
-    show_table(answer, columns, rows, empty="No evaluation fits.")
+    show_table(answer, columns, rows, empty="No evaluation matches.")
     total = int(answer.get("total", len(found)))
     if total > page * num and not is_json() and not chosen().is_plain:
-        output.note(f"{total:,} in all; next: --page {page + 1}")
+        output.note(f"{total:,} in total; next: --page {page + 1}")
     return 0
 
 
 @command(app)
 def get(eval_id: EvalId) -> int:
-    """Show one evaluation, as JSON unless -o table."""
+    """Show one evaluation as JSON, or as a table with -o table."""
     found = with_hub(lambda hub: hub.get(f"/evaluations/{eval_id}"))
     if is_json("json") or chosen().format == "pretty":
         output.show_json(found)
@@ -250,9 +255,11 @@ def get(eval_id: EvalId) -> int:
 def samples(
     eval_id: EvalId,
     page: Page = 1,
-    num: Annotated[int, typer.Option("--num", "-n", min=1, max=1000, help="Items a page.")] = 100,
+    num: Annotated[
+        int, typer.Option("--num", "-n", min=1, max=1000, help="Number of items per page.")
+    ] = 100,
 ) -> int:
-    """Show rollouts of an evaluation, as JSON unless -o table."""
+    """Show rollouts of an evaluation as JSON, or as a table with -o table."""
     found = with_hub(lambda hub: hub.get(f"/evaluations/{eval_id}/samples", page=page, limit=num))
     if is_json("json") or chosen().format == "pretty":
         output.show_json(found)
@@ -274,7 +281,7 @@ def samples(
 
 
 def _subjects(evaluation: dict[str, Any]) -> list[str]:
-    """`owner/name@version` of what was evaluated, as far as the hub knows it."""
+    """Return `owner/name@version` of the evaluated environments, as far as the hub has them."""
     known = evaluation.get("environments")
     if not isinstance(known, list):
         return evaluation.get("environment_names") or []
@@ -285,7 +292,7 @@ def _subjects(evaluation: dict[str, Any]) -> list[str]:
 
 
 def _reward(metrics: Mapping[str, Any]) -> str:
-    """Return the mean reward, and beside it the mean without failed rollouts where the two differ."""
+    """Return the mean reward, and the mean without failed rollouts if it differs."""
     mean, clean = metrics.get("reward"), metrics.get("reward_error_free")
     if clean is None or clean == mean:
         return _short(mean)

@@ -22,7 +22,7 @@ from vf_cli.prime.command import HELP_NAMES, choose, command, forget_choices, gr
 from vf_cli.validate import validate
 
 environments = group("Write, publish, find and install environments.")
-versions = group("The versions of an environment.")
+versions = group("List and delete the versions of an environment.")
 
 FIND, MANAGE = "Find", "Write and publish"
 for name, function in (
@@ -78,7 +78,7 @@ def root(
         typer.Option("--context", "-c", help="Use a saved context for this command only."),
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Terse lines, columns separated by tabs.")
+        bool, typer.Option("--plain", help="Print terse lines with tabs between columns.")
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Log everything, and show tracebacks.")
@@ -96,15 +96,16 @@ def root(
 ) -> None:
     """Environments, evaluations and your account on a hub that you or your team host.
 
-    The hub is the one of PRIME_API_BASE_URL, of `prime -c CONTEXT`, or of `prime config set-base-url`; without any of
-    them commands that need one stop with exit code 2. Every command takes --json.
+    The hub is set by PRIME_API_BASE_URL, `prime -c CONTEXT`, or `prime config set-base-url`. Without one, commands
+    that need
+    a hub stop with exit code 2. Every command accepts --json.
     Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
     """
     choose(context=context, is_plain=plain, is_verbose=verbose)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`prime`."""
+    """Run `prime`."""
     forget_choices()
-    # Not -v: here it is --version, --visibility or --value, as in the public command.
+    # Not -v: `prime` uses -v for --version, --visibility or --value, like the public command.
     return run(app, "prime", arguments, verbose="--verbose")

@@ -93,7 +93,7 @@ def test_a_key_is_never_sent_to_another_hub_than_its_own(prime):
     prime("config", "save", "one")
     said = prime("config", "set-base-url", "http://127.0.0.1:2")
     assert (said.code, file.read()["api_key"]) == (0, "")
-    assert "forgotten" in said.err
+    assert "was removed" in said.err
     prime("config", "use", "one")
     assert file.read()["api_key"] == "of-hub-one-1234567890"
     prime("config", "use", "production")
@@ -191,7 +191,7 @@ def test_contexts_are_listed_used_once_and_deleted(prime):
     [
         (["set-base-url", "hub.example.org"], "not the address of a hub"),
         (["set-base-url", "https://me:key@hub.example.org"], "must not contain"),
-        (["set-team-id", "Team"], "not a team's id"),
+        (["set-team-id", "Team"], "not a team id"),
         (["set-traces-opt-out", "perhaps"], "neither true nor false"),
         (["set-traces-url", "ftp://x"], "not an address"),
         (["set-api-key", "two words"], "one word"),
@@ -201,7 +201,7 @@ def test_contexts_are_listed_used_once_and_deleted(prime):
         (["use", "nope"], "no context 'nope'; there are production"),
         (["delete", "production"], "built in"),
         (["reset"], "--yes"),
-        (["view", "--output", "xml"], "--output is one of"),
+        (["view", "--output", "xml"], "--output must be one of"),
         (["nope"], "No such command"),
     ],
 )

@@ -404,7 +404,7 @@ def test_help_is_fast_and_needs_no_configuration(prime):
 def test_push_says_what_the_visibility_means(prime, alice, make_project):
     folder = make_project()
     done = prime("env", "push", "-p", folder)
-    assert "PUBLIC: everybody on this hub can read it; --visibility PRIVATE hides it" in done.out
+    assert "PUBLIC: everyone on this hub can read it; --visibility PRIVATE hides it" in done.out
     done = prime("env", "push", "-p", folder, "--visibility", "PRIVATE")
     assert "PRIVATE: only alice can read it" in done.out
 
