@@ -32,7 +32,8 @@ Switch = Annotated[str, typer.Argument(metavar="ENABLED", help="true or false.")
 def hub_changes(values: dict[str, Any], base_url: str) -> dict[str, Any]:
     """Return the settings that change with the hub: its address, and pages and traces unless they were set elsewhere.
 
-    The public evaluator sends traces to its vendor even if another hub is configured. Only this setting keeps them here.
+    The public evaluator sends traces to its vendor even if another hub is configured. Only this setting keeps them
+    here.
     """
     from verifiers.hub.config import DEFAULTS
 
