@@ -139,14 +139,14 @@ ANONYMOUS = Principal()
 _PATTERN = re.compile(r"[a-z0-9*-]+(/[a-z0-9*-]+)?")
 
 
-def environment_patterns(wanted: Collection[str]) -> list[str]:
+def environment_patterns(requested: Collection[str]) -> list[str]:
     """Return the patterns in the normalized spelling of names. Raises BadRequest for a pattern that cannot match.
 
     An empty collection is refused: a token for no environment would look like a token for all environments.
     """
-    if not wanted:
+    if not requested:
         raise BadRequest("Name at least one environment, or `*` for all.")
-    patterns = [re.sub(r"[-_.]+", "-", pattern.lower()) for pattern in wanted]
+    patterns = [re.sub(r"[-_.]+", "-", pattern.lower()) for pattern in requested]
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern):
             raise BadRequest(

@@ -276,11 +276,13 @@ async def issue_token(
     return NewToken(text, row)
 
 
-async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRequest) -> NewToken:
+async def create_token(
+    session: AsyncSession, caller: Principal, requested: TokenRequest
+) -> NewToken:
     """Create a token that allows no more actions and environments, and lasts no longer, than the caller's token."""
     require_account(caller, Action.ACCOUNT)
-    patterns = environment_patterns(wanted.environments)
-    require_not_stronger(caller, set(wanted.actions) & EVERYTHING, patterns)
+    patterns = environment_patterns(requested.environments)
+    require_not_stronger(caller, set(requested.actions) & EVERYTHING, patterns)
     working = await session.scalar(
         select(func.count())
         .select_from(Token)
@@ -293,13 +295,13 @@ async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRe
     )
     if (working or 0) >= MAX_TOKENS:
         raise BadRequest(f"You have {working} tokens; revoke some first.")
-    lifetime = wanted.expires_in_s
+    lifetime = requested.expires_in_s
     ends = utc_now() + timedelta(seconds=lifetime) if lifetime else None
     new = await issue_token(
         session,
         caller.user_id or "",
-        name=wanted.name,
-        actions=wanted.actions,
+        name=requested.name,
+        actions=requested.actions,
         environments=patterns,
         expires_at=end_within(caller, ends),
     )
@@ -307,11 +309,11 @@ async def create_token(session: AsyncSession, caller: Principal, wanted: TokenRe
     return new
 
 
-def end_within(caller: Principal, wanted: datetime | None) -> datetime | None:
+def end_within(caller: Principal, requested: datetime | None) -> datetime | None:
     """Return when a new token of the caller expires: at the requested time, but not after the caller's own token."""
     if caller.expires_at is None:
-        return wanted
-    return min(wanted, caller.expires_at) if wanted else caller.expires_at
+        return requested
+    return min(requested, caller.expires_at) if requested else caller.expires_at
 
 
 async def install_token(
@@ -394,7 +396,7 @@ async def note_use(session: AsyncSession, used: dict[str, datetime]) -> None:
 
 
 async def create_team(
-    session: AsyncSession, caller: Principal, wanted: TeamRequest, max_teams: int
+    session: AsyncSession, caller: Principal, requested: TeamRequest, max_teams: int
 ) -> Owner:
     """Create a team with the caller as its owner. Raises TooLarge if the caller has created `max_teams`."""
     require_account(caller, Action.ACCOUNT)
@@ -409,10 +411,10 @@ async def create_team(
         raise TooLarge(
             f"You have founded {founded} teams, the maximum on this hub. Ask the operator."
         )
-    team = await _claim_name(session, wanted.slug, kind="team")
-    team.display_name = wanted.name or wanted.slug
+    team = await _claim_name(session, requested.slug, kind="team")
+    team.display_name = requested.name or requested.slug
     session.add(Membership(team_id=team.id, user_id=caller.user_id, role="owner"))
-    record_audit(session, caller, "team.create", wanted.slug)
+    record_audit(session, caller, "team.create", requested.slug)
     return team
 
 
@@ -452,24 +454,24 @@ async def team_members(
 
 
 async def set_member(
-    session: AsyncSession, caller: Principal, team_id: str, wanted: MemberRequest
+    session: AsyncSession, caller: Principal, team_id: str, requested: MemberRequest
 ) -> None:
     """Add a person to a team, or change the person's role."""
     team = await _team_to_change(session, caller, team_id)
-    user = await owner_by_slug(session, wanted.user)
+    user = await owner_by_slug(session, requested.user)
     if user is None or user.kind != "user":
-        raise NotFound(f"There is no user {wanted.user!r}.")
+        raise NotFound(f"There is no user {requested.user!r}.")
     row = await session.get(Membership, (team.id, user.id))
     if row is not None and row.role == "owner":
-        raise Forbidden(f"{wanted.user!r} founded the team; this role cannot change.")
+        raise Forbidden(f"{requested.user!r} founded the team; this role cannot change.")
     if row is None:
         count = select(func.count()).select_from(Membership).where(Membership.team_id == team.id)
         if (await session.scalar(count) or 0) >= MAX_MEMBERS:
             raise TooLarge(f"The team {team.slug} has {MAX_MEMBERS} members, the maximum.")
-        session.add(Membership(team_id=team.id, user_id=user.id, role=wanted.role))
+        session.add(Membership(team_id=team.id, user_id=user.id, role=requested.role))
     else:
-        row.role = wanted.role
-    record_audit(session, caller, "team.member", f"{team.slug}/{user.slug}", role=wanted.role)
+        row.role = requested.role
+    record_audit(session, caller, "team.member", f"{team.slug}/{user.slug}", role=requested.role)
 
 
 async def remove_member(

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 from hub_server.accounts.models import Owner
 from hub_server.database import iso
 from hub_server.environments.models import File, Version
-from hub_server.environments.service import Found
+from hub_server.environments.service import OwnedEnvironment
 from hub_server.index.service import file_path
 from verifiers.hub.wire import (
     EnvironmentAnswer,
@@ -56,7 +56,7 @@ def owner_answer(owner: Owner) -> OwnerAnswer:
     return OwnerAnswer(id=owner.id, name=owner.slug, slug=owner.slug, type=kind)
 
 
-def environment_row(found: Found) -> EnvironmentRow:
+def environment_row(found: OwnedEnvironment) -> EnvironmentRow:
     """Return an environment in a list."""
     environment = found.environment
     return EnvironmentRow(
@@ -94,7 +94,7 @@ def version_row(version: Version, files: list[File]) -> VersionRow:
 
 
 def environment_answer(
-    found: Found,
+    found: OwnedEnvironment,
     version: Version | None,
     files: list[File],
     address: Address,
@@ -159,7 +159,7 @@ def environment_answer(
     )
 
 
-def _wheel_url(found: Found, wheel: File, address: Address, needs: Dependencies) -> str:
+def _wheel_url(found: OwnedEnvironment, wheel: File, address: Address, needs: Dependencies) -> str:
     """Return the address that alone is enough to install the wheel with everything that it needs of this hub."""
     path = file_path(found, wheel)
     if not needs.lines and needs.refusal is None:
@@ -171,7 +171,7 @@ def _wheel_url(found: Found, wheel: File, address: Address, needs: Dependencies)
 
 
 def install_answer(
-    found: Found, version: Version, wheel: File, address: Address, needs: Dependencies
+    found: OwnedEnvironment, version: Version, wheel: File, address: Address, needs: Dependencies
 ) -> InstallAnswer:
     """Return how to install the wheel of a version from this hub only."""
     name = found.environment.normalized_name
@@ -201,7 +201,7 @@ def _uv_constraints(lines: tuple[str, ...]) -> str:
     return f"\n[tool.uv]\nconstraint-dependencies = [\n{listed}]\n"
 
 
-def pylock(locked: list[tuple[Found, Version, list[File]]], address: Address) -> str:
+def pylock(locked: list[tuple[OwnedEnvironment, Version, list[File]]], address: Address) -> str:
     """Return a pylock.toml (PEP 751) that pins a version and its dependencies on this hub, by address and hash.
 
     Other dependencies are missing: locking them needs a resolver and the caller's index.
@@ -235,5 +235,5 @@ def pylock(locked: list[tuple[Found, Version, list[File]]], address: Address) ->
     return "\n".join(lines) + "\n"
 
 
-def _index_path(found: Found) -> str:
+def _index_path(found: OwnedEnvironment) -> str:
     return f"{found.owner.slug}/{found.environment.normalized_name}/simple/"

@@ -33,7 +33,12 @@ from hub_server.accounts.authorisation import Action, Principal, may
 from hub_server.accounts.models import Owner
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import preference
-from hub_server.environments.service import Found, files_of_version, readable_by, versions_of
+from hub_server.environments.service import (
+    OwnedEnvironment,
+    files_of_version,
+    readable_by,
+    versions_of,
+)
 from hub_server.errors import BadRequest, Conflict
 
 LIBRARY = "verifiers"
@@ -54,7 +59,7 @@ class Unresolved(Conflict):
 class Dependency(NamedTuple):
     """A required environment, at the version that is installed."""
 
-    found: Found
+    found: OwnedEnvironment
     version: Version
     wheel: File
     is_addressed: bool
@@ -178,7 +183,11 @@ def _index_names(manifest: dict[str, Any], environment: Environment) -> set[str]
 
 
 async def dependencies(
-    session: AsyncSession, caller: Principal, found: Found, version: Version, base_url: str
+    session: AsyncSession,
+    caller: Principal,
+    found: OwnedEnvironment,
+    version: Version,
+    base_url: str,
 ) -> list[Dependency]:
     """Return the environments of this hub that are installed with a version, directly or indirectly, sorted by name.
 
@@ -230,18 +239,20 @@ class _Walk:
         self._caller = caller
         self._base_url = base_url
         self._versions: dict[str, list[Version]] = {}
-        self._library: Found | None = None
+        self._library: OwnedEnvironment | None = None
         self._knows_library = False
 
     async def round(
-        self, root: Found, version: Version, chosen: dict[str, _Node]
+        self, root: OwnedEnvironment, version: Version, chosen: dict[str, _Node]
     ) -> dict[str, _Node]:
         """Return the dependencies that the versions of the last round require, as environment id → node."""
         limits: dict[str, SpecifierSet] = {}
         extras: dict[str, frozenset[str]] = {}
         fixed: dict[str, str] = {}
-        founds: dict[str, Found] = {}
-        waiting: list[tuple[Found, Version, frozenset[str]]] = [(root, version, frozenset())]
+        founds: dict[str, OwnedEnvironment] = {}
+        waiting: list[tuple[OwnedEnvironment, Version, frozenset[str]]] = [
+            (root, version, frozenset())
+        ]
         walked: set[tuple[str, frozenset[str]]] = set()
         while waiting:
             at, release, active = waiting.pop()
@@ -271,13 +282,13 @@ class _Walk:
         return reached
 
     async def _edges(
-        self, at: Found, release: Version, active: frozenset[str]
-    ) -> list[tuple[Requirement, Found, str | None]]:
+        self, at: OwnedEnvironment, release: Version, active: frozenset[str]
+    ) -> list[tuple[Requirement, OwnedEnvironment, str | None]]:
         """Return the requirements that mean environments of this hub, with the hash if an address names one."""
-        wanted = [r for r in _requirements(release.manifest) if _is_active(r, active)]
-        by_name = await self._targets(at, release, {canonicalize_name(r.name) for r in wanted})
+        requested = [r for r in _requirements(release.manifest) if _is_active(r, active)]
+        by_name = await self._targets(at, release, {canonicalize_name(r.name) for r in requested})
         edges = []
-        for requirement in wanted:
+        for requirement in requested:
             name = canonicalize_name(requirement.name)
             if name == at.environment.normalized_name:
                 continue
@@ -295,7 +306,9 @@ class _Walk:
             edges.append((requirement, target, sha256))
         return edges
 
-    async def _targets(self, at: Found, release: Version, names: set[str]) -> dict[str, Found]:
+    async def _targets(
+        self, at: OwnedEnvironment, release: Version, names: set[str]
+    ) -> dict[str, OwnedEnvironment]:
         """Return what the names mean: the decision at publish time, else the owner's environments."""
         bound: dict[str, str] = release.manifest.get(BOUND) or {}
         declared = _declared(release.manifest)
@@ -316,9 +329,9 @@ class _Walk:
             )
         )
         rows = (await self._session.execute(query)).all()
-        return {row.normalized_name: Found(row, owner) for row, owner in rows}
+        return {row.normalized_name: OwnedEnvironment(row, owner) for row, owner in rows}
 
-    async def _addressed(self, url: str) -> tuple[Found | None, str | None]:
+    async def _addressed(self, url: str) -> tuple[OwnedEnvironment | None, str | None]:
         """Return the environment whose wheel is at an address of this hub, or None for other addresses."""
         parts = urlsplit(url)
         plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
@@ -336,10 +349,14 @@ class _Walk:
             .where(Owner.slug == match["owner"])
         )
         row = (await self._session.execute(query)).first()
-        return (Found(*row), match["sha256"]) if row is not None else (None, None)
+        return (OwnedEnvironment(*row), match["sha256"]) if row is not None else (None, None)
 
     async def _best(
-        self, root: Found, target: Found, limit: SpecifierSet, sha256: str | None
+        self,
+        root: OwnedEnvironment,
+        target: OwnedEnvironment,
+        limit: SpecifierSet,
+        sha256: str | None,
     ) -> Dependency | None:
         """Return the newest version that satisfies the limit, or the file of an address. None leaves the library to
         the index.

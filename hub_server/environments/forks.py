@@ -10,7 +10,13 @@ from hub_server.changes.service import record_audit
 from hub_server.environments.dependencies import BOUND, bound_for_a_fork
 from hub_server.environments.models import File, Version
 from hub_server.environments.search import index_document
-from hub_server.environments.service import Found, announce, find_version, get_or_create, set_tags
+from hub_server.environments.service import (
+    OwnedEnvironment,
+    announce,
+    find_version,
+    get_or_create,
+    set_tags,
+)
 from hub_server.errors import BadRequest, Conflict, NotFound
 from hub_server.settings import Settings
 from verifiers.hub.wire import ForkRequest
@@ -19,28 +25,28 @@ from verifiers.hub.wire import ForkRequest
 async def fork(
     session: AsyncSession,
     caller: Principal,
-    source: Found,
-    wanted: ForkRequest,
+    source: OwnedEnvironment,
+    requested: ForkRequest,
     settings: Settings,
-) -> tuple[Found, Version]:
+) -> tuple[OwnedEnvironment, Version]:
     """Copy the newest version to the caller, or to a team of the caller.
 
     Raises Conflict if the target exists. The fork of a private environment is private, and the caller must be
     allowed to
     manage the environment.
     """
-    if wanted.team_id:
-        owner = await owner_by_id(session, wanted.team_id)
+    if requested.team_id:
+        owner = await owner_by_id(session, requested.team_id)
     else:
-        owner = await owner_by_slug(session, wanted.team_slug or caller.slug or "")
+        owner = await owner_by_slug(session, requested.team_slug or caller.slug or "")
     if owner is None:
-        raise NotFound(f"Owner {wanted.team_id or wanted.team_slug!r} not found.")
+        raise NotFound(f"Owner {requested.team_id or requested.team_slug!r} not found.")
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     original = source.environment
     if original.visibility == "PRIVATE":
         # The owner of the copy can make it public. A reader must not decide that.
         require(caller, Action.MANAGE, original.resource, f"Environment {original.full_name}")
-    if wanted.name and wanted.name != original.name:
+    if requested.name and requested.name != original.name:
         raise BadRequest("A fork keeps the name of the environment, because the wheel contains it.")
     found, created = await get_or_create(
         session, caller, owner, original.name, settings, visibility=original.visibility

@@ -97,11 +97,11 @@ def _owner_and_name(reference: str) -> tuple[str, str]:
 async def list_environments(
     hub: HubDep,
     caller: ReadsEnvironment,
-    wanted: Annotated[ListQuery, Query()],
+    filters: Annotated[ListQuery, Query()],
 ) -> dict[str, Any]:
     """Return a page of the environments that the caller may see; `search` is full text."""
     async with hub.database.read() as session:
-        page = await search.list_environments(session, caller, wanted)
+        page = await search.list_environments(session, caller, filters)
     rows = [environment_row(found).model_dump() for found in page.rows]
     return {"data": stored.fitted(rows, {"description", "tags"}), "total_count": page.total}
 

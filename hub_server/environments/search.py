@@ -12,7 +12,7 @@ from hub_server.accounts.authorisation import Action, Principal, require_account
 from hub_server.accounts.models import Owner
 from hub_server.accounts.service import owner_by_slug
 from hub_server.environments.models import Environment, EnvironmentTag, Star, Version
-from hub_server.environments.service import Found, readable_by
+from hub_server.environments.service import OwnedEnvironment, readable_by
 
 MAX_WORDS = 12
 MAX_CANDIDATES = 500
@@ -44,7 +44,7 @@ class ListQuery(BaseModel):
 class EnvironmentPage(NamedTuple):
     """Some rows, and the total number of rows (at most `MAX_CANDIDATES` for a search)."""
 
-    rows: list[Found]
+    rows: list[OwnedEnvironment]
     total: int
 
 
@@ -54,49 +54,51 @@ def words_of(query: str) -> list[str]:
 
 
 async def list_environments(
-    session: AsyncSession, caller: Principal, wanted: ListQuery
+    session: AsyncSession, caller: Principal, filters: ListQuery
 ) -> EnvironmentPage:
     """Return a page of the environments that match and that the caller may see."""
-    conditions = [readable_by(caller), *await _filters(session, caller, wanted)]
-    words = words_of(wanted.search or "")
-    if wanted.search and not words:
+    conditions = [readable_by(caller), *await _filters(session, caller, filters)]
+    words = words_of(filters.search or "")
+    if filters.search and not words:
         return EnvironmentPage([], 0)
     base = select(Environment, Owner).join(Owner, Owner.id == Environment.owner_id)
     if words:
         ids = await _matching_ids(session, words, and_(*conditions))
         total = len(ids)
         query = base.where(Environment.id.in_(ids))
-        if wanted.sort_by in (None, "relevance"):
-            page = ids[wanted.offset : wanted.offset + wanted.limit]
+        if filters.sort_by in (None, "relevance"):
+            page = ids[filters.offset : filters.offset + filters.limit]
             rows = (await session.execute(base.where(Environment.id.in_(page)))).all()
             place = {environment_id: i for i, environment_id in enumerate(page)}
             ordered = sorted(rows, key=lambda row: place[row[0].id])
-            return EnvironmentPage([Found(*row) for row in ordered], total)
+            return EnvironmentPage([OwnedEnvironment(*row) for row in ordered], total)
     else:
         query = base.where(*conditions)
         count = select(func.count()).select_from(Environment).where(*conditions)
         total = await session.scalar(count) or 0
-    rows = await session.execute(_ordered(query, wanted).offset(wanted.offset).limit(wanted.limit))
-    return EnvironmentPage([Found(*row) for row in rows], total)
+    rows = await session.execute(
+        _ordered(query, filters).offset(filters.offset).limit(filters.limit)
+    )
+    return EnvironmentPage([OwnedEnvironment(*row) for row in rows], total)
 
 
 async def _filters(
-    session: AsyncSession, caller: Principal, wanted: ListQuery
+    session: AsyncSession, caller: Principal, filters: ListQuery
 ) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.owner:
-        owner = await owner_by_slug(session, wanted.owner)
+    if filters.owner:
+        owner = await owner_by_slug(session, filters.owner)
         conditions.append(Environment.owner_id == (owner.id if owner else ""))
-    if wanted.visibility:
-        conditions.append(Environment.visibility == wanted.visibility.upper())
-    if wanted.mine_only:
+    if filters.visibility:
+        conditions.append(Environment.visibility == filters.visibility.upper())
+    if filters.mine_only:
         conditions.append(Environment.owner_id.in_(list(caller.roles)))
-    for tag in wanted.tags[:MAX_WORDS]:
+    for tag in filters.tags[:MAX_WORDS]:
         has_tag = exists().where(
             EnvironmentTag.environment_id == Environment.id, EnvironmentTag.tag == tag.lower()
         )
         conditions.append(has_tag)
-    if wanted.starred_only:
+    if filters.starred_only:
         starred = exists().where(
             Star.environment_id == Environment.id, Star.user_id == (caller.user_id or "")
         )
@@ -104,15 +106,15 @@ async def _filters(
     return conditions
 
 
-def _ordered(query: Select[Environment, Owner], wanted: ListQuery) -> Select[Environment, Owner]:
+def _ordered(query: Select[Environment, Owner], filters: ListQuery) -> Select[Environment, Owner]:
     columns = {
         "name": Environment.normalized_name,
         "created_at": Environment.created_at,
         "updated_at": Environment.updated_at,
         "stars": Environment.stars,
     }
-    chosen = columns.get(wanted.sort_by or "created_at", Environment.created_at)
-    if wanted.sort_order == "asc":
+    chosen = columns.get(filters.sort_by or "created_at", Environment.created_at)
+    if filters.sort_order == "asc":
         return query.order_by(chosen.asc(), Environment.id.asc())
     return query.order_by(chosen.desc(), Environment.id.desc())
 
@@ -204,7 +206,9 @@ async def index_document(session: AsyncSession, environment: Environment, readme
     )
 
 
-async def set_star(session: AsyncSession, caller: Principal, found: Found, starred: bool) -> int:
+async def set_star(
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment, starred: bool
+) -> int:
     """Add or remove the caller's star and return the number of stars."""
     require_account(caller, Action.READ)
     key = (caller.user_id, found.environment.id)

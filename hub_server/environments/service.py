@@ -39,7 +39,7 @@ MAX_TAGS = 50
 MAX_TAG_CHARACTERS = 64
 
 
-class Found(NamedTuple):
+class OwnedEnvironment(NamedTuple):
     """An environment with its owner."""
 
     environment: Environment
@@ -88,7 +88,7 @@ async def find(
     action: Action = Action.READ,
     *,
     lock: bool = False,
-) -> Found:
+) -> OwnedEnvironment:
     """Return the environment if the caller may do this to it.
 
     Raises NotFound with the same message whether it is missing, deleted or hidden from the caller.
@@ -114,7 +114,7 @@ async def find_by_id(
     action: Action = Action.READ,
     *,
     lock: bool = False,
-) -> Found:
+) -> OwnedEnvironment:
     """Return the environment with this id if the caller may do this to it. Raises the errors of `find`."""
     query = select(Environment).where(Environment.id == environment_id)
     environment = await session.scalar(query.with_for_update() if lock else query)
@@ -128,23 +128,25 @@ def _allowed(
     environment: Environment | None,
     owner: Owner | None,
     what: str,
-) -> Found:
+) -> OwnedEnvironment:
     if environment is not None and environment.deleted_at is not None:
         environment = None
     require(caller, action, environment.resource if environment else None, what)
     if environment is None or owner is None:
         raise NotFound(f"{what} not found.")
-    return Found(environment, owner)
+    return OwnedEnvironment(environment, owner)
 
 
-async def find_any(session: AsyncSession, caller: Principal, wanted: LookupRequest) -> Found:
+async def find_any(
+    session: AsyncSession, caller: Principal, requested: LookupRequest
+) -> OwnedEnvironment:
     """Return the environment of a look-up by id, or by owner and name (by default the caller's own)."""
-    if wanted.id:
-        return await find_by_id(session, caller, wanted.id)
-    if not wanted.name:
+    if requested.id:
+        return await find_by_id(session, caller, requested.id)
+    if not requested.name:
         raise BadRequest("A look-up needs an id or a name.")
-    owner, _, name = wanted.name.rpartition("/")
-    owner = wanted.owner_slug or wanted.team_slug or owner or caller.slug or ""
+    owner, _, name = requested.name.rpartition("/")
+    owner = requested.owner_slug or requested.team_slug or owner or caller.slug or ""
     return await find(session, caller, owner, name)
 
 
@@ -208,23 +210,25 @@ async def source_members(session: AsyncSession, version_id: str) -> File | None:
 
 
 async def resolve(
-    session: AsyncSession, caller: Principal, wanted: ResolveRequest, settings: Settings
-) -> tuple[Found, bool]:
+    session: AsyncSession, caller: Principal, requested: ResolveRequest, settings: Settings
+) -> tuple[OwnedEnvironment, bool]:
     """Get or create an environment for an owner. The second value is True if it was created."""
-    owner = await _owner_of_request(session, caller, wanted)
-    name = wanted.name.rpartition("/")[2]
-    return await get_or_create(session, caller, owner, name, settings, visibility=wanted.visibility)
+    owner = await _owner_of_request(session, caller, requested)
+    name = requested.name.rpartition("/")[2]
+    return await get_or_create(
+        session, caller, owner, name, settings, visibility=requested.visibility
+    )
 
 
 async def _owner_of_request(
-    session: AsyncSession, caller: Principal, wanted: ResolveRequest
+    session: AsyncSession, caller: Principal, requested: ResolveRequest
 ) -> Owner:
-    slug = wanted.owner_slug or wanted.team_slug or wanted.name.rpartition("/")[0]
-    if wanted.team_id:
-        owner = await owner_by_id(session, wanted.team_id)
+    slug = requested.owner_slug or requested.team_slug or requested.name.rpartition("/")[0]
+    if requested.team_id:
+        owner = await owner_by_id(session, requested.team_id)
     else:
         owner = await owner_by_slug(session, slug or caller.slug or "")
-    shown = wanted.team_id or slug or "you"
+    shown = requested.team_id or slug or "you"
     if owner is None:
         raise NotFound(f"Owner {shown!r} not found.")
     require_owner(caller, Action.READ, owner.id, owner.slug)
@@ -248,7 +252,7 @@ async def get_or_create(
     settings: Settings,
     *,
     visibility: str | None = None,
-) -> tuple[Found, bool]:
+) -> tuple[OwnedEnvironment, bool]:
     """Return the environment, locked until the end of the transaction, and whether it was created.
 
     A deleted environment comes back empty: its versions and file names stay used.
@@ -259,7 +263,7 @@ async def get_or_create(
     environment = await session.scalar(_LOCKED_BY_NAME, key)
     if environment is not None and environment.deleted_at is None:
         require(caller, Action.READ, environment.resource, f"Environment {owner.slug}/{name}")
-        return Found(environment, owner), False
+        return OwnedEnvironment(environment, owner), False
     require_owner(caller, Action.PUBLISH, owner.id, owner.slug)
     full_name = f"{owner.slug}/{plain}"
     if not caller.covers(full_name):
@@ -294,7 +298,7 @@ async def get_or_create(
         environment.visibility = visibility or environment.visibility
     if created:
         record_audit(session, caller, "environment.create", full_name)
-    return Found(environment, owner), created
+    return OwnedEnvironment(environment, owner), created
 
 
 async def _first_visibility(
@@ -330,11 +334,11 @@ async def _check_count(session: AsyncSession, owner: Owner, settings: Settings) 
 
 
 async def patch(
-    session: AsyncSession, caller: Principal, found: Found, wanted: EnvironmentPatch
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment, requested: EnvironmentPatch
 ) -> None:
     """Change the fields that do not belong to a version."""
     environment, owner = found
-    given = wanted.model_dump(exclude_none=True)
+    given = requested.model_dump(exclude_none=True)
     if "quarantined" in (given.get("status"), environment.status):
         require_admin(caller)
     for field in ("visibility", "description", "status", "status_reason"):
@@ -366,7 +370,11 @@ async def set_tags(session: AsyncSession, environment: Environment, tags: list[s
 
 
 async def set_yanked(
-    session: AsyncSession, caller: Principal, found: Found, reference: str, reason: str | None
+    session: AsyncSession,
+    caller: Principal,
+    found: OwnedEnvironment,
+    reference: str,
+    reason: str | None,
 ) -> Version:
     """Yank a version with a reason, or undo the yank if the reason is None."""
     version = await find_version(session, found.environment, reference)
@@ -379,7 +387,7 @@ async def set_yanked(
 
 
 async def delete_version(
-    session: AsyncSession, caller: Principal, found: Found, reference: str
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment, reference: str
 ) -> Version:
     """Delete a version. Its number and file names are never used again."""
     version = await find_version(session, found.environment, reference)
@@ -390,7 +398,9 @@ async def delete_version(
     return version
 
 
-async def delete_environment(session: AsyncSession, caller: Principal, found: Found) -> None:
+async def delete_environment(
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment
+) -> None:
     """Delete an environment with all versions. The name stays with its owner."""
     environment = found.environment
     versions = await versions_of(session, environment.id)
@@ -411,7 +421,7 @@ async def _entomb(session: AsyncSession, version_ids: list[str]) -> None:
 
 
 async def _after_change(
-    session: AsyncSession, found: Found, kind: str, version: str | None = None
+    session: AsyncSession, found: OwnedEnvironment, kind: str, version: str | None = None
 ) -> None:
     environment = found.environment
     await session.flush()

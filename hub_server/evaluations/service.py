@@ -83,13 +83,13 @@ def _in_token(caller: Principal) -> ColumnElement[bool]:
 
 
 async def create(
-    session: AsyncSession, caller: Principal, wanted: EvaluationRequest, settings: Settings
+    session: AsyncSession, caller: Principal, requested: EvaluationRequest, settings: Settings
 ) -> Row:
     """Open an evaluation. Raises NotFound for an environment that the caller cannot see."""
     require_account(caller, Action.EVALUATE)
-    if not wanted.environments and not wanted.run_id:
+    if not requested.environments and not requested.run_id:
         raise BadRequest("An evaluation needs environments or a run_id.")
-    owner_id = wanted.team_id or caller.user_id or ""
+    owner_id = requested.team_id or caller.user_id or ""
     if owner_id != caller.user_id:
         owner = await owner_by_id(session, owner_id)
         if owner is None:
@@ -99,11 +99,11 @@ async def create(
     evaluation = Evaluation(
         owner_id=owner_id,
         created_by=caller.user_id or "",
-        name=wanted.name,
-        is_public=bool(wanted.is_public),
-        model_name=wanted.model_name,
-        run_id=wanted.run_id,
-        suite_id=wanted.suite_id,
+        name=requested.name,
+        is_public=bool(requested.is_public),
+        model_name=requested.model_name,
+        run_id=requested.run_id,
+        suite_id=requested.suite_id,
         stored_bytes=0,
         metadata_bytes=0,
         details={},
@@ -111,12 +111,12 @@ async def create(
         metrics={},
     )
     session.add(evaluation)
-    details = {key: getattr(wanted, key) for key in _DETAILS}
+    details = {key: getattr(requested, key) for key in _DETAILS}
     await _describe(
-        session, evaluation, details, wanted.metadata or {}, wanted.metrics or {}, settings
+        session, evaluation, details, requested.metadata or {}, requested.metrics or {}, settings
     )
     await session.flush()
-    for reference in {item.id: item for item in wanted.environments or []}.values():
+    for reference in {item.id: item for item in requested.environments or []}.values():
         found = await find_by_id(session, caller, reference.id)
         if not caller.covers(found.environment.full_name):
             raise Forbidden(f"This token does not cover {found.environment.full_name}.")
@@ -128,11 +128,11 @@ async def create(
                 version_id=version_id,
             )
         )
-    if not wanted.environments and not caller.is_everywhere:
+    if not requested.environments and not caller.is_everywhere:
         raise Forbidden(
             "This token is bound to environments; name the environments that were evaluated."
         )
-    record_audit(session, caller, "evaluation.create", evaluation.id, name=wanted.name)
+    record_audit(session, caller, "evaluation.create", evaluation.id, name=requested.name)
     await session.flush()
     subjects = await _subjects(session, caller, [evaluation.id])
     return Row(evaluation, subjects.get(evaluation.id, []))
@@ -201,21 +201,21 @@ def _number(value: Any) -> int | float | None:
 
 
 async def _version_id(
-    session: AsyncSession, environment: Environment, wanted: str | None
+    session: AsyncSession, environment: Environment, requested: str | None
 ) -> str | None:
     """Return the version that was evaluated, or None if it is unknown: the newest version need not be the one that
     ran.
     """
-    if wanted is None:
+    if requested is None:
         return None
     query = select(Version.id).where(
         Version.environment_id == environment.id,
         Version.deleted_at.is_(None),
-        Version.id == wanted,
+        Version.id == requested,
     )
     found = await session.scalar(query)
     if found is None:
-        raise NotFound(f"Version {wanted[:60]} of {environment.full_name} not found.")
+        raise NotFound(f"Version {requested[:60]} of {environment.full_name} not found.")
     return found
 
 
@@ -337,13 +337,13 @@ async def change(
     session: AsyncSession,
     caller: Principal,
     evaluation_id: str,
-    wanted: EvaluationPatch,
+    requested: EvaluationPatch,
     settings: Settings,
 ) -> Row:
     """Change an evaluation. Raises Conflict for a new status after it was closed."""
     row = await find_own(session, caller, evaluation_id)
     evaluation = row.evaluation
-    given = wanted.model_dump(exclude_none=True)
+    given = requested.model_dump(exclude_none=True)
     if not given.get("tags"):
         given.pop("tags", None)  # clients send [] when they have no tags to set
     status = given.pop("status", None)

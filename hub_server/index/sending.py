@@ -100,14 +100,14 @@ async def send_page(
 def _negotiated(accept: str, query: str) -> str | None:
     key = (accept, query)
     if key not in _NEGOTIATED:
-        wanted = ""
+        requested = ""
         for part in query.split("&"):
             name, _, value = part.partition("=")
             if name == "format":
-                wanted = value.replace("%2B", "+").replace("%2b", "+").replace("%2F", "/")
+                requested = value.replace("%2B", "+").replace("%2b", "+").replace("%2F", "/")
         if len(_NEGOTIATED) >= _MAX_NEGOTIATED:
             _NEGOTIATED.clear()
-        _NEGOTIATED[key] = negotiate(accept, wanted)
+        _NEGOTIATED[key] = negotiate(accept, requested)
     return _NEGOTIATED[key]
 
 
@@ -138,7 +138,7 @@ async def send_file(
     if known is not None and matches_etag(known.decode("latin-1"), etag):
         await _send(scope, send, 304, common, None)
         return
-    wanted, status = ByteRange(0, file.size_bytes), 200
+    requested, status = ByteRange(0, file.size_bytes), 200
     range_header, if_range = headers.get(b"range"), headers.get(b"if-range")
     unchanged = if_range is None or if_range.decode("latin-1").strip().strip('"') == etag
     if range_header is not None and unchanged:
@@ -149,18 +149,18 @@ async def send_file(
             await _send(scope, send, 416, common, b"")
             return
         if part is not None:
-            wanted, status = part, 206
+            requested, status = part, 206
             span = f"bytes {part.start}-{part.end - 1}/{file.size_bytes}"
             common.append((b"content-range", span.encode()))
     common.append((b"content-type", b"application/octet-stream"))
     common.append((b"content-disposition", b"attachment"))
-    length = wanted.end - wanted.start
+    length = requested.end - requested.start
     if scope["method"] == "HEAD" or file.content is not None or file.path is None:
         if scope["method"] == "HEAD" or file.content is not None or pieces is None:
-            body = (file.content or b"")[wanted.start : wanted.end]
+            body = (file.content or b"")[requested.start : requested.end]
             await _send(scope, send, status, common, body, length=length)
         else:
-            await _stream(send, status, common, length, pieces(wanted.start, wanted.end))
+            await _stream(send, status, common, length, pieces(requested.start, requested.end))
         return
     try:
         descriptor = os.open(file.path, os.O_RDONLY)
@@ -168,21 +168,21 @@ async def send_file(
         raise BlobMissing("The file is missing in the storage; tell the operator.") from error
     try:
         if length <= INLINE_BYTES:
-            body = os.pread(descriptor, length, wanted.start)
+            body = os.pread(descriptor, length, requested.start)
             await _send(scope, send, status, common, body, length=length)
         else:
-            await _stream(send, status, common, length, _read_pieces(descriptor, wanted))
+            await _stream(send, status, common, length, _read_pieces(descriptor, requested))
     finally:
         os.close(descriptor)
 
 
-async def _read_pieces(descriptor: int, wanted: ByteRange) -> AsyncIterator[bytes]:
-    position = wanted.start
-    while position < wanted.end:
-        count = min(PIECE_BYTES, wanted.end - position)
+async def _read_pieces(descriptor: int, requested: ByteRange) -> AsyncIterator[bytes]:
+    position = requested.start
+    while position < requested.end:
+        count = min(PIECE_BYTES, requested.end - position)
         piece = await asyncio.to_thread(os.pread, descriptor, count, position)
         if not piece:
-            raise OSError(f"the blob ends at {position} of {wanted.end} bytes")
+            raise OSError(f"the blob ends at {position} of {requested.end} bytes")
         position += len(piece)
         yield piece
 

@@ -15,7 +15,7 @@ from hub_server.environments.dependencies import dependencies, lines_of
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import normalized, parse_version
 from hub_server.environments.service import (
-    Found,
+    OwnedEnvironment,
     find,
     find_version,
     readable_by,
@@ -110,7 +110,7 @@ async def dependency(
 
 async def _find_or_quarantined(
     session: AsyncSession, caller: Principal, owner_slug: str, name: str
-) -> Found:
+) -> OwnedEnvironment:
     """Return the environment like `find`, and also a public environment under quarantine, to be shown without files.
 
     If it were missing, a resolver would ask the next index and take a package of the same name there.
@@ -132,11 +132,11 @@ async def _find_or_quarantined(
         row = (await session.execute(query)).first()
         if row is None or not (caller.sees_public or caller.is_known):
             raise
-        return Found(*row)
+        return OwnedEnvironment(*row)
 
 
 async def _filled(
-    session: AsyncSession, found: Found, listing: ProjectListing, up: str
+    session: AsyncSession, found: OwnedEnvironment, listing: ProjectListing, up: str
 ) -> ProjectListing:
     versions = {version.id: version for version in await versions_of(session, found.environment.id)}
     query = select(File).where(
@@ -172,7 +172,7 @@ async def _serial_of(session: AsyncSession, environment_id: str) -> int:
     return await session.scalar(query) or 0
 
 
-def file_path(found: Found, file: File) -> str:
+def file_path(found: OwnedEnvironment, file: File) -> str:
     """Return the path of a file below the hub's root. Its last part is the file name."""
     name = found.environment.normalized_name
     return f"files/{found.owner.slug}/{name}/{file.sha256}/{file.filename}"
@@ -181,7 +181,7 @@ def file_path(found: Found, file: File) -> str:
 class WheelToPin(NamedTuple):
     """A wheel, and the requirements that its copy contains as addresses."""
 
-    found: Found
+    found: OwnedEnvironment
     file: File
     lines: tuple[str, ...]
 
@@ -218,7 +218,7 @@ async def wheel_to_pin(
 class Download(NamedTuple):
     """A file that the caller may read."""
 
-    found: Found
+    found: OwnedEnvironment
     file: File
     metadata: bytes | None
     """The content of METADATA, if it was requested."""

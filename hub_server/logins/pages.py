@@ -51,9 +51,9 @@ async def _form(
     if row is not None:
         client, address = escape(row.client or "A client"), escape(row.address)
         waiting = f"<b>{client}</b> at {address} asks to act in your name, with all your rights."
-    said = f'<p role="alert"><b>{escape(error.detail)}</b></p>' if error else ""
+    alert = f'<p role="alert"><b>{escape(error.detail)}</b></p>' if error else ""
     form = _FORM.format(waiting=waiting, code=escape(code[:64]), username=escape(username))
-    return _page(said + form, error.status if error else 200)
+    return _page(alert + form, error.status if error else 200)
 
 
 @router.get("/dashboard/tokens/challenge", dependencies=[PUBLIC])
@@ -83,8 +83,8 @@ async def decide(
             return _page("<p>Refused. The client receives no token.</p>")
         address = address_of(request)
         hub.logins.attempt(address, username)
-        wanted = PasswordLogin(username=username, password=password)
-        person = await service.person_behind(hub.database, wanted)
+        requested = PasswordLogin(username=username, password=password)
+        person = await service.person_behind(hub.database, requested)
         hub.logins.succeeded(address, username)
         async with hub.database.write() as session:
             await service.approve(session, Principal(user_id=person.id), code)

@@ -57,42 +57,46 @@ async def new_setup_token(session: AsyncSession) -> str | None:
     return text
 
 
-async def use_setup_token(session: AsyncSession, wanted: SetupRequest) -> NewToken:
+async def use_setup_token(session: AsyncSession, requested: SetupRequest) -> NewToken:
     """Create the first administrator. Raises Unauthorized for a wrong or used token."""
-    key = hashlib.sha256(wanted.token.encode()).hexdigest()
+    key = hashlib.sha256(requested.token.encode()).hexdigest()
     row = await session.get(SetupToken, key, with_for_update=True)
     if row is None or row.used_at is not None or await has_users(session):
         raise Unauthorized("The setup token is wrong or was used already.")
     row.used_at = utc_now()
     user = await create_user(
-        session, wanted.username, password=wanted.password, email=wanted.email, is_admin=True
+        session,
+        requested.username,
+        password=requested.password,
+        email=requested.email,
+        is_admin=True,
     )
-    record_audit(session, Principal(user_id=user.id), "setup", wanted.username)
+    record_audit(session, Principal(user_id=user.id), "setup", requested.username)
     return await issue_token(
         session, user.id, name="setup", actions=[action.value for action in Action]
     )
 
 
-async def person_behind(database: Database, wanted: PasswordLogin) -> User:
+async def person_behind(database: Database, requested: PasswordLogin) -> User:
     """Return the person with this name and password. Raises Unauthorized without revealing which of them is wrong.
 
     The slow hash runs outside of any transaction.
     """
     async with database.read() as session:
-        found = await user_by_login(session, wanted.username)
+        found = await user_by_login(session, requested.username)
     user = found[0] if found else None
-    right = await credentials.is_password(wanted.password, user.password_hash if user else None)
+    right = await credentials.is_password(requested.password, user.password_hash if user else None)
     if user is None or not right or user.disabled_at is not None:
         raise Unauthorized("The username or password is wrong.")
     return user
 
 
-async def log_in(database: Database, wanted: PasswordLogin) -> NewToken:
+async def log_in(database: Database, requested: PasswordLogin) -> NewToken:
     """Return a session token for a name and password. Raises Unauthorized."""
-    user = await person_behind(database, wanted)
+    user = await person_behind(database, requested)
     actions = [a.value for a in Action if a is not Action.ADMIN or user.is_admin]
     async with database.write() as session:
-        record_audit(session, Principal(user_id=user.id), "login", wanted.username)
+        record_audit(session, Principal(user_id=user.id), "login", requested.username)
         return await issue_token(
             session,
             user.id,

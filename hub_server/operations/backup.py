@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from hub_server.accounts.authorisation import ANONYMOUS
 from hub_server.database import Database, iso, utc_now
-from hub_server.environments.service import Found, files_of
+from hub_server.environments.service import OwnedEnvironment, files_of
 from hub_server.errors import HubFailure, SettingsError, Unavailable
 from hub_server.evaluations.samples import purge
 from hub_server.index import service as index
@@ -266,7 +266,7 @@ async def export(settings: Settings, into: Path) -> int:
     count = 0
     try:
         async with database.read() as session:
-            rows = [Found(env, owner) async for owner, env in service.exported(session)]
+            rows = [OwnedEnvironment(env, owner) async for owner, env in service.exported(session)]
             for found in rows:
                 name = found.environment.normalized_name
                 page = await index.project(
@@ -293,7 +293,7 @@ async def export(settings: Settings, into: Path) -> int:
 
 
 async def _export_metadata(
-    session: index.AsyncSession, found: Found, sha256: str, filename: str, target: Path
+    session: index.AsyncSession, found: OwnedEnvironment, sha256: str, filename: str, target: Path
 ) -> None:
     name = found.environment.normalized_name
     download = await index.find_file(

@@ -87,8 +87,8 @@ class _Bounded(gzip.GzipFile):
 
     def read(self, size: int | None = -1) -> bytes:
         """Return at most one piece and count it."""
-        wanted = _PIECE_BYTES if size is None or size < 0 else size
-        data = super().read(min(wanted, _PIECE_BYTES))
+        requested = _PIECE_BYTES if size is None or size < 0 else size
+        data = super().read(min(requested, _PIECE_BYTES))
         self._left -= len(data)
         if self._left < 0:
             raise ArchiveRejected(

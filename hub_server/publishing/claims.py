@@ -17,7 +17,7 @@ from hub_server.environments.dependencies import BOUND, bind
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import better_latest, canonical
 from hub_server.environments.search import index_document
-from hub_server.environments.service import Found, announce, set_tags
+from hub_server.environments.service import OwnedEnvironment, announce, set_tags
 from hub_server.errors import Conflict, TooLarge, Unavailable
 from hub_server.limits import check_quota
 from hub_server.publishing.intake import Arrived
@@ -63,7 +63,7 @@ class Claims:
         self,
         session: AsyncSession,
         caller: Principal,
-        found: Found,
+        found: OwnedEnvironment,
         files: list[Arrived],
         *,
         version: str,
@@ -127,7 +127,9 @@ class Claims:
         await announce(session, "publish", environment, found.owner, release.version)
         return Publication(release, is_new=True)
 
-    async def check_quota(self, session: AsyncSession, found: Found, more_bytes: int) -> None:
+    async def check_quota(
+        self, session: AsyncSession, found: OwnedEnvironment, more_bytes: int
+    ) -> None:
         """Raise TooLarge if the owner may not store `more_bytes` more."""
         owner, quota_bytes = found.owner, self._settings.owner_quota_bytes
         await check_quota(session, owner.id, owner.slug, more_bytes, quota_bytes)
@@ -215,7 +217,7 @@ async def _claim_file(
 
 async def _describe(
     session: AsyncSession,
-    found: Found,
+    found: OwnedEnvironment,
     release: Version,
     wheel: dict[str, Any],
     tags: list[str] | None,

@@ -19,7 +19,7 @@ from hub_server.database import Database
 from hub_server.environments.dependencies import LIBRARY
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import canonical, skeleton
-from hub_server.environments.service import Found
+from hub_server.environments.service import OwnedEnvironment
 from hub_server.errors import BadRequest, Conflict, NotOffered
 from hub_server.publishing.claims import Claims
 from hub_server.publishing.intake import Arrived
@@ -99,7 +99,7 @@ def _free_number(version: str, taken: set[str]) -> str:
     return number
 
 
-async def _place(session: AsyncSession) -> Found:
+async def _place(session: AsyncSession) -> OwnedEnvironment:
     """Return the library's environment on the hub; create it if it is missing."""
     owner = await session.scalar(select(Owner).where(Owner.slug == LIBRARY))
     if owner is None:
@@ -128,4 +128,4 @@ async def _place(session: AsyncSession) -> Found:
         await session.flush()
         record_audit(session, _OPERATOR, "environment.create", environment.full_name)
     environment.deleted_at = None
-    return Found(environment, owner)
+    return OwnedEnvironment(environment, owner)

@@ -13,7 +13,7 @@ from hub_server.accounts.service import owner_by_slug
 from hub_server.database import utc_now
 from hub_server.environments import service as environments
 from hub_server.environments.names import canonical, normalized
-from hub_server.environments.service import Found
+from hub_server.environments.service import OwnedEnvironment
 from hub_server.errors import BadRequest, NotFound
 from hub_server.hub import Hub, HubDep, base_url_of
 from hub_server.publishing.claims import Publication
@@ -113,7 +113,7 @@ async def finalize_version(
     return {"data": _published(found, done)}
 
 
-def _published(found: Found, done: Publication) -> dict[str, Any]:
+def _published(found: OwnedEnvironment, done: Publication) -> dict[str, Any]:
     return {
         "success": True,
         "version_id": done.version.id,
@@ -261,7 +261,7 @@ def _check_claims(form: UploadForm, manifest: dict[str, Any]) -> None:
 
 async def _environment_for(
     session: Any, hub: Hub, caller: Principal, owner: str, name: str, visibility: str | None
-) -> Found:
+) -> OwnedEnvironment:
     place = await _owner_for(session, caller, owner)
     found, _ = await environments.get_or_create(
         session, caller, place, name, hub.settings, visibility=visibility

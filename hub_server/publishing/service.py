@@ -21,7 +21,7 @@ from hub_server.accounts.authorisation import Action, Principal, require
 from hub_server.database import Database, utc_now
 from hub_server.environments.models import Environment, File, Version
 from hub_server.environments.names import canonical
-from hub_server.environments.service import Found, find_by_id
+from hub_server.environments.service import OwnedEnvironment, find_by_id
 from hub_server.errors import BadRequest, Conflict, Forbidden, NotFound
 from hub_server.publishing.claims import Claims, Publication, number_is_spent
 from hub_server.publishing.intake import Announced, Arrived, Intake, hash_file
@@ -51,7 +51,11 @@ class Publisher:
     # --- two phases: reserve, receive, publish ------------------------------------------------
 
     async def reserve(
-        self, session: AsyncSession, caller: Principal, found: Found, announced: Announced
+        self,
+        session: AsyncSession,
+        caller: Principal,
+        found: OwnedEnvironment,
+        announced: Announced,
     ) -> Reservation:
         """Let the caller upload one file. Raises Conflict if it cannot be published any more."""
         environment = found.environment
@@ -148,9 +152,9 @@ class Publisher:
 
     async def uploads(
         self, session: AsyncSession, caller: Principal, upload_ids: list[str]
-    ) -> tuple[Found, list[Upload]]:
+    ) -> tuple[OwnedEnvironment, list[Upload]]:
         """Return the caller's reservations and their environment, locked for publishing."""
-        found: Found | None = None
+        found: OwnedEnvironment | None = None
         uploads = []
         for upload_id in upload_ids:
             upload = await session.get(Upload, upload_id)
@@ -166,7 +170,7 @@ class Publisher:
         return found, uploads
 
     async def publish_push(
-        self, session: AsyncSession, caller: Principal, found: Found, source: Upload
+        self, session: AsyncSession, caller: Principal, found: OwnedEnvironment, source: Upload
     ) -> Publication:
         """Publish a pushed source archive and the wheel with the same content hash as a version."""
         if source.version_id is not None:
@@ -188,7 +192,11 @@ class Publisher:
         return await self.publish_uploads(session, caller, found, [wheel, source])
 
     async def publish_uploads(
-        self, session: AsyncSession, caller: Principal, found: Found, uploads: list[Upload]
+        self,
+        session: AsyncSession,
+        caller: Principal,
+        found: OwnedEnvironment,
+        uploads: list[Upload],
     ) -> Publication:
         """Publish the uploads as one version. The wheel names the version, or the announcements without a wheel."""
         files = [arrived(upload) for upload in uploads]

@@ -70,7 +70,7 @@ async def _create(
             owner_id=found.owner.id,
             environment_id=environment_id,
             kind=kind,
-            wanted=body,
+            requested=body,
         )
     return {"data": _answer(secret, hub)}
 
@@ -204,7 +204,7 @@ async def create_own(hub: HubDep, caller: OwnSecrets, body: SecretRequest) -> di
             owner_id=scope,
             environment_id=None,
             kind="secret",
-            wanted=body,
+            requested=body,
         )
     return {"data": _answer(secret, hub, "global")}
 

@@ -10,7 +10,7 @@ from hub_server.accounts.authorisation import Action, Principal, require_account
 from hub_server.accounts.service import owner_by_id
 from hub_server.changes.service import record_audit
 from hub_server.database import utc_now
-from hub_server.environments.service import Found, find_by_id
+from hub_server.environments.service import OwnedEnvironment, find_by_id
 from hub_server.errors import Conflict, Forbidden, NotFound, TooLarge
 from hub_server.secrets.cipher import Cipher
 from hub_server.secrets.models import Secret, SecretLink
@@ -23,7 +23,9 @@ MAX_VALUE_BYTES = 512 * 1024
 """Maximum size of all their values together."""
 
 
-async def environment_scope(session: AsyncSession, caller: Principal, environment_id: str) -> Found:
+async def environment_scope(
+    session: AsyncSession, caller: Principal, environment_id: str
+) -> OwnedEnvironment:
     """Return the environment if the caller may manage its secrets."""
     return await find_by_id(session, caller, environment_id, Action.SECRETS)
 
@@ -74,26 +76,26 @@ async def create(
     owner_id: str,
     environment_id: str | None,
     kind: Kind,
-    wanted: SecretRequest,
+    requested: SecretRequest,
 ) -> Secret:
     """Store a value. Raises Conflict for a used name, TooLarge if the scope is full."""
-    await _check_room(session, scope, len(wanted.value.encode()))
+    await _check_room(session, scope, len(requested.value.encode()))
     secret = Secret(
         owner_id=owner_id,
         environment_id=environment_id,
         scope=scope,
         kind=kind,
-        name=wanted.name,
-        value=cipher.seal(wanted.value, scope),
-        description=wanted.description,
-        is_file=wanted.isFile,
+        name=requested.name,
+        value=cipher.seal(requested.value, scope),
+        description=requested.description,
+        is_file=requested.isFile,
     )
     session.add(secret)
     try:
         await session.flush()
     except IntegrityError as error:
-        raise Conflict(f"A {kind} named {wanted.name} already exists.") from error
-    record_audit(session, caller, f"{kind}.create", f"{scope}/{wanted.name}")
+        raise Conflict(f"A {kind} named {requested.name} already exists.") from error
+    record_audit(session, caller, f"{kind}.create", f"{scope}/{requested.name}")
     return secret
 
 
@@ -113,21 +115,21 @@ async def change(
     caller: Principal,
     cipher: Cipher,
     secret: Secret,
-    wanted: SecretPatch,
+    requested: SecretPatch,
 ) -> None:
     """Change name, value or description."""
-    if wanted.value is not None:
-        more = len(wanted.value.encode()) - len(secret.value)
+    if requested.value is not None:
+        more = len(requested.value.encode()) - len(secret.value)
         await _check_room(session, secret.scope, more, new=0)
-        secret.value = cipher.seal(wanted.value, secret.scope)
-    secret.name = wanted.name or secret.name
-    if wanted.description is not None:
-        secret.description = wanted.description
+        secret.value = cipher.seal(requested.value, secret.scope)
+    secret.name = requested.name or secret.name
+    if requested.description is not None:
+        secret.description = requested.description
     secret.updated_at = utc_now()
     try:
         await session.flush()
     except IntegrityError as error:
-        raise Conflict(f"A {secret.kind} named {wanted.name} already exists.") from error
+        raise Conflict(f"A {secret.kind} named {requested.name} already exists.") from error
     record_audit(session, caller, f"{secret.kind}.change", f"{secret.scope}/{secret.name}")
 
 
@@ -141,7 +143,7 @@ async def remove(session: AsyncSession, caller: Principal, secret: Secret) -> No
 
 
 async def link(
-    session: AsyncSession, caller: Principal, found: Found, secret_id: str
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment, secret_id: str
 ) -> tuple[SecretLink, Secret]:
     """Link a secret of the caller, or of the environment's owner, to the environment.
 
@@ -171,7 +173,7 @@ async def link(
 
 
 async def unlink(
-    session: AsyncSession, caller: Principal, found: Found, secret_id: str
+    session: AsyncSession, caller: Principal, found: OwnedEnvironment, secret_id: str
 ) -> tuple[SecretLink, Secret]:
     """Remove the link."""
     query = (

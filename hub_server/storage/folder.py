@@ -65,8 +65,8 @@ class FolderStore:
             file.seek(start)
             left = None if end is None else end - start
             while left is None or left > 0:
-                wanted = PIECE_BYTES if left is None else min(PIECE_BYTES, left)
-                piece = await asyncio.to_thread(file.read, wanted)
+                count = PIECE_BYTES if left is None else min(PIECE_BYTES, left)
+                piece = await asyncio.to_thread(file.read, count)
                 if not piece:
                     return
                 left = None if left is None else left - len(piece)

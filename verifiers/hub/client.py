@@ -362,25 +362,27 @@ async def _pieces(file: Path, total: int, on_progress: OnProgress | None) -> Asy
 
 def _refusal(response: httpx.Response, base_url: str) -> HubError:
     """Return the error for a response that is not a success, with the hub's message."""
-    status, said = response.status_code, _detail(response)
+    status, message = response.status_code, _detail(response)
     if status == 401:
         return HubUnauthorized(
-            f"{base_url} does not accept the API key{_because(said)} Log in with `prime login`.",
+            f"{base_url} does not accept the API key{_because(message)} Log in with `prime login`.",
             status,
         )
     if status == 403:
-        return HubUnauthorized(said or "The hub does not allow this (403).", status)
+        return HubUnauthorized(message or "The hub does not allow this (403).", status)
     if status == 404:
-        return HubNotFound(said or "Not found.", status)
+        return HubNotFound(message or "Not found.", status)
     if status == 409:
-        return HubConflict(said or "The object already exists, with other contents (409).", status)
+        return HubConflict(
+            message or "The object already exists, with other contents (409).", status
+        )
     if 400 <= status < 500:
-        return HubRefused(said or f"The hub refused the request ({status}).", status)
-    return HubUnavailable(f"{base_url} answered HTTP {status}{_because(said)} Try again later.")
+        return HubRefused(message or f"The hub refused the request ({status}).", status)
+    return HubUnavailable(f"{base_url} answered HTTP {status}{_because(message)} Try again later.")
 
 
-def _because(said: str) -> str:
-    return f": {said.rstrip('.')}." if said else "."
+def _because(message: str) -> str:
+    return f": {message.rstrip('.')}." if message else "."
 
 
 def _detail(response: httpx.Response) -> str:

@@ -246,18 +246,18 @@ async def _reference(
     hub: HubClient, environment: str, metadata: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the published environment, with the version that ran if the version is known and on the hub."""
-    wanted = parse_hub_id(environment)
+    target = parse_hub_id(environment)
     ran = (metadata.get("version_info") or {}).get("env_version")
-    version = wanted.version or (str(ran) if ran else None)
+    version = target.version or (str(ran) if ran else None)
     if version is not None:
         try:
-            details = await details_of(hub, wanted._replace(version=version))
+            details = await details_of(hub, target._replace(version=version))
             reference = {"id": str(member(details, "id"))}
             if details.get("version_id"):
                 reference["version_id"] = str(details["version_id"])
             return reference
         except HubNotFound:
-            if wanted.version is not None:
+            if target.version is not None:
                 raise
             logger.warning(
                 "The hub has no version %s of %s, which the run used; the evaluation names no version.",
@@ -348,9 +348,9 @@ def _interrupted(
     counts: Counter[str],
     reason: BaseException,
 ) -> InterruptedPush:
-    said = str(reason) or "interrupted"
+    message = str(reason) or "interrupted"
     return InterruptedPush(
-        f"{said} {counts['samples']} rollouts are on the hub. Continue with: "
+        f"{message} {counts['samples']} rollouts are on the hub. Continue with: "
         f"prime eval push {folder} --env {environment} --eval {evaluation_id}",
         evaluation_id,
     )

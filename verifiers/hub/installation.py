@@ -66,7 +66,7 @@ class HubSource:
 
     async def _access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
         async with HubClient(self.settings, self.retries) as hub:
-            names = [f"{wanted.owner}/{wanted.name}" for wanted in environments]
+            names = [f"{environment.owner}/{environment.name}" for environment in environments]
             body = body_of(InstallTokenRequest, environments=names)
             answer = data_of(await hub.post("/environmentshub/install-token", body))
         host = urlsplit(self.settings.base_url).hostname or ""

@@ -31,7 +31,7 @@ TEAM_ID = re.compile(r"c[a-z0-9]{24}")
 _VERSION_LINE = re.compile(r"""^(\s*version\s*=\s*)(["'])(?P<version>[^"'\n]+)\2""", re.MULTILINE)
 
 
-class Wanted(NamedTuple):
+class PushRequest(NamedTuple):
     """The project to publish, its owner, name and visibility."""
 
     folder: Path
@@ -78,7 +78,7 @@ class _Packed(NamedTuple):
     source: SourceArchive
 
 
-async def push(hub: HubClient, wanted: Wanted, watcher: PushWatcher | None = None) -> Pushed:
+async def push(hub: HubClient, request: PushRequest, watcher: PushWatcher | None = None) -> Pushed:
     """Publish the project in a folder as a new version, unless exactly this content is published.
 
     A raised version number is written to pyproject.toml before the build, and restored if the push fails. Raises
@@ -86,26 +86,26 @@ async def push(hub: HubClient, wanted: Wanted, watcher: PushWatcher | None = Non
     """
     watcher = watcher or PushWatcher()
     hub.require_key()
-    folder = wanted.folder.resolve()
+    folder = request.folder.resolve()
     with tempfile.TemporaryDirectory(prefix="prime-push-") as scratch:
         watcher.step(f"building {folder.name}")
         packed = await asyncio.to_thread(_pack, folder, Path(scratch) / "first")
-        name = wanted.name or packed.built.manifest.name
+        name = request.name or packed.built.manifest.name
         watcher.step(f"looking up {name}")
-        environment = await _resolve(hub, wanted, name)
+        environment = await _resolve(hub, request, name)
         owner = str(member(member(environment, "owner"), "name"))
         rows = [] if environment["created"] else await versions(hub, owner, name)
         same = next((r for r in rows if r.get("content_hash") == packed.source.content_hash), None)
         if same is not None:
             return _pushed(hub, environment, owner, name, packed, same)
         undo = None
-        if wanted.bump is not None:
-            undo = _raise_version(folder, wanted.bump)
+        if request.bump is not None:
+            undo = _raise_version(folder, request.bump)
         try:
             if undo is not None:
                 watcher.step("building it with the new version")
                 packed = await asyncio.to_thread(_pack, folder, Path(scratch) / "second")
-            version_id = await _publish(hub, environment, packed, wanted, name, watcher)
+            version_id = await _publish(hub, environment, packed, request, name, watcher)
         except BaseException:
             if undo is not None:
                 undo()
@@ -136,28 +136,28 @@ def _pack(folder: Path, scratch: Path) -> _Packed:
     return _Packed(built, pack(folder, built.wheel.path, target))
 
 
-async def _resolve(hub: HubClient, wanted: Wanted, name: str) -> dict[str, Any]:
+async def _resolve(hub: HubClient, request: PushRequest, name: str) -> dict[str, Any]:
     whose: dict[str, str] = {}
     team = hub.settings.team_id
-    if wanted.owner:
-        whose["owner_slug"] = wanted.owner
-    elif wanted.team:
-        whose["team_slug"] = wanted.team
+    if request.owner:
+        whose["owner_slug"] = request.owner
+    elif request.team:
+        whose["team_slug"] = request.team
     elif team:
         whose["team_id" if TEAM_ID.fullmatch(team) else "team_slug"] = team
-    first = wanted.visibility or await _visibility_of_origin(hub, wanted.folder)
+    first = request.visibility or await _visibility_of_origin(hub, request.folder)
     body = body_of(ResolveRequest, name=name, visibility=first, **whose)
     environment = data_of(await hub.post("/environmentshub/resolve", body))
     member(environment, "id")
     environment.setdefault("created", False)
     has = environment.get("visibility")
-    if wanted.visibility and has and has != wanted.visibility:
+    if request.visibility and has and has != request.visibility:
         # Before the upload: a version that is meant to be private must never be public, not even for a moment.
         owner = str(member(member(environment, "owner"), "name"))
         path = environment_path(owner, name)
-        body = body_of(EnvironmentPatch, visibility=wanted.visibility)
+        body = body_of(EnvironmentPatch, visibility=request.visibility)
         await hub.request("PATCH", path, body=body)
-        environment["visibility"] = wanted.visibility
+        environment["visibility"] = request.visibility
     return environment
 
 
@@ -181,20 +181,20 @@ async def _publish(
     hub: HubClient,
     environment: dict[str, Any],
     packed: _Packed,
-    wanted: Wanted,
+    request: PushRequest,
     name: str,
     watcher: PushWatcher,
 ) -> str | None:
     """Send both files, publish them as a version and return its id."""
     base = f"/environmentshub/{environment['id']}"
     wheel, source, project = packed.built.wheel, packed.source, packed.built.manifest
-    runtime = RUNTIMES[wanted.runtime] if wanted.runtime else project.runtime_hint
+    runtime = RUNTIMES[request.runtime] if request.runtime else project.runtime_hint
     common = {
         "content_hash": source.content_hash,
         "semantic_version": project.version,
         "runtime_hint": runtime,
     }
-    metadata = _metadata(wanted.folder, packed.built)
+    metadata = _metadata(request.folder, packed.built)
 
     def announcement(original_filename: str, **file: Any) -> dict[str, Any]:
         body = body_of(ArtifactRequest, **common, **file)

@@ -47,10 +47,10 @@ def pack(folder: Path, wheel: Path, target: Path) -> SourceArchive:
             for info in archive.infolist()
             if not info.is_dir()
         }
-    wanted = set(packaged.values())
+    packaged_hashes = set(packaged.values())
     for path in folder.iterdir():
         is_file = path.is_file() and not path.is_symlink() and not path.name.startswith(".")
-        if is_file and path.name not in files and sha256_of(path) in wanted:
+        if is_file and path.name not in files and sha256_of(path) in packaged_hashes:
             files[path.name] = path
     contents = {name: path.read_bytes() for name, path in files.items()}
     known = {hashlib.sha256(content).hexdigest() for content in contents.values()}

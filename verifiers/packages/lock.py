@@ -43,11 +43,11 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
         line for wheel in wheels for line in (wheel.requirement, *wheel.url_dependencies)
     ]
     with tempfile.TemporaryDirectory(prefix="prime-lock-") as scratch:
-        wanted = Path(scratch) / "requirements.txt"
+        requirements_file = Path(scratch) / "requirements.txt"
         pins = Path(scratch) / "constraints.txt"
         lines = [line for wheel in wheels for line in wheel.dependencies]
         pins.write_text("\n".join(dict.fromkeys(lines)) + "\n")
-        wanted.write_text("\n".join([f"-c {pins.name}", *requirements]) + "\n")
+        requirements_file.write_text("\n".join([f"-c {pins.name}", *requirements]) + "\n")
         made = Path(scratch) / file.name
         if installer.program != "pip" and (uv := uv_command()) is not None:
             command = [
@@ -59,9 +59,22 @@ def write_lock(wheels: Sequence[PublishedWheel], file: Path, installer: Installe
                 installer.python,
                 "--no-header",
             ]
-            command += ["--format", "pylock.toml", "--output-file", str(made), str(wanted)]
+            command += [
+                "--format",
+                "pylock.toml",
+                "--output-file",
+                str(made),
+                str(requirements_file),
+            ]
         else:
-            command = [*installer_command(installer), "lock", "-r", str(wanted), "-o", str(made)]
+            command = [
+                *installer_command(installer),
+                "lock",
+                "-r",
+                str(requirements_file),
+                "-o",
+                str(made),
+            ]
         done = subprocess.run(
             command,
             capture_output=True,

@@ -198,10 +198,10 @@ class _Validator:
     async def check_rows(self) -> str:
         """Check that rows are well-formed."""
         source = self.environment.source("eval")
-        wanted = self.limits.max_rows
-        if wanted < 1 and source.is_endless:
-            wanted = ValidationLimits().max_rows
-        rows = source.inputs(wanted)
+        row_count = self.limits.max_rows
+        if row_count < 1 and source.is_endless:
+            row_count = ValidationLimits().max_rows
+        rows = source.inputs(row_count)
         if not rows:
             raise _Failed("The dataset has no rows.")
         problems = [problem for row in rows if (problem := row_problem(row)) is not None]

@@ -95,12 +95,12 @@ def _take_verbose(value: bool) -> None:
 
 def _common(taken: set[str]) -> dict[str, Any]:
     """Return the options that every command has, by their long names, except those that the command uses itself."""
-    said = {"expose_value": False, "rich_help_panel": _PANEL}
+    common = {"expose_value": False, "rich_help_panel": _PANEL}
     output_names = ["--output"] if "-o" in taken else ["--output", "-o"]
     json_help = "Print one JSON document; the same as --output json."
     options = {
         "--json": Annotated[
-            bool, typer.Option("--json", help=json_help, callback=_take_json, **said)
+            bool, typer.Option("--json", help=json_help, callback=_take_json, **common)
         ],
         "--output": Annotated[
             str | None,
@@ -109,7 +109,7 @@ def _common(taken: set[str]) -> dict[str, Any]:
                 metavar="FORMAT",
                 help="table, json or pretty.",
                 callback=_take_format,
-                **said,
+                **common,
             ),
         ],
         "--plain": Annotated[
@@ -118,7 +118,7 @@ def _common(taken: set[str]) -> dict[str, Any]:
                 "--plain",
                 help="Print terse lines with tabs between columns.",
                 callback=_take_plain,
-                **said,
+                **common,
             ),
         ],
         "--verbose": Annotated[
@@ -127,7 +127,7 @@ def _common(taken: set[str]) -> dict[str, Any]:
                 "--verbose",
                 help="Log everything, and show tracebacks.",
                 callback=_take_verbose,
-                **said,
+                **common,
             ),
         ],
     }
@@ -253,12 +253,12 @@ def environment_of(text: str, version: str | None = None) -> HubEnvironment:
                 "pushed or pulled.)"
             )
         text = found + at + own_version
-    wanted = parse_hub_id(text)
+    hub_id = parse_hub_id(text)
     if version not in (None, "latest"):
-        if wanted.version not in (None, version):
+        if hub_id.version not in (None, version):
             raise typer.BadParameter(f"{text} and --version {version} name two versions.")
-        wanted = wanted._replace(version=version)
-    return wanted
+        hub_id = hub_id._replace(version=version)
+    return hub_id
 
 
 # --- showing ----------------------------------------------------------------------------------

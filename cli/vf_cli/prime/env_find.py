@@ -169,12 +169,12 @@ def status(env_id: EnvId) -> int:
     """
     from verifiers.hub.client import data_of, environment_path
 
-    wanted = environment_of(env_id)
-    path = f"{environment_path(wanted.owner, wanted.name)}/status"
+    hub_id = environment_of(env_id)
+    path = f"{environment_path(hub_id.owner, hub_id.name)}/status"
     found = data_of(with_hub(lambda hub: hub.get(path)))
     latest = found.get("latest_version") or {}
     facts = [
-        ("environment", f"{wanted.owner}/{found.get('name')}"),
+        ("environment", f"{hub_id.owner}/{found.get('name')}"),
         ("description", found.get("description")),
         ("visibility", found.get("visibility")),
         ("status", found.get("status")),
@@ -205,8 +205,8 @@ def inspect(
     """
     from verifiers.hub.client import data_of, environment_path
 
-    wanted = environment_of(env_id, version)
-    path = environment_path(wanted.owner, wanted.name, wanted.version or "latest") + "/inspect"
+    hub_id = environment_of(env_id, version)
+    path = environment_path(hub_id.owner, hub_id.name, hub_id.version or "latest") + "/inspect"
     query = {"max_bytes": max_bytes, "path": source_path.strip("/") or None}
     found = data_of(with_hub(lambda hub: hub.request("GET", path, query=query)))
     if found.get("kind") == "file":
@@ -237,8 +237,8 @@ def versions(
     """List the versions of an environment, newest first."""
     from verifiers.hub import publishing
 
-    wanted = environment_of(env_id)
-    found = with_hub(lambda hub: publishing.versions(hub, wanted.owner, wanted.name))
+    hub_id = environment_of(env_id)
+    found = with_hub(lambda hub: publishing.versions(hub, hub_id.owner, hub_id.name))
     rows = []
     for row in found:
         content = str(row.get("content_hash") or row.get("sha256") or "")
@@ -253,7 +253,7 @@ def versions(
                 yanked,
             ]
         )
-    data = {"environment": f"{wanted.owner}/{wanted.name}", "versions": found}
+    data = {"environment": f"{hub_id.owner}/{hub_id.name}", "versions": found}
     show_table(
         data, ["version", "published", "content", ""], rows, empty="No version is published yet."
     )
@@ -271,10 +271,10 @@ def visibility_of(text: str | None) -> Literal["PUBLIC", "PRIVATE"] | None:
 def _details(env_id: str, version: str) -> dict[str, Any]:
     from verifiers.hub.installation import details_of
 
-    wanted = environment_of(env_id, version)
+    hub_id = environment_of(env_id, version)
 
     async def read(hub: HubClient) -> dict[str, Any]:
-        return await details_of(hub, wanted)
+        return await details_of(hub, hub_id)
 
     return with_hub(read, at=settings())
 

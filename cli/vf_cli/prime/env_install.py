@@ -159,12 +159,12 @@ def pull(
 
     The archive's hash is checked. Links and paths that leave the folder are refused.
     """
-    wanted = environment_of(env_id, version)
-    folder = _new_folder(wanted.name, target)
+    hub_id = environment_of(env_id, version)
+    folder = _new_folder(hub_id.name, target)
     with Transfers() as transfers:
 
         async def download(hub: HubClient) -> dict[str, Any]:
-            return await _pull(hub, wanted, folder, transfers)
+            return await _pull(hub, hub_id, folder, transfers)
 
         done = with_hub(download)
     facts = [
@@ -207,7 +207,7 @@ def _source(is_needed: bool) -> Any:
 
 def _install(
     env: str,
-    wanted: HubEnvironment | None,
+    hub_id: HubEnvironment | None,
     path: str,
     source: HubSource | None,
     installer: Installer,
@@ -219,19 +219,19 @@ def _install(
     from verifiers.packages import install as packages
 
     try:
-        name = wanted.name if wanted else Path(env).name
+        name = hub_id.name if hub_id else Path(env).name
         there = packages.installed_from(name, installer.python) if no_upgrade else None
         if there is not None:
             return Installed(env, there[0], "kept")
-        if wanted is None or source is None:
+        if hub_id is None or source is None:
             name = packages.install(env, path, installer=installer)
             there = packages.installed_from(name, installer.python)
             return Installed(name, there[0] if there else None, "installed")
-        wheel = source.wheel(wanted)
+        wheel = source.wheel(hub_id)
         packages.install_wheel(wheel, installer)
         wheels.append(wheel)
         return Installed(
-            f"{wanted.owner}/{wanted.name}",
+            f"{hub_id.owner}/{hub_id.name}",
             wheel.version,
             "installed",
             None,
@@ -253,7 +253,7 @@ def _lock(
 
     assert source is not None, "only environments of a hub are locked"
     if len(wheels) < len(published):  # --no-upgrade kept some
-        wheels = [source.wheel(wanted) for wanted in published.values()]
+        wheels = [source.wheel(hub_id) for hub_id in published.values()]
     if sum(bool(wheel.variables) for wheel in wheels) > 1:
         # Each wheel came with its own token, and installers accept only one per host.
         access = source.access(list(published.values()))
@@ -303,7 +303,7 @@ def _new_folder(name: str, target: str | None) -> Path:
 
 
 async def _pull(
-    hub: HubClient, wanted: HubEnvironment, folder: Path, transfers: Transfers
+    hub: HubClient, hub_id: HubEnvironment, folder: Path, transfers: Transfers
 ) -> dict[str, Any]:
     import asyncio
     import tempfile
@@ -315,7 +315,7 @@ async def _pull(
     from verifiers.hub.origin import write_origin
     from verifiers.hub.source_archive import unpack
 
-    details = await details_of(hub, wanted)
+    details = await details_of(hub, hub_id)
     full = f"{details['owner']['name']}/{details['name']}"
     url = details.get("tracked_package_url") or details.get("package_url")
     if not url:
@@ -323,7 +323,7 @@ async def _pull(
             f"{full} {details.get('semantic_version') or ''} has no source to pull.", 404
         )
     number = details.get("semantic_version")
-    rows = await publishing.versions(hub, wanted.owner, wanted.name)
+    rows = await publishing.versions(hub, hub_id.owner, hub_id.name)
     files = next((row.get("files") or [] for row in rows if row.get("version") == number), [])
     expected = next((file["sha256"] for file in files if file.get("kind") == "source"), None)
     transfers.step(f"downloading {full} {number}")

@@ -100,7 +100,7 @@ def push(
         raise typer.BadParameter(f"--runtime must be v0 or v1, not {runtime!r}.")
     shown_to = visibility_of(visibility)
     bump: Bump | None = "patch" if auto_bump else "rc" if rc else "post" if post else None
-    wanted = publishing.Wanted(
+    request = publishing.PushRequest(
         folder=project_folder(env_id, path),
         name=name,
         owner=owner,
@@ -111,7 +111,7 @@ def push(
     )
     with Transfers() as transfers:
         watcher = publishing.PushWatcher(transfers.step, transfers.progress)
-        done = with_hub(lambda hub: publishing.push(hub, wanted, watcher), needs_key=True)
+        done = with_hub(lambda hub: publishing.push(hub, request, watcher), needs_key=True)
     _show_pushed(done)
     return 0
 
@@ -168,13 +168,13 @@ def yank(
     from verifiers.hub.client import body_of, data_of, environment_path
     from verifiers.hub.wire import YankRequest
 
-    wanted = environment_of(env_id)
-    if wanted.version is None:
+    hub_id = environment_of(env_id)
+    if hub_id.version is None:
         raise typer.BadParameter("Name the version: owner/name@version.")
-    path = environment_path(wanted.owner, wanted.name, wanted.version) + "/yank"
+    path = environment_path(hub_id.owner, hub_id.name, hub_id.version) + "/yank"
     body = body_of(YankRequest, yanked=not undo, reason=reason)
     row = data_of(with_hub(lambda hub: hub.post(path, body), needs_key=True))
-    full = f"{wanted.owner}/{wanted.name} {row.get('version')}"
+    full = f"{hub_id.owner}/{hub_id.name} {row.get('version')}"
     show_facts(
         row, [("restored" if undo else "yanked", full), ("reason", row.get("yanked_reason"))]
     )
@@ -183,15 +183,15 @@ def yank(
 
 def delete(env_id: EnvId, force: Force = False) -> int:
     """Delete an environment with all its versions, or one version (owner/name@version). Version numbers stay used."""
-    wanted = environment_of(env_id)
-    if wanted.version is not None:
-        return _delete_version(wanted.owner, wanted.name, wanted.version, force)
+    hub_id = environment_of(env_id)
+    if hub_id.version is not None:
+        return _delete_version(hub_id.owner, hub_id.name, hub_id.version, force)
     from verifiers.hub.client import environment_path
 
     settings()  # a missing hub is reported before the question
-    full = f"{wanted.owner}/{wanted.name}"
+    full = f"{hub_id.owner}/{hub_id.name}"
     confirm(f"Delete {full} with all its versions, for everyone?", is_sure=force, option="--force")
-    path = environment_path(wanted.owner, wanted.name)
+    path = environment_path(hub_id.owner, hub_id.name)
     with_hub(lambda hub: hub.request("DELETE", path), needs_key=True)
     show_facts({"deleted": full}, [("deleted", full)])
     return 0
@@ -208,8 +208,8 @@ def delete_version(
     force: Force = False,
 ) -> int:
     """Delete one version. Its number stays used. `prime env yank` keeps it for those who use it."""
-    wanted = environment_of(env_id)
-    return _delete_version(wanted.owner, wanted.name, content_hash, force)
+    hub_id = environment_of(env_id)
+    return _delete_version(hub_id.owner, hub_id.name, content_hash, force)
 
 
 def _delete_version(owner: str, name: str, reference: str, force: bool) -> int:
@@ -244,22 +244,22 @@ def fork(
     from verifiers.hub.client import data_of, environment_path
     from verifiers.hub.publishing import TEAM_ID
 
-    wanted = environment_of(environment)
-    if wanted.version is not None:
+    hub_id = environment_of(environment)
+    if hub_id.version is not None:
         raise typer.BadParameter("A fork copies the newest version; leave @version out.")
     at = settings()
     target = team or at.team_id
     body = (
         {} if target is None else {"team_id" if TEAM_ID.fullmatch(target) else "team_slug": target}
     )
-    path = environment_path(wanted.owner, wanted.name) + "/fork"
+    path = environment_path(hub_id.owner, hub_id.name) + "/fork"
     done = data_of(
         with_hub(lambda hub: hub.post(path, body, is_repeatable=False), needs_key=True, at=at)
     )
     slug = done.get("slug")
     show_facts(
         done,
-        [("forked", f"{wanted.owner}/{wanted.name}"), ("to", slug)],
+        [("forked", f"{hub_id.owner}/{hub_id.name}"), ("to", slug)],
         next_step=f"prime env pull {slug}",
     )
     if chosen().is_verbose:

@@ -99,8 +99,8 @@ def delete_secret(
     yes: Yes = False,
 ) -> int:
     """Delete a secret of an environment, selected by --id or --name."""
-    wanted = secret_id or _checked(name)
-    return _delete(environment, "secrets", wanted, yes)
+    reference = secret_id or _checked(name)
+    return _delete(environment, "secrets", reference, yes)
 
 
 @command(secrets)
@@ -240,10 +240,10 @@ def _within(
     """Run `work(hub, path of the environment)` and return the data of its answer."""
     from verifiers.hub.evaluations import lookup_id
 
-    wanted = environment_of(environment or ".")
+    reference = environment_of(environment or ".")
 
     async def found(hub: HubClient) -> dict[str, Any]:
-        environment_id = await lookup_id(hub, f"{wanted.owner}/{wanted.name}")
+        environment_id = await lookup_id(hub, f"{reference.owner}/{reference.name}")
         return await work(hub, f"/environmentshub/{environment_id}")
 
     return _data(with_hub(found, needs_key=True))
@@ -299,16 +299,16 @@ def _changes(
     return body
 
 
-async def _find(hub: HubClient, base: str, kind: str, wanted: str) -> str:
+async def _find(hub: HubClient, base: str, kind: str, reference: str) -> str:
     """Return the id of a secret or variable that is given by id or name."""
     from verifiers.hub.errors import HubNotFound
 
     rows = (await hub.get(f"{base}/{kind}")).get("data") or []
-    row = next((row for row in rows if wanted in (row["id"], row["name"])), None)
+    row = next((row for row in rows if reference in (row["id"], row["name"])), None)
     if row is None:
         names = ", ".join(row["name"] for row in rows) or "none"
         raise HubNotFound(
-            f"The environment has no {wanted!r} among its {kind}; it has {names}.", 404
+            f"The environment has no {reference!r} among its {kind}; it has {names}.", 404
         )
     return str(row["id"])
 
@@ -316,14 +316,14 @@ async def _find(hub: HubClient, base: str, kind: str, wanted: str) -> str:
 def _update(
     environment: str | None,
     kind: str,
-    wanted: str | None,
+    reference: str | None,
     name: str | None,
     value: str | None,
     description: str | None,
 ) -> int:
     # Without an id the name selects the secret and is not changed.
-    target = wanted or _checked(name)
-    body = _changes(name if wanted else None, value, description, is_secret=kind == "secrets")
+    target = reference or _checked(name)
+    body = _changes(name if reference else None, value, description, is_secret=kind == "secrets")
 
     async def change(hub: HubClient, base: str) -> dict[str, Any]:
         found = await _find(hub, base, kind, target)
@@ -332,16 +332,16 @@ def _update(
     return _show_one("updated", _within(environment, change))
 
 
-def _delete(environment: str | None, kind: str, wanted: str, yes: bool) -> int:
+def _delete(environment: str | None, kind: str, reference: str, yes: bool) -> int:
     settings()
-    confirm(f"Delete {wanted}?", is_sure=yes)
+    confirm(f"Delete {reference}?", is_sure=yes)
 
     async def remove(hub: HubClient, base: str) -> dict[str, Any]:
-        found = await _find(hub, base, kind, wanted)
+        found = await _find(hub, base, kind, reference)
         return await hub.request("DELETE", f"{base}/{kind}/{found}")
 
     _within(environment, remove)
-    show_facts({"deleted": wanted}, [("deleted", wanted)])
+    show_facts({"deleted": reference}, [("deleted", reference)])
     return 0
 
 

@@ -63,8 +63,8 @@ for function in (account.login, account.logout, account.whoami, account.switch):
 command(app)(env_publish.fork)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         output.show(version("verifiers"))
