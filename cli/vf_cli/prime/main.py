@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from vf_cli import output
-from vf_cli.init import init
 from vf_cli.command import run
+from vf_cli.init import init
 from vf_cli.prime import (
     account,
     config,
