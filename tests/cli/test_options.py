@@ -1,7 +1,6 @@
 """What the commands accept, and what they cost to start."""
 
 import logging
-import resource
 import subprocess
 import sys
 from importlib import import_module
@@ -89,21 +88,13 @@ def test_resume_may_stand_without_a_path(given, completed):
     assert with_resume_value(given) == completed
 
 
-def test_help_costs_half_a_cpu_second_at_most_and_imports_nothing_heavy():
-    """The least of three, in CPU time: the machine is shared."""
+def test_help_imports_nothing_heavy():
+    """`tests/benchmarks/bench_library.py` measures its time."""
     code = "import sys; sys.argv = ['vf-eval', '--help']; from vf_cli.main import eval_main; eval_main();"
-    code += "heavy = {'datasets', 'openai', 'aiohttp', 'numpy', 'pydantic'};"
+    code += "heavy = {'asyncio', 'datasets', 'openai', 'aiohttp', 'numpy', 'pydantic'};"
     code += "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
-    costs = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-    assert min(costs) <= 0.5
 
 
 def test_without_a_terminal_no_line_is_broken(capsys, monkeypatch):

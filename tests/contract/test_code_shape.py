@@ -19,6 +19,46 @@ LONG_FUNCTIONS: dict[str, int] = {
 }
 """`path:function` → its length, and beside it why it may be that long."""
 
+SHORTEST_MODULE = 60
+SHORT_FOLDERS = ("verifiers/utils/", "verifiers/scripts/", "verifiers/envs/experimental/")
+"""Folders of import paths of older releases."""
+SHORT_MODULES = {
+    "hub_server/changes/models.py": "every room of the hub keeps its tables in `models`",
+    "hub_server/logins/models.py": "every room of the hub keeps its tables in `models`",
+    "hub_server/migrations/env.py": "Alembic executes this file",
+    "hub_server/operations/routes.py": "every room of the hub keeps its HTTP in `routes`",
+    "hub_server/publishing/models.py": "every room of the hub keeps its tables in `models`",
+    "hub_server/secrets/models.py": "every room of the hub keeps its tables in `models`",
+    "verifiers/clients/anthropic_messages_client.py": "import path of v0",
+    "verifiers/clients/openai_chat_completions_client.py": "import path of v0",
+    "verifiers/clients/openai_completions_client.py": "import path of v0",
+    "verifiers/clients/openai_responses_client.py": "import path of v0",
+    "verifiers/endpoint/__main__.py": "entry point of a process",
+    "verifiers/endpoint/errors.py": "every module of the endpoint raises these errors",
+    "verifiers/envs/reasoninggym_env.py": "import path of v0",
+    "verifiers/envs/scoring_path.py": "uploaded into sandboxes as text",
+    "verifiers/envs/singleturn_env.py": "import path of v0",
+    "verifiers/envs/stateful_tool_env.py": "import path of v0",
+    "verifiers/envs/textarena_env.py": "import path of v0",
+    "verifiers/hub/errors.py": "every module of the hub client raises these errors",
+    "verifiers/lazy_names.py": "imported by every package before anything else",
+    "verifiers/legacy.py": "import path of v0",
+    "verifiers/parsers/answers.py": "one module per parser, as in v0",
+    "verifiers/parsers/maybe_think_parser.py": "one module per parser, as in v0",
+    "verifiers/parsers/think_parser.py": "one module per parser, as in v0",
+    "verifiers/rollouts/garbage.py": "one setting of the interpreter for a whole run",
+    "verifiers/rollouts/retries.py": "the one policy of repetitions, which several folders import",
+    "verifiers/sandboxes/server.py": "former import path of the sandbox server",
+    "verifiers/training/adapters/play.py": "every adapter plays its groups with it",
+    "verifiers/training/adapters/rllm_engine.py": "former import path",
+    "verifiers/training/adapters/trl_async.py": "former import path",
+    "verifiers/training/adapters/weight_push.py": "former import path",
+    "verifiers/training/adapters/weight_transfer.py": "former import path",
+    "verifiers/v0/rubric_accessors.py": "the one entry of rubrics to older accessors",
+    "verifiers/v0/unknown_arguments.py": "constructors of current classes import it and nothing else of v0",
+}
+"""Path → why a module of fewer than 60 lines stands alone."""
+
 MAY_PRINT = {"cli/vf_cli/output.py"}
 
 FORBIDDEN = re.compile(
@@ -52,6 +92,20 @@ def test_modules_and_functions_fit_on_a_few_screens(path: Path) -> None:
             length = (node.end_lineno or 0) - node.lineno + 1
             longest = LONG_FUNCTIONS.get(f"{shown(path)}:{node.name}", LONGEST_FUNCTION)
             assert length <= longest, f"{node.name} has {length} lines"
+
+
+def test_short_modules_have_a_reason() -> None:
+    short = {
+        shown(path)
+        for path in SOURCES
+        if path.name != "__init__.py"
+        and path.read_text().count("\n") < SHORTEST_MODULE
+        and not shown(path).startswith(SHORT_FOLDERS)
+    }
+    assert short - set(SHORT_MODULES) == set(), (
+        "merge with the module of its subject, or add a reason"
+    )
+    assert set(SHORT_MODULES) - short == set(), "no longer short, or gone: remove its reason"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=shown)

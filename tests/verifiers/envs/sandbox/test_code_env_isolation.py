@@ -25,7 +25,8 @@ from verifiers.testing import ScriptedClient, run
         ),
         ("x = bytearray(1 << 30)", "error"),
         ("while True: print('x' * 1000)", "output_limit"),
-        ("import os\nwhile True: os.fork()", "error"),
+        # The limit of processes ends it, or, on a busy machine, the time limit before that.
+        ("import os\nwhile True: os.fork()", "error or timeout"),
         ("import os\nos.kill(os.getppid(), 9)", "ended_worker"),
         ("import os\nos.kill(-1, 9)", "ended_worker"),
     ],
@@ -34,7 +35,8 @@ async def test_whatever_a_program_does_is_its_own_failure(program: str, verdict:
     async with made(SQUARES[:1]) as env:
         output, verdicts = await played(env, program)
         again, _ = await played(env, RIGHT)
-    assert verdicts == [verdict]
+    assert len(verdicts) == 1
+    assert verdicts[0] in verdict.split(" or ")
     assert (output["reward"], output["error"], output["errors"]) == (0.0, None, [])
     assert again["reward"] == 1.0
 
