@@ -74,7 +74,11 @@ def pages() -> dict[str, str]:
 
 def command_page() -> str:
     """Every `vf-…` command with its arguments and options, and all of `prime`."""
-    parts = ["# Commands", NOTICE, "For everybody. Each command says the same with `--help`.\n"]
+    parts = [
+        "# Commands",
+        NOTICE,
+        "Every command, its arguments and its options, as `--help` prints them.\n",
+    ]
     for name, module in COMMANDS.items():
         command = typer.main.get_command(import_module(module).app)
         parts += described_command("##", name, command)
@@ -98,7 +102,7 @@ def described_keys() -> list[str]:
     keys = [(key, one) for key, one in FILE_OPTIONS.items() if not one.flags]
     rows = [f"| `{key}` | {one.help} |" for key, one in keys]
     return [
-        "A table of a configuration file has the options that choose, size and save a run as keys, with `_` for `-`: "
+        "The keys of a table in a configuration file are the options of the command, with `_` for `-`: "
         "`max_tokens = 512`. Files also have these keys:\n",
         "| | |\n|---|---|",
         *rows,
@@ -191,8 +195,8 @@ def api_page() -> str:
     parts = [
         "# Python API",
         NOTICE,
-        "Every public name of `import verifiers as vf`, by the module it lives in. A class lists its own methods and "
-        "properties; those of a base class with an entry of its own stand there.\n",
+        "Every public name of `import verifiers as vf`, by the module that defines it. A class lists the methods and "
+        "properties that it adds to its base class.\n",
     ]
     modules = modules_of_names("verifiers")
     by_module: dict[str, list[str]] = {}

@@ -79,9 +79,10 @@ class SandboxSpec(BaseModel):
     cpu_cores: float | None = Field(default=None, gt=0)
     """CPU time per second of wall time, over all processes. None shares the machine fairly."""
     memory_mb: int = Field(default=512, ge=32)
-    """Memory of all processes and files together, in MiB. The local back end sets it as a control group
-    (`local/zygote/cgroups.py`). Without control groups the guest limits each process (`guest/launch.py`, `limit_process`)
-    and watches the sum (`guest/processes.py`). Other back ends: `gvisor/container.py`, `containers.py`, `prime.py`.
+    """Memory of all processes and files together, in MiB. The local back end limits a control group
+    (`local/zygote/cgroups.py`). Without control groups the guest limits each process (`limit_process` in
+    `guest/launch.py`) and watches the sum (`guest/processes.py`). Other back ends: `gvisor/container.py`,
+    `containers.py`, `prime.py`.
     """
     disk_mb: int = Field(default=256, ge=1)
     """All files together, in MiB. On the local back end, files are held in memory and count toward `memory_mb` too."""
