@@ -15,7 +15,6 @@ A
     logins        ways to a token, and the page for browsers
     operations    health, metrics, backup, repair
 
-The modules beside the rooms: `server` runs `app`, `edge` wraps it, `access` checks every route, `hub` holds the
-parts of
-a running hub, `database` and `sqlite` open transactions, `settings` reads the configuration, `cli` is `vf-hub`.
+The modules beside the rooms: `server` runs `app`, `edge` wraps it, `access` checks every route, `hub` holds the parts
+of a running hub, `database` and `sqlite` open transactions, `settings` reads the configuration, `cli` is `vf-hub`.
 """

@@ -1,10 +1,8 @@
 """The connection to SQLite or PostgreSQL, and types that all tables share.
 
-One request is one transaction: `async with database.write() as session` commits at its end or rolls back, and no
-code
+One request is one transaction: `async with database.write() as session` commits at its end or rolls back, and no code
 calls `commit`. SQLite has one writer at a time. A writer takes the lock at once (BEGIN IMMEDIATE), so a transaction
-never
-fails halfway because another one was quicker. Requests that write at the same time are committed together
+never fails halfway because another one was quicker. Requests that write at the same time are committed together
 (`sqlite`).
 """
 

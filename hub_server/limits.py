@@ -68,8 +68,7 @@ class CallerLimits:
     """Request limits per caller: per token once the token was verified, per address before.
 
     The text of the Authorization header cannot be the key, because one token can be written in many ways and anyone
-    can
-    invent tokens.
+    can invent tokens.
     """
 
     def __init__(self, per_minute: int) -> None:

@@ -1,7 +1,6 @@
 """Files and folders that only the account of the hub can read.
 
-The database holds private environments, samples and hashes of tokens; blobs are private wheels. Other accounts of
-the
+The database holds private environments, samples and hashes of tokens; blobs are private wheels. Other accounts of the
 machine must not read them, and the same holds for a backup.
 """
 

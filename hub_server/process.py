@@ -60,8 +60,7 @@ def is_prepared(settings: Settings) -> bool:
     """Return whether the hub can be served without preparation. False also when only a closer look can tell.
 
     After a crash the tables are nearly always up to date and the hub has users. This check takes a millisecond; the
-    imports
-    for a closer look take half of a start.
+    imports for a closer look take half of a start.
     """
     path = settings.sqlite_path
     folder_is_there = settings.staging_dir.is_dir() and (settings.data_dir / "blobs").is_dir()
@@ -80,10 +79,8 @@ def leave(code: int) -> NoReturn:
     """End the process with this exit code.
 
     Threads of obstore may release Python objects while the interpreter shuts down, which aborts the process (exit
-    code 134,
-    one time in five after a request that failed at once). If obstore is loaded, the interpreter is therefore not
-    shut down;
-    everything of ours is closed by now.
+    code 134, one time in five after a request that failed at once). If obstore is loaded, the interpreter is
+    therefore not shut down; everything of ours is closed by now.
     """
     _flush()
     if "obstore" in sys.modules:

@@ -43,9 +43,7 @@ class Settings(BaseModel):
 
     install_urls: Literal["wheel", "index"] = "wheel"
     """The kind of address that `prime env install` receives: the wheel's address with its hash, for which no other
-    index can answer, or
-    the
-    environment's index.
+    index can answer, or the environment's index.
     """
     default_visibility: Literal["PUBLIC", "PRIVATE"] = "PUBLIC"
     """Visibility of a new environment whose author does not choose one: PUBLIC or PRIVATE."""

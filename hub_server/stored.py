@@ -1,10 +1,8 @@
 """The check of everything that the hub stores as JSON or text, and of every page that it sends. Pure.
 
 Values that pass can be stored by both databases and read by every client: UTF-8 without lone surrogates, finite
-numbers,
-a bounded depth, a bounded number of values, a bounded size. `encoded` proves this by encoding. Routes call it
-inside
-their transaction, so that a value that cannot be sent is not kept.
+numbers, a bounded depth, a bounded number of values, a bounded size. `encoded` proves this by encoding. Routes call
+it inside their transaction, so that a value that cannot be sent is not kept.
 """
 
 import math

@@ -1,11 +1,9 @@
 """The one module that decides who may do what. Pure; every route and every query uses it.
 
-A caller may do something to an environment when three things allow it: the caller's role with the owner, the
-actions of
-the token, and the environments that the token is for.
+A caller may do something to an environment when three things allow it: the caller's role with the owner, the actions
+of the token, and the environments that the token is for.
 
-Each route declares its `Access`: the action it needs and its subject. `admit` compares the declaration with the
-token
+Each route declares its `Access`: the action it needs and its subject. `admit` compares the declaration with the token
 before the body of the request is read. `require` decides for one environment as soon as the environment is known.
 """
 
@@ -206,8 +204,7 @@ def require(principal: Principal, action: Action, resource: Resource | None, wha
     """Raise an error that reveals nothing if the caller may not do this to the environment.
 
     Raises NotFound if the caller may not read the environment, so that a private one looks like a missing one;
-    Unauthorized
-    if the environment is visible and credentials are missing; Forbidden otherwise.
+    Unauthorized if the environment is visible and credentials are missing; Forbidden otherwise.
     """
     if resource is None or not may(principal, Action.READ, resource):
         raise NotFound(f"{what} not found.")

@@ -1,7 +1,6 @@
 """Recording changes, and noticing them in every worker.
 
-A worker keeps rendered index pages in memory. Before it serves a page, it asks its watcher which owners changed
-since
+A worker keeps rendered index pages in memory. Before it serves a page, it asks its watcher which owners changed since
 the last time. On SQLite this is one pragma (2 µs) while nothing changes; PostgreSQL sends notifications.
 """
 
@@ -57,8 +56,7 @@ async def hold_blobs(session: AsyncSession, *, to_delete: bool = False) -> None:
     """Keep blobs from being deleted until the transaction ends. With `to_delete`, keep publishers out instead.
 
     A publisher that claims a blob and a collector that deletes it thus see each other's work. SQLite has only one
-    writing
-    transaction at a time anyway.
+    writing transaction at a time anyway.
     """
     if session.get_bind().dialect.name == "postgresql":
         shared = "" if to_delete else "_shared"

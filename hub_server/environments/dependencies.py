@@ -1,10 +1,8 @@
 """Requirements that are environments of this hub: which environments, and which exact files satisfy them.
 
-A requirement is only a name, and anyone can put a package of that name on a public index. The hub decides at
-publish
+A requirement is only a name, and anyone can put a package of that name on a public index. The hub decides at publish
 time which requirements are environments of the hub, and gives installers their addresses and hashes. A requirement
-that
-is ambiguous or unreadable is refused, so that an installer never asks another index for such a name.
+that is ambiguous or unreadable is refused, so that an installer never asks another index for such a name.
 
 A name means, in this order:
 
@@ -191,9 +189,8 @@ async def dependencies(
 ) -> list[Dependency]:
     """Return the environments of this hub that are installed with a version, directly or indirectly, sorted by name.
 
-    Each has the newest version that satisfies all requirements. Raises Unresolved if the caller may not read one,
-    if one is
-    deleted, or if no version satisfies the requirements.
+    Each has the newest version that satisfies all requirements. Raises Unresolved if the caller may not read one, if
+    one is deleted, or if no version satisfies the requirements.
     """
     walk = _Walk(session, caller, base_url)
     chosen: dict[str, _Node] = {}

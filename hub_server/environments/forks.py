@@ -31,9 +31,8 @@ async def fork(
 ) -> tuple[OwnedEnvironment, Version]:
     """Copy the newest version to the caller, or to a team of the caller.
 
-    Raises Conflict if the target exists. The fork of a private environment is private, and the caller must be
-    allowed to
-    manage the environment.
+    Raises Conflict if the target exists. The fork of a private environment is private, and the caller must be allowed
+    to manage the environment.
     """
     if requested.team_id:
         owner = await owner_by_id(session, requested.team_id)

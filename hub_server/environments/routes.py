@@ -295,8 +295,7 @@ async def _install_token(hub: Hub, caller: Principal, names: list[str]) -> NewTo
     """Return a token that can only read these environments, for the addresses that installers receive.
 
     Addresses appear in terminals and logs, so the token lives an hour and opens nothing else. It covers only
-    environments
-    that the caller's own token covers: the other environments are public, and every token reads those.
+    environments that the caller's own token covers: the other environments are public, and every token reads those.
     """
     covered = [name for name in names if caller.covers(name)] or list(caller.environments)
     secret, lifetime_s = hub.cipher.token_secret, hub.settings.install_token_lifetime_s

@@ -306,9 +306,8 @@ async def _first_visibility(
 ) -> str:
     """Return the visibility of a new environment whose author does not choose one.
 
-    An environment that is private under one owner stays private when the same person publishes it for another
-    owner, for
-    example a team.
+    An environment that is private under one owner stays private when the same person publishes it for another owner,
+    for example a team.
     """
     query = select(Environment.id).where(
         Environment.normalized_name == plain,

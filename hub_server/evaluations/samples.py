@@ -1,8 +1,7 @@
 """Samples of evaluations: incoming batches, outgoing pages, and removal.
 
-Every size is bounded. One batch per caller is parsed at a time, samples have a maximum size, and a page is sent
-piece by
-piece: rows are read after the client has received the earlier ones.
+Every size is bounded. One batch per caller is parsed at a time, samples have a maximum size, and a page is sent piece
+by piece: rows are read after the client has received the earlier ones.
 """
 
 import asyncio
@@ -90,8 +89,7 @@ def read_batch(path: Path, max_sample_bytes: int) -> ReceivedBatch:
     """Return the samples of a request body in a file. Call it from a thread, because bodies are large.
 
     A sample is identified by `sample_id`, or by example and rollout number. Other samples are identified by their
-    position in
-    the batch, because two rollouts may be equal to the last character.
+    position in the batch, because two rollouts may be equal to the last character.
     """
     body = path.read_bytes()
     try:
@@ -135,8 +133,7 @@ async def store(
     """Store a batch and return how many of its samples are new. The same batch again adds nothing.
 
     A large batch takes several transactions, so that other writers get a turn in between. After an interruption,
-    sending the
-    batch again adds the missing samples.
+    sending the batch again adds the missing samples.
     """
     new, groups = 0, list(batch.groups())
     for place, group in enumerate(groups):

@@ -237,9 +237,8 @@ class RangeNotSatisfiable(ValueError):
 def parse_range(header: str, size_bytes: int) -> ByteRange | None:
     """Return the one range of a Range header, or None if the whole file is the answer.
 
-    Several ranges are answered with the whole file: no client of an index needs them, and an attacker could use
-    them to keep
-    a server busy. Raises RangeNotSatisfiable.
+    Several ranges are answered with the whole file: no client of an index needs them, and an attacker could use them
+    to keep a server busy. Raises RangeNotSatisfiable.
     """
     unit, _, spec = header.partition("=")
     first, dash, last = spec.strip().partition("-")

@@ -2,10 +2,8 @@
 
 The public `prime` command installs an environment from one `wheel_url`, and takes the wheel's requirements from the
 user's index. If requirements are environments of this hub, `wheel_url` is the address of a copy of the wheel.
-METADATA of
-the copy names each of these environments by address and hash; all other files are the published ones. The hub makes
-the
-copy for each download and never stores or lists it. Its address contains the hash of its bytes.
+METADATA of the copy names each of these environments by address and hash; all other files are the published ones. The
+hub makes the copy for each download and never stores or lists it. Its address contains the hash of its bytes.
 """
 
 import asyncio

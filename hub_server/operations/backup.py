@@ -91,8 +91,7 @@ async def gc(settings: Settings, database: Database, store: BlobStore) -> GcRepo
     """Remove unused data: old blobs, files left in transit, ended reservations.
 
     This is safe while the hub serves: only blobs older than the grace period are removed, and each is checked again
-    in a
-    transaction that keeps publishers out.
+    in a transaction that keeps publishers out.
     """
     grace = timedelta(seconds=settings.gc_grace_s)
     async with database.write() as session:
@@ -129,8 +128,7 @@ async def backup(settings: Settings, into: Path) -> int:
     """Copy database, key and blobs to an empty folder. Returns the number of blobs.
 
     The database is copied first: every blob it refers to exists by then, so the copy is complete although the hub
-    continues
-    to serve and publish.
+    continues to serve and publish.
     """
     _make_empty_folder(into)
     await _dump_database(settings, into)

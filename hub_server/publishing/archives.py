@@ -1,7 +1,6 @@
 """Source archives: read as hostile input, and written again before any client receives them.
 
-Old clients unpack downloads without a check, so the hub serves only archives that it wrote: regular files only,
-safe
+Old clients unpack downloads without a check, so the hub serves only archives that it wrote: regular files only, safe
 names, no owners, fixed times.
 """
 
@@ -31,9 +30,8 @@ class ArchiveRejected(BadRequest):
 def repack(source: Path, target: Path, max_unpacked_bytes: int) -> list[dict[str, Any]]:
     """Write a clean copy of the tar.gz in `source` to `target` and return its members.
 
-    The single top folder of an sdist is left out. The copy depends only on names, order and contents. The archive
-    is read
-    twice, piece by piece. Blocking; call it from a thread. Raises ArchiveRejected.
+    The single top folder of an sdist is left out. The copy depends only on names, order and contents. The archive is
+    read twice, piece by piece. Blocking; call it from a thread. Raises ArchiveRejected.
     """
     limit = min(max_unpacked_bytes, max(FREE_BYTES, source.stat().st_size * MAX_RATIO))
     try:

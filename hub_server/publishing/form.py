@@ -1,8 +1,7 @@
 """Streaming reader of the upload form of `twine` and `uv publish`.
 
 The file goes straight to the staging folder and is hashed on the way. Fields are kept in memory, within limits. No
-data
-is buffered twice, and every size is bounded.
+data is buffered twice, and every size is bounded.
 """
 
 import hashlib

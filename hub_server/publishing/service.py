@@ -1,10 +1,8 @@
 """From uploaded bytes to an immutable version.
 
-Every way of publishing ends in the same order. The bytes arrive in the staging folder and are checked there. The
-blob is
-stored durably under its SHA-256. Then one transaction claims version and file names and makes them visible. Before
-that
-transaction the version is invisible, after it the version is immutable.
+Every way of publishing ends in the same order. The bytes arrive in the staging folder and are checked there. The blob
+is stored durably under its SHA-256. Then one transaction claims version and file names and makes them visible. Before
+that transaction the version is invisible, after it the version is immutable.
 """
 
 import asyncio
@@ -89,8 +87,7 @@ class Publisher:
         """Receive the bytes of a reservation. Repeating it has no effect.
 
         Bytes that break a packaging rule are stored as refused, and `publish` reports the reason: clients show its
-        answer, but
-        not the answer of this request. Raises BadRequest for bytes other than the announced ones.
+        answer, but not the answer of this request. Raises BadRequest for bytes other than the announced ones.
         """
         upload = await self._open_upload(upload_id, secret)
         limit = (

@@ -1,7 +1,6 @@
 """The interface between the hub and its storage.
 
-A blob's key is the SHA-256 of its bytes, so a put never changes existing content. `tests/conformance/storage`
-checks
+A blob's key is the SHA-256 of its bytes, so a put never changes existing content. `tests/conformance/storage` checks
 every implementation.
 """
 

@@ -1,9 +1,8 @@
 """Bookkeeping of the key/value cache: the tokens in each row, and the row that helps a new prompt most.
 
 Running sequences use the rows 0..B-1 without a gap, so that a decode step works on one slice. The other rows keep
-their
-contents: a later prompt that begins with the same tokens starts from a copy. Contents computed with other weights or
-another salt never match.
+their contents: a later prompt that begins with the same tokens starts from a copy. Contents computed with other
+weights or another salt never match.
 """
 
 from __future__ import annotations

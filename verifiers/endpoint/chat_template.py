@@ -4,9 +4,8 @@
 
 The model's turn begins after `<|assistant|>` and ends with `<|end|>`. A later request that repeats the conversation
 therefore begins with exactly the tokens of the earlier prompt and completion. Tools are rendered as names and
-parameters
-only: a model of this size cannot read descriptions, and each character costs a token. `JINJA_TEMPLATE` is the same
-template for other software.
+parameters only: a model of this size cannot read descriptions, and each character costs a token. `JINJA_TEMPLATE` is
+the same template for other software.
 """
 
 from __future__ import annotations

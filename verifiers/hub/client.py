@@ -5,8 +5,7 @@ async with HubClient(hub_settings()) as hub:
     details = await hub.get("/environmentshub/owner/name/@latest")
 ```
 
-The key is sent only to the hub's own address: neither along a redirect to another host, nor to an upload or
-download
+The key is sent only to the hub's own address: neither along a redirect to another host, nor to an upload or download
 address elsewhere.
 """
 

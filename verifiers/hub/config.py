@@ -1,10 +1,8 @@
 """The user's hub, key and team: `~/.prime/config.json`, its contexts, and `PRIME_*` variables.
 
 The file and its contexts have the format of the public `prime` command, so that both commands can share them. Keys
-that
-only one of them uses are kept. One rule differs: the public command writes its vendor's address into the file
-without
-being asked. Here that address counts only if it is named (`PRIME_API_BASE_URL`, or the context `production`).
+that only one of them uses are kept. One rule differs: the public command writes its vendor's address into the file
+without being asked. Here that address counts only if it is named (`PRIME_API_BASE_URL`, or the context `production`).
 """
 
 from __future__ import annotations

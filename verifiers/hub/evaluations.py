@@ -1,8 +1,8 @@
 """A saved run on the hub: one evaluation, whose samples are the rollouts.
 
 Rollouts are read from the run folder in batches, so a run of any size can be pushed. Each is identified by its
-example
-and its number among the rollouts of the example, so that a second push after an interruption adds no duplicates.
+example and its number among the rollouts of the example, so that a second push after an interruption adds no
+duplicates.
 """
 
 from __future__ import annotations

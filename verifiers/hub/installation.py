@@ -1,8 +1,7 @@
 """Installing from a hub by exact address and hash, so that no other index can answer for the name.
 
 The address of a private environment contains a short-lived token that only reads this environment. The token is
-written
-to a netrc file of mode 0600 in a temporary folder. Installers find it by `NETRC`, and no command line or log
+written to a netrc file of mode 0600 in a temporary folder. Installers find it by `NETRC`, and no command line or log
 contains it.
 """
 

@@ -1,8 +1,7 @@
 """Publishing an environment: build, compare with the hub, announce, upload, finalize.
 
 The sequence is that of `prime env push`, so it works with any hub of that protocol. Nothing is visible before the
-last
-step, and an interrupted push can be repeated.
+last step, and an interrupted push can be repeated.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Members and hash follow the public `prime` command (0.6 and later), so that both compute the same hash for the same
 content. Two additions keep a changed project from having the same hash: files beside pyproject.toml that are in the
-wheel
-(`data.json`, `LICENSE`) are members too, and files of the wheel from other places are hashed.
+wheel (`data.json`, `LICENSE`) are members too, and files of the wheel from other places are hashed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Requests and answers between a hub and its clients.
 
-The server validates requests with these models, and clients build them. Requests ignore unknown keys, because
-clients of
-several generations send more than the hub reads. Answers of the hub part are wrapped as `{"data": …}`; answers of
-the
-evaluations part are bare.
+The server validates requests with these models, and clients build them. Requests ignore unknown keys, because clients
+of several generations send more than the hub reads. Answers of the hub part are wrapped as `{"data": …}`; answers of
+the evaluations part are bare.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,9 +1,8 @@
 """The members of a ZIP file, accepted only if every ZIP reader must see the same members.
 
 The rules follow those of the public package index: no data before, between or after members, both headers agree, no
-duplicates, no comments, no ZIP64, no data descriptors, no links, no paths that leave the folder, no bombs. No
-member is
-extracted.
+duplicates, no comments, no ZIP64, no data descriptors, no links, no paths that leave the folder, no bombs. No member
+is extracted.
 """
 
 import io
@@ -69,8 +68,7 @@ def read_members(file: BinaryIO, size_bytes: int, limits: WheelLimits) -> list[M
     """Return the members of a ZIP file that can be read in only one way, in file order.
 
     Raises WheelRejected for anything that two ZIP readers could read differently: data before, between or after
-    members,
-    headers that disagree, duplicates, comments, ZIP64, data descriptors.
+    members, headers that disagree, duplicates, comments, ZIP64, data descriptors.
     """
     if size_bytes < _END.size:
         raise WheelRejected(f"The file has {size_bytes} bytes: it is not a ZIP archive.")

@@ -1,8 +1,7 @@
 """Build an environment folder into a wheel and a source archive, and check that the wheel can be evaluated.
 
 The project's build backend runs in this interpreter if all its requirements are installed here (no download),
-otherwise in
-an isolated interpreter through `uv build` or `python -m build`.
+otherwise in an isolated interpreter through `uv build` or `python -m build`.
 """
 
 from __future__ import annotations

@@ -168,9 +168,8 @@ def pinned_requirements(wheels: Sequence[PublishedWheel], python: str, scratch: 
     """Return lines for a constraints file: the addresses of the hub's environments that these wheels need, and the
     library.
 
-    Package indexes have a different package with the library's name. The library is therefore the one that the
-    Python has,
-    else the hub's, else the one that runs (its wheel is written to `scratch`).
+    Package indexes have a different package with the library's name. The library is therefore the one that the Python
+    has, else the hub's, else the one that runs (its wheel is written to `scratch`).
     """
     pins = {_name_of(line): line for wheel in wheels for line in wheel.dependencies}
     requires = [Requirement(text) for wheel in wheels for text in wheel.requires]

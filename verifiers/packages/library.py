@@ -1,9 +1,8 @@
 """This library as a wheel, built from its installed files: for a hub that serves it, and for other virtual
 environments.
 
-Package indexes have a different package of the same name, so the wheel is passed along where this library is
-needed. This
-needs neither a build backend nor a clone: every installation, editable or not, has all files of the wheel.
+Package indexes have a different package of the same name, so the wheel is passed along where this library is needed.
+This needs neither a build backend nor a clone: every installation, editable or not, has all files of the wheel.
 """
 
 from __future__ import annotations

@@ -125,9 +125,8 @@ def create_environment(
 ) -> Scaffold:
     """Write `path/<name>/` from a template.
 
-    Existing files are kept, except with `force` (all) or `rewrite_readme` (the README). `multi_file` makes the
-    module a
-    package, `<name>/<name>/`. Raises ConfigError for a bad name or an unknown template.
+    Existing files are kept, except with `force` (all) or `rewrite_readme` (the README). `multi_file` makes the module
+    a package, `<name>/<name>/`. Raises ConfigError for a bad name or an unknown template.
     """
     if template not in TEMPLATES:
         raise ConfigError(f"There is no template {template!r}; there are {', '.join(TEMPLATES)}.")

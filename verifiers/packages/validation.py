@@ -9,8 +9,7 @@
     isolation      rollouts change neither the dataset nor each other's scores
     contract       guarantees of every environment: it ends, cleans up, can be saved (`verifiers.testing`)
 
-A scripted client plays the replies through the environment's own rollout and rubric. `gold` needs the right reply.
-An
+A scripted client plays the replies through the environment's own rollout and rubric. `gold` needs the right reply. An
 author can supply it as a method of the environment, or as a function beside `load_environment`:
 
     def gold_completion(row) -> str | list:

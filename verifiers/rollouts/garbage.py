@@ -1,9 +1,8 @@
 """Fewer garbage collections while many rollouts are in flight.
 
 Thousands of rollouts are millions of live objects, and CPython's collector walks all of them repeatedly without
-finding
-garbage: at 10,000 rollouts in flight this takes more than half of the CPU time (measured). Reference counts free the
-objects of a rollout; the few cycles (exceptions with tracebacks) can wait.
+finding garbage: at 10,000 rollouts in flight this takes more than half of the CPU time (measured). Reference counts
+free the objects of a rollout; the few cycles (exceptions with tracebacks) can wait.
 
 A separate module because it changes a setting of the whole interpreter.
 """

@@ -81,8 +81,7 @@ class GuestConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
         # Recognised by its methods, not by its class: transports of uvloop do not derive from those of asyncio. An
-        # exception
-        # raised here would reach only the log of the event loop, and `ready` would never be done.
+        # exception raised here would reach only the log of the event loop, and `ready` would never be done.
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:

@@ -88,12 +88,9 @@ def install(
     """Install environments: from your hub by exact address and hash, or editable from local folders.
 
     No index is asked for the name of an environment, nor for other environments of the hub that it requires, so no
-    package
-    of the same name can replace them. The library `verifiers` is the one that the Python has, else the hub's, else
-    the one
-    of this command. Private environments are read with a token that only reads them, and no command line contains
-    the
-    token. The exit code is 1 if any environment failed.
+    package of the same name can replace them. The library `verifiers` is the one that the Python has, else the hub's,
+    else the one of this command. Private environments are read with a token that only reads them, and no command line
+    contains the token. The exit code is 1 if any environment failed.
 
     JSON: {python, environments: [{environment, version, status, error, sha256, yanked}], lock}
     """

@@ -82,12 +82,10 @@ def push(
 ) -> int:
     """Build an environment and publish it on your hub as a new version.
 
-    Content that is already published is not sent again; the command succeeds and changes nothing. A published
-    version
+    Content that is already published is not sent again; the command succeeds and changes nothing. A published version
     cannot be replaced. --auto-bump raises the version in pyproject.toml and restores it if the push fails.
 
-    JSON: {environment, version, is_new, is_first, visibility, environment_id, version_id, content_hash,
-    wheel_sha256,
+    JSON: {environment, version, is_new, is_first, visibility, environment_id, version_id, content_hash, wheel_sha256,
     url}
     """
     from verifiers.hub import publishing

@@ -97,9 +97,8 @@ def root(
     """Environments, evaluations and your account on a hub that you or your team host.
 
     The hub is set by PRIME_API_BASE_URL, `prime -c CONTEXT`, or `prime config set-base-url`. Without one, commands
-    that need
-    a hub stop with exit code 2. Every command accepts --json.
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    that need a hub stop with exit code 2. Every command accepts --json. Exit codes: 0 done, 1 failed, 2 wrong usage,
+    130 interrupted.
     """
     choose(context=context, is_plain=plain, is_verbose=verbose)
 

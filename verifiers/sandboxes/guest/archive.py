@@ -6,10 +6,8 @@ a
 tree of one entry. The format replaces tar, because here every entry has exactly one representation.
 
 A file with `"sparse": true` is followed by pieces instead. Each piece is one JSON line `{"at", "n"}` and `n` bytes.
-The
-pieces come in order, and `n` = 0 marks the end. Zeros between the pieces are neither sent nor stored. An exact
-archive
-(a snapshot) also has `"mtime"` in nanoseconds and keeps all links, wherever they lead.
+The pieces come in order, and `n` = 0 marks the end. Zeros between the pieces are neither sent nor stored. An exact
+archive (a snapshot) also has `"mtime"` in nanoseconds and keeps all links, wherever they lead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The system call filter of every back end, assembled by hand into classic BPF, so that libseccomp is not needed.
 
 The filter allows every call except those listed here and those newer than `NEWEST_KNOWN`. The latter return ENOSYS,
-as
-on an older kernel. Only the low 32 bits of an argument are compared where the kernel itself reads 32 bits
+as on an older kernel. Only the low 32 bits of an argument are compared where the kernel itself reads 32 bits
 (CVE-2019-10063 was a 64-bit comparison of an ioctl number).
 """
 
@@ -109,8 +108,7 @@ UNBOUNDED_MEMORY: dict[str, tuple[int | None, int | None]] = {
 }
 AIMED_AT_PROCESS = {
     # name: (x86-64, aarch64). The first argument is a process, 0 the caller itself. Commands run as the same user as
-    # the
-    # guest. If a command applied these calls to the guest, the sandbox would fail instead of the command.
+    # the guest. If a command applied these calls to the guest, the sandbox would fail instead of the command.
     "prlimit64": (302, 261),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),

@@ -1,7 +1,6 @@
 """The local back end: sandboxes from the Linux kernel of this machine, with nothing to install.
 
-Read in this order: `backend` (`LocalBackend`) · `machine` (one sandbox, and what it enforces) · `zygote_process`
-(the
+Read in this order: `backend` (`LocalBackend`) · `machine` (one sandbox, and what it enforces) · `zygote_process` (the
 host's handle on a zygote) · `plain_process` (sandboxes without namespaces) · `zygote` (the process that makes
 sandboxes).
 """
