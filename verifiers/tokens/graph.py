@@ -139,8 +139,6 @@ class TokenGraph:
         cuts off the tokens beyond it, and the view records that. Raise TokensInvalid when the lists contradict each
         other; the graph is then unchanged.
         """
-        from verifiers.tokens.graph import StepTokens
-
         if isinstance(tokens, PackedTokens):
             tokens = tokens.packed()  # as stored: whole prompt lists are built only for readers
         prompt = pack_ids(tokens["prompt_ids"], "prompt_ids")
@@ -195,8 +193,6 @@ class TokenGraph:
 
 def graph_of(trajectory: Sequence[Mapping[str, Any]]) -> TokenGraph:
     """Return the graph of the latest step with stored tokens, or a new graph."""
-    from verifiers.tokens.graph import StepTokens
-
     for step in reversed(trajectory):
         tokens = step.get("tokens")
         if type(tokens) is StepTokens:
