@@ -12,14 +12,18 @@ import sqlite3
 import sys
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NoReturn
 
 import orjson
 
 from hub_server.settings import Settings
 
-HEAD = "0002"
-"""The newest revision of the tables. A test compares it with the folder `migrations/versions`."""
+HEAD = max(
+    file.name.partition("_")[0]
+    for file in (Path(__file__).parent / "migrations" / "versions").glob("[0-9]*.py")
+)
+"""The newest revision of the tables: the highest number of a file in `migrations/versions`."""
 
 
 def utc_now() -> datetime:

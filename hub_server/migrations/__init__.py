@@ -1,4 +1,8 @@
-"""The history of the tables, and updates of a database."""
+"""The history of the tables, and updates of a database.
+
+A migration is one new file in `versions`. Its name starts with its revision: four digits, one higher than the last.
+`hub_server.process` takes `HEAD` from the names of the files.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

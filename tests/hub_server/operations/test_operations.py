@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -33,6 +35,29 @@ API = "/api/v1/environmentshub"
 def test_the_program_knows_the_newest_revision():
     scripts = ScriptDirectory.from_config(migrations.alembic_config())
     assert scripts.get_current_head() == migrations.HEAD
+
+
+def test_the_name_of_a_migration_starts_with_its_revision():
+    for script in ScriptDirectory.from_config(migrations.alembic_config()).walk_revisions():
+        name = Path(script.path).name
+        assert re.fullmatch(r"\d{4}_\w+\.py", name), name
+        assert name.partition("_")[0] == script.revision
+        assert int(script.revision) == int(script.down_revision or 0) + 1
+
+
+def test_a_new_file_is_a_new_revision(tmp_path):
+    """A copy of the program with one more file takes the number of this file as the newest revision."""
+    package = tmp_path / "hub_server"
+    shutil.copytree(Path(migrations.__file__).parents[1], package)
+    versions = package / "migrations" / "versions"
+    (versions / "9998_more.py").write_text(
+        f"revision, down_revision = '9998', {migrations.HEAD!r}\n"
+    )
+    code = "import hub_server.process as p; print(p.HEAD, p.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["9998", str(package / "process.py")]
 
 
 @pytest.mark.parametrize("ground", ["sqlite", "postgresql"])
