@@ -38,7 +38,6 @@ from verifiers.clients.failures import (
     Refusal,
     error_of,
     is_overlong,
-    is_retryable,
     refusal_of,
     refusal_of_payload,
     shown,
@@ -149,6 +148,9 @@ def _rounded_down(limit: int) -> int:
     return limit - limit % GROWTH_STEP if limit > GROWTH_STEP else limit
 
 
+NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "credit balance")
+"""Codes of a 429 that waiting does not cure: no credit, or one request above the allowance of a whole minute."""
+
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 LONGEST_RETRY_AFTER_S = 300.0
@@ -158,6 +160,14 @@ MOST_UNCERTAIN_RETRIES = 1
 """Maximum number of repetitions of a request that the endpoint may have processed (time limit, connection lost after
 sending). A model call is costly and not idempotent, so it is repeated once, with the same `Idempotency-Key`.
 """
+
+
+def is_retryable(refusal: Refusal) -> bool:
+    """Whether the same request may succeed later."""
+    if refusal.status == 429:
+        known = f"{refusal.code} {refusal.text}".lower()
+        return not any(words in known for words in NO_USE_TO_RETRY)
+    return refusal.status in (408, 409, 425) or refusal.status >= 500
 
 
 def retry_after_s(headers: Mapping[str, str], *, now_s: float) -> float | None:

@@ -84,9 +84,6 @@ _COMPLETION_AND_CONTEXT = (
 )
 """The requested length of the completion, and the context length."""
 
-NO_USE_TO_RETRY = ("insufficient_quota", "request too large for", "billing", "credit balance")
-"""Codes of a 429 that waiting does not cure: no credit, or one request above the allowance of a whole minute."""
-
 SHOWN_CHARACTERS = 200
 
 _VERSION = re.compile(r"/v\d")
@@ -147,14 +144,6 @@ def is_overlong(refusal: Refusal) -> bool:
         if found := pattern.search(text):
             return int(found["completion"]) < int(found["context"])
     return True
-
-
-def is_retryable(refusal: Refusal) -> bool:
-    """Whether the same request may succeed later."""
-    if refusal.status == 429:
-        known = f"{refusal.code} {refusal.text}".lower()
-        return not any(words in known for words in NO_USE_TO_RETRY)
-    return refusal.status in (408, 409, 425) or refusal.status >= 500
 
 
 def error_of(refusal: Refusal, *, url: str, key_var: str, attempts: int = 1) -> Error:

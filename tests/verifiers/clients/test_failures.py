@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verifiers.clients.endpoints import is_retryable
 from verifiers.clients.failures import (
     SHOWN_CHARACTERS,
     error_of,
     is_overlong,
-    is_retryable,
     refusal_of,
     shown,
 )
