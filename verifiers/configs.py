@@ -52,7 +52,9 @@ class EndpointClientConfig(Config):
     max_keepalive_connections: int = Field(28000, ge=0)
     """0 closes every connection after its response. Any other number keeps idle connections for 4 seconds."""
     max_retries: int = Field(10, ge=0)
-    """Maximum number of attempts after the first, for 408, 409, 429, 5xx and connection errors, over all endpoints."""
+    """Maximum number of attempts after the first, for 408, 409, 425, 429, 5xx and connection errors, over all
+    endpoints.
+    """
     extra_headers: dict[str, str] = Field(default_factory=dict)
     """Headers sent with every request."""
 

@@ -3,13 +3,14 @@
     Channel           several endpoints that serve the same model: round robin among the healthy ones, retries
     EndpointAccess    one base URL with its key, headers, health and (optionally) adaptive limit
     AdaptiveLimit     number of requests in flight that an endpoint accepts
-    retry_after_s, backoff_s …    when to repeat a request: pure functions
+    is_retryable, retry_after_s, backoff_s …    whether and when to repeat a request: pure functions
 
-Repetitions: a request that was never sent (`ConnectFailed`) or that the endpoint refused (408, 409, 429, 5xx) is
-repeated up to `max_retries` times. A request that the endpoint may have processed (`AnswerLost`) is repeated once,
-with the same `Idempotency-Key`. This module holds all repetitions of a model call, 429 included; a `Retry-After` and
-the choice of another endpoint decide the wait, which a general retry loop does not offer. Whole rollouts are repeated
-by `verifiers/rollouts/retries.py`.
+Repetitions: a request that was never sent (`ConnectFailed`) or that the endpoint refused (408, 409, 425, 429, 5xx) is
+repeated up to `max_retries` times. The default of `max_retries` is 10, set in `EndpointClientConfig`
+(`verifiers/configs.py`). A request that the endpoint may have processed (`AnswerLost`) is repeated once, with the same
+`Idempotency-Key`. This module holds all repetitions of a model call, 429 included; a `Retry-After` and the choice of
+another endpoint decide the wait, which a general retry loop does not offer. Whole rollouts are repeated by
+`verifiers/rollouts/retries.py`.
 
 The adaptive limit is additive increase, multiplicative decrease (AIMD) without a clock or I/O. Slow start doubles the
 limit after every round without a refusal; the first 429 ends slow start and cuts the limit to 80 %; from then on it
@@ -163,7 +164,9 @@ sending). A model call is costly and not idempotent, so it is repeated once, wit
 
 
 def is_retryable(refusal: Refusal) -> bool:
-    """Whether the same request may succeed later."""
+    """Whether the same request may succeed later. False for a prompt that is too long, whatever the status."""
+    if is_overlong(refusal):
+        return False
     if refusal.status == 429:
         known = f"{refusal.code} {refusal.text}".lower()
         return not any(words in known for words in NO_USE_TO_RETRY)
@@ -442,7 +445,6 @@ class Channel:
                 requested_s = retry_after_s(reply.headers, now_s=time.time())
                 if (
                     not is_retryable(answer)
-                    or is_overlong(answer)
                     or counted > self.max_retries
                     or (requested_s or 0.0) > LONGEST_RETRY_AFTER_S
                 ):

@@ -19,7 +19,7 @@ def is_retryable(error: object, retryable: tuple[type[Exception], ...] = RETRYAB
     )
 
 
-def backoff_s(attempt: int, *, initial_s: float = 1.0, longest_s: float = 60.0) -> float:
+def retry_wait_s(attempt: int, *, initial_s: float = 1.0, longest_s: float = 60.0) -> float:
     """Return the seconds to wait before attempt `attempt` (1 is the first retry): exponential backoff with full jitter.
 
     Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
@@ -52,5 +52,5 @@ async def with_retries(
                 return value
         if on_retry is not None:
             on_retry()
-        await asyncio.sleep(backoff_s(attempt, initial_s=initial_s, longest_s=longest_s))
+        await asyncio.sleep(retry_wait_s(attempt, initial_s=initial_s, longest_s=longest_s))
     return await run()

@@ -186,6 +186,7 @@ def test_overlong_prompts_are_recognised_in_every_wording(payload):
     assert is_overlong(refusal)
     error = error_of(refusal, url="http://x/v1", key_var="K")
     assert isinstance(error, OverlongPromptError)
+    assert not is_retryable(refusal._replace(status=500))
 
 
 @pytest.mark.parametrize("payload", NOT_OVERLONG.values(), ids=NOT_OVERLONG)
@@ -212,6 +213,7 @@ def test_only_statuses_that_judge_the_request_can_mean_a_long_prompt(status):
         (408, EndpointUnavailable, True),
         (409, BadRequestError, True),
         (422, BadRequestError, False),
+        (425, BadRequestError, True),
         (429, RateLimitError, True),
         (500, EndpointUnavailable, True),
         (503, EndpointUnavailable, True),

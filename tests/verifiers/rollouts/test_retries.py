@@ -6,7 +6,7 @@ import pytest
 import verifiers as vf
 from verifiers.errors import RETRYABLE
 from verifiers.rollouts import retries
-from verifiers.rollouts.retries import backoff_s, is_retryable, with_retries
+from verifiers.rollouts.retries import is_retryable, retry_wait_s, with_retries
 from verifiers.testing import ScriptedClient, run
 from verifiers.v0.utilities import maybe_retry
 
@@ -16,7 +16,7 @@ ROWS = [{"question": "q"}]
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(retries, "backoff_s", lambda attempt, **_: waited.append(attempt) or 0.0)
+    monkeypatch.setattr(retries, "retry_wait_s", lambda attempt, **_: waited.append(attempt) or 0.0)
     return waited
 
 
@@ -58,7 +58,7 @@ async def test_an_infrastructure_error_hidden_in_a_chain_counts() -> None:
 def test_backoff_grows_and_is_bounded() -> None:
     for attempt in (1, 3, 50):
         longest = min(60.0, 2.0 ** (attempt - 1))
-        assert all(0.0 <= backoff_s(attempt) <= longest for _ in range(50))
+        assert all(0.0 <= retry_wait_s(attempt) <= longest for _ in range(50))
 
 
 async def test_cancellation_is_not_an_attempt() -> None:

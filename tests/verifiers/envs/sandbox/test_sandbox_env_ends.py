@@ -183,7 +183,7 @@ async def test_a_lost_sandbox_is_a_failed_rollout_that_can_be_repeated_not_a_zer
 async def test_a_rollout_whose_sandbox_was_lost_is_played_again_when_retries_are_allowed(
     env: SandboxEnv, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("verifiers.rollouts.retries.backoff_s", lambda *_, **__: 0.0)
+    monkeypatch.setattr("verifiers.rollouts.retries.retry_wait_s", lambda *_, **__: 0.0)
 
     async def lose(prompt: Any) -> Any:
         await kill_box(env)
