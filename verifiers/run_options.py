@@ -39,6 +39,26 @@ Provider = Literal[
 ]
 """The keys of `clients.connect.PROVIDERS`, which imports an HTTP client."""
 
+DEFAULT_MAX_CONCURRENT = 32
+"""Value of `-c` for a local API when the option is left out."""
+ADAPTIVE_MAX_CONCURRENT = 256
+"""Maximum number of rollouts at the same time while the number of requests follows the endpoint's rate limit."""
+
+
+def is_adaptive(given: Mapping[str, Any], *, is_local: bool) -> bool:
+    """Whether the number of requests follows the endpoint's rate limit (`ClientConfig.adaptive_concurrency`).
+
+    An explicit `-c` switches the adaptive limit off, and a local API has no rate limit. `given`: the options that were
+    given, by key of a configuration file.
+    """
+    return "max_concurrent" not in given and not is_local
+
+
+def default_max_concurrent(*, adaptive: bool) -> int:
+    """Return the value of `-c` in a command or a file that leaves the option out."""
+    return ADAPTIVE_MAX_CONCURRENT if adaptive else DEFAULT_MAX_CONCURRENT
+
+
 ENVIRONMENT, MODEL, SAMPLING = "Environment", "Model and endpoint", "Sampling"
 SCOPE, RESULTS, DISPLAY = "How much to run", "Results", "Display"
 PANELS = (ENVIRONMENT, MODEL, SAMPLING, SCOPE, RESULTS, DISPLAY)
@@ -140,9 +160,12 @@ class RunOptions(RolloutOptions):
     max_concurrent: int = option(
         -1, "--max-concurrent", "-c", is_unlimited=True,
         older=("max_concurrent_generation", "--max-concurrent-generation"),
-        default_help="follows a remote API's rate limit; 32 for a local API",
+        default_help=f"follows a remote API's rate limit; {DEFAULT_MAX_CONCURRENT} for a local API",
         help="Maximum number of rollouts at the same time; -1 means no limit.",
     )
+    """Place of effect: `Schedule` in `rollouts/schedule.py`. Defaults of commands and files: `default_max_concurrent`;
+    effect on the adaptive limit: `is_adaptive`.
+    """
     max_concurrent_scoring: int | None = option(
         None, "--max-concurrent-scoring", minimum=1, since="1.0.0", default_help="no limit",
         help="Maximum number of groups that are scored at the same time.",

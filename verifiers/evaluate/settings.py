@@ -19,15 +19,18 @@ from verifiers.clients.connect import PROVIDERS, is_private
 from verifiers.configs import ClientConfig, Config, EvalConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluate.registry import DEFAULT_ENDPOINTS_PATH, load_endpoints, registry_file
-from verifiers.run_options import EVALUATION_OPTIONS, FILE_OPTIONS, Option
+from verifiers.run_options import (
+    EVALUATION_OPTIONS,
+    FILE_OPTIONS,
+    Option,
+    default_max_concurrent,
+    is_adaptive,
+)
 from verifiers.types import Endpoint
 
 DEFAULT_MODEL = "openai/gpt-4.1-mini"
 DEFAULT_NUM_EXAMPLES = 5
 DEFAULT_ROLLOUTS_PER_EXAMPLE = 3
-DEFAULT_MAX_CONCURRENT = 32
-ADAPTIVE_MAX_CONCURRENT = 256
-"""Maximum number of rollouts at the same time while the number of requests follows the endpoint's rate limit."""
 SESSION_HEADER = {"X-Session-ID": "example_id"}
 """Sent with every request. A router can keep the rollouts of one example on one replica."""
 
@@ -160,11 +163,7 @@ def resolve(
     options: dict[str, Any] = {
         "num_examples": suggested.get("num_examples", DEFAULT_NUM_EXAMPLES),
         "rollouts_per_example": suggested.get("rollouts_per_example", DEFAULT_ROLLOUTS_PER_EXAMPLE),
-        "max_concurrent": (
-            ADAPTIVE_MAX_CONCURRENT
-            if client_config.adaptive_concurrency
-            else DEFAULT_MAX_CONCURRENT
-        ),
+        "max_concurrent": default_max_concurrent(adaptive=client_config.adaptive_concurrency),
     }
     options |= {one.name: settings[one.key] for one in EVALUATION_OPTIONS if one.key in settings}
     options["shuffle"] = "seed" in settings
@@ -220,7 +219,6 @@ def _client_of(
         **(settings.get("headers_from_state") or {}),
         **parse_header_lines(settings.get("header_from_state") or [], "--header-from-state"),
     }
-    fixed = "max_concurrent" in settings
     several = [] if base_url or len(replicas) < 2 else replicas
     fields: dict[str, Any] = {
         "client_type": client_type or "openai_chat_completions",
@@ -236,7 +234,9 @@ def _client_of(
         ],
         "extra_headers": {**headers, **own_headers},
         "extra_headers_from_state": from_state,
-        "adaptive_concurrency": not fixed and not all(is_local(url) for url in used_urls),
+        "adaptive_concurrency": is_adaptive(
+            settings, is_local=all(is_local(url) for url in used_urls)
+        ),
     }
     try:
         config = ClientConfig(**fields)
