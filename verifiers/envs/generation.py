@@ -32,12 +32,7 @@ from verifiers.rollouts.schedule import Limits, Schedule
 from verifiers.runs.description import RunDescription, endpoint_url, get_version_info, provenance
 from verifiers.runs.folders import is_run_folder, new_run_folder
 from verifiers.runs.output import StateColumns, output_from_state
-from verifiers.runs.resume import (
-    ResumePlan,
-    failed_by_infrastructure,
-    plan,
-    validate_resume_metadata,
-)
+from verifiers.runs.resume import continue_run, validate_resume_metadata
 from verifiers.runs.run_tokens import RunTokens
 from verifiers.runs.store import RunStore
 from verifiers.runs.summary import RunningSummary
@@ -375,41 +370,24 @@ class RunRecord:
 
     def missing(self, groups: list[list[Task]]) -> list[list[Task]]:
         """Return the rollouts that are still missing. Saved rollouts become results of this run."""
-        store = self._store
-        if store is None:
+        if self._store is None:
             return groups
-        saved = list(store.outputs())
-        if not saved:
-            return groups
-        rows = [
-            {**group[0].row, "input_key": self._keys[group[0].row["example_id"]]}
-            for group in groups
-        ]
-        found = self._plan(rows, max(len(group) for group in groups), saved)
-        logger.info("Continuing %s: %s", store.folder, found)
-        if found.superseded:
-            store.supersede(found.superseded)
-        kept = [saved[position] for position in found.kept]
-        self._outputs += kept
-        self._running.add(kept)
-        self._columns.saw(kept, None)
-        by_id = {group[0].row["example_id"]: group[0].row for group in groups}
-        return [
-            [Task(by_id[row["example_id"]], index) for index in indices]
-            for row, indices in found.groups()
-        ]
-
-    def _plan(
-        self, rows: list[Row], rollouts_per_example: int, saved: list[RolloutOutput]
-    ) -> ResumePlan:
-        return plan(
-            rows,
-            rollouts_per_example,
-            saved,
+        options = self._options
+        run = continue_run(
+            self._store,
+            [group[0].row for group in groups],
+            self._keys,
+            max(map(len, groups), default=1),
             whole_groups=self._whole_groups,
-            is_retryable=failed_by_infrastructure if self._options.retry_failed else None,
-            on_changed="rerun" if self._options.accept_changed_rows else self._options.on_changed,
+            retry_failed=options.retry_failed,
+            on_changed="rerun" if options.accept_changed_rows else options.on_changed,
         )
+        if run is None:
+            return groups
+        self._outputs += run.kept
+        self._running.add(run.kept)
+        self._columns.saw(run.kept, None)
+        return [[Task(row, index) for index in indices] for row, indices in run.missing]
 
     async def add(
         self,

@@ -20,8 +20,8 @@ from verifiers.errors import ConfigError
 from verifiers.loading import Loaded, load
 from verifiers.run_options import RUN_OPTIONS
 from verifiers.runs.description import get_env_version
-from verifiers.runs.folders import find_latest_incomplete, is_run_folder, new_run_folder
-from verifiers.runs.store import RunNotFound
+from verifiers.runs.folders import new_run_folder
+from verifiers.runs.resume import run_to_continue
 from verifiers.types import GenerateOutputs, LogCallback, ProgressCallback, StartCallback
 
 if TYPE_CHECKING:
@@ -72,37 +72,20 @@ def run_folder_for(config: EvalConfig, environment: Environment) -> Path | None:
 
     Raises RunNotFound if `resume_path` is not a run.
     """
-    if config.resume_path is not None:
-        if not is_run_folder(config.resume_path):
-            raise RunNotFound(
-                f"{config.resume_path} is not a saved run: it needs results.jsonl and metadata.json."
-            )
-        return config.resume_path
+    env_id = environment.env_id
+    folder = run_to_continue(
+        config,
+        env_id,
+        lambda: example_count(config, environment),
+        settings={
+            "env_args": environment.env_args,
+            "sampling_args": merged_sampling_args(environment.sampling_args, config.sampling_args),
+        },
+    )
+    if folder is not None:
+        return folder
     if not config.save_results and not config.resume:
         return None
-    env_id = environment.env_id
-    if config.resume:
-        folder = find_latest_incomplete(
-            env_id,
-            config.model,
-            example_count(config, environment),
-            config.rollouts_per_example,
-            config.env_dir_path,
-            config.output_dir,
-            settings={
-                "env_args": environment.env_args,
-                "sampling_args": merged_sampling_args(
-                    environment.sampling_args, config.sampling_args
-                ),
-            },
-        )
-        if folder is not None:
-            return folder
-        logger.warning(
-            "There is no incomplete run of %s with %s and these settings to resume; a new run begins.",
-            env_id,
-            config.model,
-        )
     return new_run_folder(env_id, config.model, config.env_dir_path, config.output_dir)
 
 

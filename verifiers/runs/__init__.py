@@ -3,10 +3,10 @@
 A run is a folder with `results.jsonl` (one finished rollout per line) and `metadata.json`. Reading order:
 
     output       State → RolloutOutput → one line of JSON, and back: output_from_state, encode_line, decode_line
-    folders      names and locks of run folders: new_run_folder, find_latest_incomplete
+    folders      names and locks of run folders: new_run_folder, saved_runs
     store        reading and writing a run folder: iterate_outputs, load_outputs, RunStore
     run_tokens   the token file of a run, if the endpoint returns token ids
-    resume       the rollouts that are missing, as pure functions: plan
+    resume       the run to continue and its missing rollouts: run_to_continue, continue_run, plan
     statistics   means, standard errors, intervals, pass@k; numpy only
     summary      Summary of a run: summarize, RunningSummary
     description  metadata of a run: RunDescription, versions, provenance

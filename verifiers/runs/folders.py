@@ -6,26 +6,21 @@ exists; else `outputs`. One process at a time writes a run folder: the lock ends
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import os
 import secrets
+import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verifiers.runs.output import jsonable
+from verifiers.errors import Error
 
 if TYPE_CHECKING:
     from verifiers.configs import EvalConfig
-
-
-import contextlib
-import logging
-import os
-import socket
-from collections.abc import Generator
-
-from verifiers.errors import Error
 
 RESULTS_FILE = "results.jsonl"
 METADATA_FILE = "metadata.json"
@@ -89,62 +84,6 @@ def saved_runs(folder: Path) -> list[Path]:
     return sorted(
         runs, key=lambda path: ((path / RESULTS_FILE).stat().st_mtime_ns, path.name), reverse=True
     )
-
-
-def find_latest_incomplete(
-    env_id: str,
-    model: str,
-    num_examples: int,
-    rollouts_per_example: int,
-    env_dir_path: str | Path = "./environments",
-    output_dir: str | Path | None = None,
-    *,
-    settings: Mapping[str, Any] | None = None,
-) -> Path | None:
-    """Return the most recently written run that is incomplete and can be continued with these settings; else None.
-
-    A run can be continued by the same environment and model with at least the same number of examples and of rollouts,
-    and with equal `settings` (`env_args`, `sampling_args`), as far as the run has saved them.
-    """
-    total = num_examples * rollouts_per_example
-    for folder in saved_runs(runs_folder(env_id, model, env_dir_path, output_dir)):
-        metadata = _metadata_or_none(folder)
-        if (
-            metadata is not None
-            and metadata.get("env_id") == env_id
-            and metadata.get("model") == model
-            and _at_most(metadata.get("num_examples"), num_examples)
-            and _at_most(metadata.get("rollouts_per_example"), rollouts_per_example)
-            and all(
-                name not in metadata or metadata[name] == jsonable(value)
-                for name, value in (settings or {}).items()
-            )
-            and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < total
-        ):
-            return folder
-    return None
-
-
-def _at_most(saved: Any, wanted: int) -> bool:
-    return isinstance(saved, int) and saved <= wanted
-
-
-def _metadata_or_none(folder: Path) -> dict[str, Any] | None:
-    """Whether the run can be continued. A run whose metadata cannot be read is skipped; opening it by name reports
-    why.
-    """
-    try:
-        metadata = json.loads((folder / METADATA_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return metadata if isinstance(metadata, dict) else None
-
-
-def _complete_lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"}\n") or line.endswith(b"}"):
-                yield line
 
 
 def write_temp_file(content: str, suffix: str = ".txt") -> str:

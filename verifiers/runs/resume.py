@@ -1,4 +1,6 @@
-"""The missing rollouts of a run: pure functions from rows and saved rollouts to a plan.
+"""`--resume`: which saved run continues (`run_to_continue`), and which of its rollouts are missing (`continue_run`).
+
+`plan` is a pure function from rows and saved rollouts to the missing rollouts; `continue_run` applies it to a folder.
 
 A rollout is identified by its example (`example_id`), by the content of the example's row (`input_key`) and by its
 number within the example (`rollout_index`). Lines of 0.1.14 have only the `example_id`; their rows count as unchanged,
@@ -7,16 +9,29 @@ and their numbers follow the order in which they were saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from verifiers.configs import OnChanged
+from verifiers.configs import EvalConfig, OnChanged
 from verifiers.errors import LATE_NAMES, RETRYABLE, ConfigError, saved_types, type_names
+from verifiers.runs.folders import (
+    METADATA_FILE,
+    RESULTS_FILE,
+    is_run_folder,
+    runs_folder,
+    saved_runs,
+)
 from verifiers.runs.output import jsonable
-from verifiers.runs.store import load_metadata
+from verifiers.runs.store import RunNotFound, RunStore, load_metadata
+from verifiers.tasks import Row as TaskRow
 from verifiers.tasks import input_key
+from verifiers.types import RolloutOutput
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -302,3 +317,147 @@ def validate_resume_metadata(
             f"The run at {results_path} cannot be continued with these settings: "
             f"{'; '.join(map(str, different))}. Use the saved settings or start a new run."
         )
+
+
+# --- the run to continue
+
+
+def run_to_continue(
+    config: EvalConfig,
+    env_id: str,
+    count_examples: Callable[[], int],
+    settings: Mapping[str, Any],
+) -> Path | None:
+    """Return the run that `--resume` continues: `resume_path`, or the latest incomplete run with these settings.
+
+    None without `--resume`, and, with a warning, if no run matches. `count_examples` returns the number of examples of
+    the evaluation and is called only for a search. Raises RunNotFound if `resume_path` is not a run.
+    """
+    if config.resume_path is not None:
+        if not is_run_folder(config.resume_path):
+            raise RunNotFound(
+                f"{config.resume_path} is not a saved run: it needs results.jsonl and metadata.json."
+            )
+        return config.resume_path
+    if not config.resume:
+        return None
+    folder = find_latest_incomplete(
+        env_id,
+        config.model,
+        count_examples(),
+        config.rollouts_per_example,
+        config.env_dir_path,
+        config.output_dir,
+        settings=settings,
+    )
+    if folder is None:
+        logger.warning(
+            "There is no incomplete run of %s with %s and these settings to resume; a new run begins.",
+            env_id,
+            config.model,
+        )
+    return folder
+
+
+def find_latest_incomplete(
+    env_id: str,
+    model: str,
+    num_examples: int,
+    rollouts_per_example: int,
+    env_dir_path: str | Path = "./environments",
+    output_dir: str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+) -> Path | None:
+    """Return the most recently written run that is incomplete and can be continued with these settings; else None.
+
+    A run can be continued by the same environment and model with at least the same number of examples and of rollouts,
+    and with equal `settings` (`env_args`, `sampling_args`), as far as the run has saved them.
+    """
+    total = num_examples * rollouts_per_example
+    for folder in saved_runs(runs_folder(env_id, model, env_dir_path, output_dir)):
+        metadata = _metadata_or_none(folder)
+        if (
+            metadata is not None
+            and metadata.get("env_id") == env_id
+            and metadata.get("model") == model
+            and _at_most(metadata.get("num_examples"), num_examples)
+            and _at_most(metadata.get("rollouts_per_example"), rollouts_per_example)
+            and all(
+                name not in metadata or metadata[name] == jsonable(value)
+                for name, value in (settings or {}).items()
+            )
+            and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < total
+        ):
+            return folder
+    return None
+
+
+def _at_most(saved: Any, wanted: int) -> bool:
+    return isinstance(saved, int) and saved <= wanted
+
+
+def _metadata_or_none(folder: Path) -> dict[str, Any] | None:
+    """Whether the run can be continued. A run whose metadata cannot be read is skipped; opening it by name reports
+    why.
+    """
+    try:
+        metadata = json.loads((folder / METADATA_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return metadata if isinstance(metadata, dict) else None
+
+
+def _complete_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"}\n") or line.endswith(b"}"):
+                yield line
+
+
+# --- the rest of a run
+
+
+class Continuation(NamedTuple):
+    """A saved run that goes on."""
+
+    kept: list[RolloutOutput]
+    """Saved rollouts that are results of the run."""
+    missing: list[tuple[TaskRow, list[int]]]
+    """Rows with the rollout indices to run."""
+
+
+def continue_run(
+    store: RunStore,
+    rows: Sequence[TaskRow],
+    input_keys: Mapping[Any, str],
+    rollouts_per_example: int,
+    *,
+    whole_groups: bool,
+    retry_failed: bool,
+    on_changed: OnChanged | Literal["refuse"],
+) -> Continuation | None:
+    """Return the rest of a saved run, and supersede its rollouts that run again; None if nothing is saved.
+
+    `input_keys` are the keys of the rows by `example_id`. `retry_failed` runs rollouts again that infrastructure
+    failed. For the other options and the errors see `plan`.
+    """
+    saved = list(store.outputs())
+    if not saved:
+        return None
+    rest = plan(
+        [{**row, "input_key": input_keys[row["example_id"]]} for row in rows],
+        rollouts_per_example,
+        saved,
+        whole_groups=whole_groups,
+        is_retryable=failed_by_infrastructure if retry_failed else None,
+        on_changed=on_changed,
+    )
+    logger.info("Continuing %s: %s", store.folder, rest)
+    if rest.superseded:
+        store.supersede(rest.superseded)
+    by_id = {row["example_id"]: row for row in rows}
+    return Continuation(
+        [saved[position] for position in rest.kept],
+        [(by_id[row["example_id"]], indices) for row, indices in rest.groups()],
+    )

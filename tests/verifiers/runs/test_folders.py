@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from verifiers.runs.folders import (
-    find_latest_incomplete,
     folder_for,
     is_run_folder,
     new_run_folder,
@@ -81,32 +80,9 @@ def test_a_run_folder_has_both_files():
     assert not is_run_folder(Path("nothing"))
 
 
-def test_the_latest_run_with_rollouts_missing_is_found():
+def test_saved_runs_are_listed_latest_first():
     runs = runs_folder("my-env", "m")
-    half = make_run(runs / "aaaaaaaa", 1, 100)
-    full = make_run(runs / "bbbbbbbb", 4, 200)
-    assert saved_runs(runs) == [full, half]
-    assert find_latest_incomplete("my-env", "m", 2, 2) == half
-    assert (
-        find_latest_incomplete("my-env", "m", 3, 2) == full
-    )  # a larger -n continues the complete one
-    assert find_latest_incomplete("my-env", "m", 2, 3) == full  # and so does a larger -r
-    assert find_latest_incomplete("my-env", "m", 2, 1) is None
-    assert find_latest_incomplete("other", "m", 2, 2) is None
-
-
-def test_runs_with_other_settings_or_broken_metadata_are_passed_over():
-    runs = runs_folder("my-env", "m")
-    make_run(runs / "1", 0, 1, model="other")
-    make_run(runs / "2", 0, 1, num_examples=5)
-    make_run(runs / "3", 0, 1, env_id="other")
-    (make_run(runs / "4", 0, 1) / "metadata.json").write_text("{half")
-    (make_run(runs / "5", 0, 1) / "metadata.json").write_text("[]")
-    assert find_latest_incomplete("my-env", "m", 2, 2) is None
-
-
-def test_a_half_written_line_does_not_count_as_saved():
-    folder = make_run(runs_folder("my-env", "m") / "aaaaaaaa", 3, 100)
-    with (folder / "results.jsonl").open("a") as file:
-        file.write('{"example_id": 0, "rew')
-    assert find_latest_incomplete("my-env", "m", 2, 2) == folder
+    older = make_run(runs / "aaaaaaaa", 1, 100)
+    newer = make_run(runs / "bbbbbbbb", 4, 200)
+    assert saved_runs(runs) == [newer, older]
+    assert saved_runs(runs / "nothing") == []

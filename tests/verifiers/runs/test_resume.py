@@ -1,13 +1,18 @@
+import json
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verifiers.errors import BrowserSandboxError, ConfigError
+from verifiers.runs.folders import runs_folder
 from verifiers.runs.resume import (
     DatasetChanged,
     RunMismatch,
     differences,
     failed_by_infrastructure,
+    find_latest_incomplete,
     plan,
     validate_resume_metadata,
 )
@@ -295,3 +300,54 @@ def test_settings_are_compared_as_json():
 def test_a_missing_run_is_named(tmp_path):
     with pytest.raises(RunNotFound):
         validate_resume_metadata(tmp_path / "no", "e", "m", 1, 1)
+
+
+# --- the run to continue
+
+
+@pytest.fixture
+def in_a_new_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make_run(
+    folder, lines, saved_at_s, *, env_id="my-env", model="m", num_examples=2, rollouts_per_example=2
+):
+    folder.mkdir(parents=True)
+    names = {"env_id": env_id, "model": model, "num_examples": num_examples}
+    (folder / "metadata.json").write_text(
+        json.dumps({**names, "rollouts_per_example": rollouts_per_example})
+    )
+    (folder / "results.jsonl").write_text("".join('{"example_id": 0}\n' for _ in range(lines)))
+    os.utime(folder / "results.jsonl", (saved_at_s, saved_at_s))
+    return folder
+
+
+def test_the_latest_run_with_rollouts_missing_is_found(in_a_new_folder):
+    runs = runs_folder("my-env", "m")
+    half = make_run(runs / "aaaaaaaa", 1, 100)
+    full = make_run(runs / "bbbbbbbb", 4, 200)
+    assert find_latest_incomplete("my-env", "m", 2, 2) == half
+    assert (
+        find_latest_incomplete("my-env", "m", 3, 2) == full
+    )  # a larger -n continues the complete one
+    assert find_latest_incomplete("my-env", "m", 2, 3) == full  # and so does a larger -r
+    assert find_latest_incomplete("my-env", "m", 2, 1) is None
+    assert find_latest_incomplete("other", "m", 2, 2) is None
+
+
+def test_runs_with_other_settings_or_broken_metadata_are_passed_over(in_a_new_folder):
+    runs = runs_folder("my-env", "m")
+    make_run(runs / "1", 0, 1, model="other")
+    make_run(runs / "2", 0, 1, num_examples=5)
+    make_run(runs / "3", 0, 1, env_id="other")
+    (make_run(runs / "4", 0, 1) / "metadata.json").write_text("{half")
+    (make_run(runs / "5", 0, 1) / "metadata.json").write_text("[]")
+    assert find_latest_incomplete("my-env", "m", 2, 2) is None
+
+
+def test_a_half_written_line_does_not_count_as_saved(in_a_new_folder):
+    folder = make_run(runs_folder("my-env", "m") / "aaaaaaaa", 3, 100)
+    with (folder / "results.jsonl").open("a") as file:
+        file.write('{"example_id": 0, "rew')
+    assert find_latest_incomplete("my-env", "m", 2, 2) == folder
