@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ import typer
 from vf_cli import eval_hub, output, report
 from vf_cli.command import EXIT_FAILED, EXIT_INTERRUPTED, failure
 from vf_cli.interrupts import interruptible, protect
-from vf_cli.progress import LiveProgress, PlainProgress, Progress
+from vf_cli.progress import OnUpdate, Progress, beside, displayed
 
 if TYPE_CHECKING:
     from verifiers.configs import ClientConfig, EvalConfig
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 ASK_FROM_ROLLOUTS = 5000
 """An evaluation of at least this many rollouts on a remote endpoint needs a confirmation, in a terminal."""
-REFRESH_S = 0.25
 HEARTBEAT_INTERVAL_S = 30.0
 
 
@@ -285,20 +285,21 @@ async def _run(
     from verifiers.clients.failures import NoSuchRoute
     from verifiers.evaluate.run import run_evaluation
 
-    is_live = output.stderr().is_terminal and not config.disable_tui
-    plain = PlainProgress(progress, output.note)
-
-    def changed(outputs: Sequence[Any], new: Sequence[Any], _: Any) -> None:
-        progress.update(outputs, new)
-        if not is_live:
-            plain.changed()
-
     _allow_open_files()
     await _check_endpoint(config)
 
-    async def work(stop: asyncio.Event) -> GenerateOutputs:
+    async def work(update: OnUpdate, stop: asyncio.Event) -> GenerateOutputs:
         try:
-            return await _evaluated(stop)
+            return await run_evaluation(
+                config,
+                on_start=lambda rows, groups: progress.start(len(rows), _count(groups)),
+                on_progress=lambda outputs, new, _: update(outputs, new),
+                on_log=output.note,
+                environment=loaded.environment,
+                results_path=folder,
+                stop=stop,
+                on_retry=progress.retried,
+            )
         except NoSuchRoute as error:
             hint = await model_hint(config.client_config, config.model)
             raise NoSuchRoute(f"{error}{hint}") from error.__cause__
@@ -306,38 +307,16 @@ async def _run(
             await loaded.environment.aclose()
             await close_all_clients()
 
-    async def _evaluated(stop: asyncio.Event) -> GenerateOutputs:
-        return await run_evaluation(
-            config,
-            on_start=lambda rows, groups: progress.start(len(rows), _count(groups)),
-            on_progress=changed,
-            on_log=output.note,
-            environment=loaded.environment,
-            results_path=folder,
-            stop=stop,
-            on_retry=progress.retried,
-        )
-
     def interrupted() -> None:
         output.note(
             "\nStopping: finished rollouts are being written. Press Ctrl-C again to stop at once."
         )
 
-    beside: list[asyncio.Task[None]] = []
-    if heartbeat_url is not None:
-        beside.append(asyncio.create_task(_heartbeat(heartbeat_url, progress)))
-    try:
-        if not is_live:
-            output.note(progress.title)
-            return await interruptible(work, interrupted)
-        with output.live(LiveProgress(progress), fullscreen=options.fullscreen) as shown:
-            beside.append(asyncio.create_task(_refresh(shown)))
-            return await interruptible(work, interrupted)
-    finally:
-        for task in beside:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    async with (
+        nullcontext() if heartbeat_url is None else beside(_heartbeat(heartbeat_url, progress)),
+        displayed(progress, is_plain=config.disable_tui, fullscreen=options.fullscreen) as update,
+    ):
+        return await interruptible(partial(work, update), interrupted)
 
 
 def _allow_open_files() -> None:
@@ -364,13 +343,6 @@ async def _check_endpoint(config: EvalConfig) -> None:
             f"The endpoint cannot be reached. {described}. Check that the server runs and that -b is its address."
         )
     output.warn(f"Some endpoints cannot be reached: {described}")
-
-
-async def _refresh(shown: Any) -> None:
-    # In the event loop, not in Rich's thread: the numbers change only between steps of the loop.
-    while True:
-        shown.refresh()
-        await asyncio.sleep(REFRESH_S)
 
 
 async def _heartbeat(url: str, progress: Progress) -> None:

@@ -1,15 +1,18 @@
 """The display during an evaluation: progress, results so far, and speed.
 
 `Progress` keeps the numbers; `LiveProgress` draws them on a terminal, `PlainProgress` writes a line from time to time.
+`displayed` chooses between the two and keeps the display up to date while a command runs. `output` prints both.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vf_cli import output
 
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
 
     from verifiers.runs.statistics import Estimate
 
+OnUpdate: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]
+"""Receives all finished rollouts, and those among them that are new, like `Progress.update`."""
+
+REFRESH_S = 0.25
+"""Time between two drawings of the live display, in seconds."""
 PLAIN_INTERVAL_S = 10.0
 """Minimum time between two plain lines, in seconds; the last line is always written."""
 SILENCE_S = 20.0
@@ -204,6 +212,48 @@ class PlainProgress:
         """Return the progress in one line."""
         facts = "  ".join(f"{label} {value}" for label, value in self.progress.facts())
         return f"{self.progress.done}/{self.progress.total}  {duration(self.progress.elapsed_s)}  {facts}"
+
+
+@asynccontextmanager
+async def displayed(
+    progress: Progress, *, is_plain: bool = False, fullscreen: bool = False
+) -> AsyncIterator[OnUpdate]:
+    """Display the progress while the block runs: live on a terminal, as plain lines elsewhere or if `is_plain`.
+
+    Yield the function that updates the progress and its display.
+    """
+    if is_plain or not output.stderr().is_terminal:
+        plain = PlainProgress(progress, output.note)
+
+        def update(outputs: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+            progress.update(outputs, new)
+            plain.changed()
+
+        output.note(progress.title)
+        yield update
+        return
+    with output.live(LiveProgress(progress), fullscreen=fullscreen) as shown:
+        async with beside(_refresh(shown.refresh)):
+            yield progress.update
+
+
+async def _refresh(draw: Callable[[], None]) -> None:
+    # In the event loop, not in Rich's thread: the numbers change only between steps of the loop.
+    while True:
+        draw()
+        await asyncio.sleep(REFRESH_S)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a coroutine as a task while the block runs, and cancel the task at the end."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def estimate_text(estimate: Estimate) -> str:

@@ -1,10 +1,13 @@
 """The numbers of a run in progress, and the lines they become; time is given, not waited for."""
 
+import asyncio
+import io
+
 import pytest
 from rich.console import Console
 
 from vf_cli import output, report
-from vf_cli.progress import LiveProgress, PlainProgress, Progress, duration
+from vf_cli.progress import LiveProgress, PlainProgress, Progress, displayed, duration
 
 
 class Clock:
@@ -128,6 +131,31 @@ def test_the_live_block_shows_hostile_names_harmlessly(clock):
     console.file.close()
 
     assert "\x1b" not in console.export_text(styles=False)
+
+
+async def test_output_that_is_no_terminal_gets_the_title_and_plain_lines(progress, capsys):
+    async with displayed(progress) as update:
+        outputs = [rollout(example) for example in range(10)]
+        update(outputs, outputs)
+
+    title, line = capsys.readouterr().err.splitlines()
+    assert title == progress.title
+    assert line.startswith("10/10")
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+async def test_a_terminal_gets_the_live_block_unless_plain_lines_are_requested(
+    progress, monkeypatch, is_plain
+):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(output, "stderr", lambda: terminal)
+    async with displayed(progress, is_plain=is_plain) as update:
+        outputs = [rollout(0)]
+        update(outputs, outputs)
+        await asyncio.sleep(0.01)
+
+    assert ("1/10" in terminal.file.getvalue()) is not is_plain
+    assert len(asyncio.all_tasks()) == 1
 
 
 @pytest.mark.parametrize(
