@@ -164,7 +164,7 @@ sending). A model call is costly and not idempotent, so it is repeated once, wit
 
 
 def is_retryable(refusal: Refusal) -> bool:
-    """Whether the same request may succeed later. False for a prompt that is too long, whatever the status."""
+    """Whether the same request may succeed later. False for a prompt that is too long, with any status."""
     if is_overlong(refusal):
         return False
     if refusal.status == 429:
