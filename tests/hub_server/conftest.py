@@ -36,9 +36,12 @@ BOTH_GROUNDS_ALWAYS = {
 """Files and tests that run on PostgreSQL and S3 in the fast suite too; the others do in the long one."""
 
 
-def _load(name: str) -> ModuleType:
-    """A module beside this file: the folders of the tests are no packages."""
-    spec = util.spec_from_file_location(f"hub_{name}", Path(__file__).with_name(f"{name}.py"))
+HERE = Path(__file__).parent
+
+
+def _load(file: Path) -> ModuleType:
+    """A helper module: the folders of the tests are no packages."""
+    spec = util.spec_from_file_location(f"hub_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = util.module_from_spec(spec)
@@ -46,7 +49,8 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-processes, wheels = _load("processes"), _load("wheels")
+processes = _load(HERE / "processes.py")
+wheels = _load(HERE.parent / "verifiers" / "packages" / "wheels.py")
 Wheel, source_archive, sha256_of = wheels.Wheel, wheels.source_archive, wheels.sha256_of
 LiveHub, free_port, wait_for_port = processes.LiveHub, processes.free_port, processes.wait_for_port
 start_hub, stop_hub, served_hub = processes.start_hub, processes.stop_hub, processes.served_hub
@@ -55,7 +59,7 @@ start_hub, stop_hub, served_hub = processes.start_hub, processes.stop_hub, proce
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        here = Path(__file__).parent in item.path.parents
+        here = HERE in item.path.parents
         known_as = {item.path.name, getattr(item, "originalname", item.name)}
         if here and "postgresql" in item.name and not known_as & BOTH_GROUNDS_ALWAYS:
             item.add_marker(pytest.mark.long)

@@ -15,7 +15,7 @@ from verifiers.packages.library import installed_library, write_library
 from vf_cli.demo import venv_without_the_library
 
 PROGRAMS = ["uv", "pip"]
-_file = Path(__file__).parents[2] / "hub_server" / "wheels.py"
+_file = Path(__file__).parents[2] / "verifiers" / "packages" / "wheels.py"
 _spec = util.spec_from_file_location("prime_wheels", _file)
 assert _spec is not None
 assert _spec.loader is not None

@@ -1,4 +1,4 @@
-"""Wheels and source archives as bytes, good ones and bad ones; `conftest.py` loads this."""
+"""Wheels and source archives as bytes, good ones and bad ones. The tests of the hub load this file too."""
 
 import base64
 import csv
