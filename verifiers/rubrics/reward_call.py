@@ -1,4 +1,4 @@
-"""One reward function, bound once: its name, its arguments, and whether it scores rollouts or groups."""
+"""One reward function, bound once: its name, whether it scores rollouts or groups, and the arguments of its calls."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from verifiers.decorators import marks
 from verifiers.errors import RewardArgumentError, RewardError
+from verifiers.state import State
 from verifiers.types import Score
 
 GROUP_NAMES = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
@@ -126,6 +127,84 @@ def argument_error(function: str, name: str, offered: Iterable[str]) -> RewardAr
     )
     error.argument = name
     return error
+
+
+# --- the values that rollouts offer
+
+
+def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a reward function may name besides the fields of the dataset row."""
+    return {
+        "prompt": state.get("prompt"),
+        "completion": state.get("completion"),
+        "answer": state.get("answer", ""),
+        "state": state,
+        "task": state["task"],
+        "info": state.get("info", {}),
+        **objects,
+    }
+
+
+def offered_by_group(states: Sequence[State], objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a group reward function may name: lists with one value per rollout, and the objects."""
+    each = [offered_by(state, {}) for state in states]
+    rows = [state["input"] for state in states]
+    fields = {f for state in states for f in state.input_fields if all(f in row for row in rows)}
+    for one, row in zip(each, rows, strict=True):
+        for field in fields:
+            one.setdefault(field, row[field])
+    offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
+    # A function that is marked for groups may use the singular names for its lists.
+    offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}
+    return {**offered, **objects}
+
+
+_MISSING: Any = object()
+
+
+def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
+    """Return one argument of a reward function. Raises KeyError if the rollout does not offer it."""
+    if name in objects:
+        return objects[name]
+    if name == "state":
+        return state
+    if state.hidden_fields and name in state.hidden_fields and name not in _OFFERED:
+        return state.hidden_fields[name]
+    if name in _OFFERED or name in state.input_fields:
+        value = dict.get(state, name, _MISSING)
+        if value is not _MISSING:
+            return value
+        if name in _OFFERED:
+            return state["task"] if name == "task" else {} if name == "info" else _OFFERED[name]
+    raise KeyError(name)
+
+
+_OFFERED: dict[str, Any] = {
+    "answer": "",
+    "prompt": None,
+    "completion": None,
+    "info": None,
+    "task": None,
+}
+"""Values that a rollout offers by name, with the replacement for a missing value (`info`: a new {})."""
+
+
+def arguments_of(call: RewardCall, state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a reward function for one rollout. Raises RewardArgumentError if a required one is
+    missing.
+    """
+    if not call.wants_all:
+        try:
+            return {name: _argument(name, state, objects) for name in call.wants}
+        except KeyError:
+            pass  # an optional parameter keeps its default, a required one is reported below
+    offered = offered_by(state, objects)
+    for field, value in state["input"].items():
+        offered.setdefault(field, value)
+    return call.arguments(offered)
+
+
+# --- binding
 
 
 def is_group_function(func: Callable[..., Any]) -> bool:

@@ -10,7 +10,13 @@ from typing import Any
 from verifiers.decorators import hooks_of
 from verifiers.errors import ConfigError, RewardError, is_void, scoring_error_info, voids_reward
 from verifiers.parsers.parser import Parser
-from verifiers.rubrics.reward_call import RewardCall, bind, function_name, is_group_function
+from verifiers.rubrics.reward_call import (
+    RewardCall,
+    bind,
+    function_name,
+    is_group_function,
+    offered_by,
+)
 from verifiers.rubrics.scoring import (
     DEFAULT_TIME_LIMIT_S,
     Part,
@@ -19,7 +25,6 @@ from verifiers.rubrics.scoring import (
     call_individual,
     group_advantages,
     measured,
-    offered_by,
     score_parts,
     score_states,
     write_advantages,

@@ -18,7 +18,7 @@ from verifiers.errors import (
     scoring_error_info,
     text_of,
 )
-from verifiers.rubrics.reward_call import RewardCall
+from verifiers.rubrics.reward_call import RewardCall, arguments_of, offered_by_group
 from verifiers.rubrics.watchdog import WatchedSteps, watchdog
 from verifiers.state import State
 from verifiers.types import Score
@@ -27,19 +27,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT_S = 300.0
 """Maximum duration of one call of a reward function, in seconds."""
-
-
-def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a reward function may name besides the fields of the dataset row."""
-    return {
-        "prompt": state.get("prompt"),
-        "completion": state.get("completion"),
-        "answer": state.get("answer", ""),
-        "state": state,
-        "task": state["task"],
-        "info": state.get("info", {}),
-        **objects,
-    }
 
 
 class RolloutReward(NamedTuple):
@@ -53,54 +40,14 @@ class RolloutReward(NamedTuple):
     """Reward function → `value` and reasons, for functions that returned a `Score` with reasons."""
 
 
-_MISSING: Any = object()
-
-
-def _argument(name: str, state: State, objects: Mapping[str, Any]) -> Any:
-    """Return one argument of a reward function. Raises KeyError if the rollout does not offer it."""
-    if name in objects:
-        return objects[name]
-    if name == "state":
-        return state
-    if state.hidden_fields and name in state.hidden_fields and name not in _OFFERED:
-        return state.hidden_fields[name]
-    if name in _OFFERED or name in state.input_fields:
-        value = dict.get(state, name, _MISSING)
-        if value is not _MISSING:
-            return value
-        if name in _OFFERED:
-            return state["task"] if name == "task" else {} if name == "info" else _OFFERED[name]
-    raise KeyError(name)
-
-
-_OFFERED: dict[str, Any] = {
-    "answer": "",
-    "prompt": None,
-    "completion": None,
-    "info": None,
-    "task": None,
-}
-"""Values that a rollout offers by name, with the replacement for a missing value (`info`: a new {})."""
-
-
-def _arguments(call: RewardCall, state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
-    if not call.wants_all:
-        try:
-            return {name: _argument(name, state, objects) for name in call.wants}
-        except KeyError:
-            pass  # an optional parameter keeps its default, a required one is reported below
-    offered = offered_by(state, objects)
-    for field, value in state["input"].items():
-        offered.setdefault(field, value)
-    return call.arguments(offered)
-
-
 async def call_individual(
     call: RewardCall, state: State, objects: Mapping[str, Any], time_limit_s: float
 ) -> float:
     """Return the value of a reward function for one rollout. Raises RewardError or ScoringTimeout."""
     try:
-        value = watchdog.call(call.func, _arguments(call, state, objects), call.name, time_limit_s)
+        value = watchdog.call(
+            call.func, arguments_of(call, state, objects), call.name, time_limit_s
+        )
         if inspect.isawaitable(value):
             value = await _awaited(value, call.name, time_limit_s)
     except (RewardError, ScoringTimeout, AuthenticationError):
@@ -114,16 +61,7 @@ async def call_for_group(
     call: RewardCall, states: Sequence[State], objects: Mapping[str, Any], time_limit_s: float
 ) -> list[float]:
     """Return the values of a group reward function, one per rollout. Raises RewardError or ScoringTimeout."""
-    each = [offered_by(state, {}) for state in states]
-    rows = [state["input"] for state in states]
-    fields = {f for state in states for f in state.input_fields if all(f in row for row in rows)}
-    for one, row in zip(each, rows, strict=True):
-        for field in fields:
-            one.setdefault(field, row[field])
-    offered: dict[str, Any] = {f"{name}s": [one[name] for one in each] for name in each[0]}
-    # A function that is marked for groups may use the singular names for its lists.
-    offered |= {name: [one[name] for one in each] for name in each[0] if name not in offered}
-    offered |= objects
+    offered = offered_by_group(states, objects)
     try:
         arguments = call.arguments(offered)
         values = watchdog.call(call.func, arguments, call.name, time_limit_s)
@@ -217,7 +155,7 @@ async def _score_one(state: State, parts: Sequence[Part]) -> RolloutReward:
         try:
             # The same steps as call_individual, without a coroutine for the common case of a plain float.
             value = watchdog.call(
-                call.func, _arguments(call, state, objects), call.name, time_limit_s
+                call.func, arguments_of(call, state, objects), call.name, time_limit_s
             )
             if type(value) is not float or not isfinite(value):
                 if inspect.isawaitable(value):
