@@ -256,10 +256,12 @@ def merge(scores: Sequence[RolloutReward]) -> RolloutReward:
 
 
 def group_advantages(rewards_G: Sequence[float]) -> list[float]:
-    """Return each reward minus the group's mean, in the same order; a group of one gives [0.0].
+    """Return the default advantages: each reward minus the group's mean, in the same order; a group of one gives [0.0].
 
-    There is no division by the standard deviation: that choice belongs to the trainer. Raises ValueError for an empty
-    group. Source: the group baseline of GRPO, https://arxiv.org/abs/2402.03300, section 4.1.
+    Scoring writes them (`write_advantages`) where the environment sets none. `verifiers.training.advantages` builds on
+    this function: its `group_mean` returns the same values, and its `given_advantages` recognises them, so that the
+    estimator of the trainer can replace them. Raises ValueError for an empty group. Source: the group baseline of GRPO,
+    https://arxiv.org/abs/2402.03300, section 4.1, without the division by the standard deviation.
     """
     if not rewards_G:
         raise ValueError("A group needs at least one reward.")

@@ -1,7 +1,9 @@
 """Rewards of one group (the rollouts of one example) → advantages.
 
 `_G`: one value per rollout of the group, in order. Every estimator is a pure function `rewards_G → advantages_G`. It
-returns zeros for a group with equal rewards, which shows no difference between its rollouts.
+returns zeros for a group with equal rewards, which shows no difference between its rollouts. The default, reward minus
+mean, is `verifiers.rubrics.scoring.group_advantages`: scoring writes it into the states, and `given_advantages`
+recognises it here.
 
 | name             | advantage of rollout i       | source                                              |
 |------------------|------------------------------|-----------------------------------------------------|
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from verifiers.errors import ConfigError
+from verifiers.rubrics.scoring import group_advantages
 from verifiers.training.samples import (
     OnDrift,
     TokenSample,
@@ -40,11 +43,13 @@ INTELLECT_2_PENALTY_PER_TOKEN = 0.0003
 
 
 def group_mean(rewards_G: Sequence[float]) -> NDArray[np.float64]:
-    """Return each reward minus the group's mean. Without division, the spread of an example's rewards is its weight."""
+    """Return each reward minus the group's mean, as `group_advantages`. Without division, the spread of an example's
+    rewards is its weight.
+    """
     rewards = _rewards(rewards_G)
     if _all_same(rewards):
         return np.zeros_like(rewards)
-    return rewards - rewards.mean()
+    return np.array(group_advantages(rewards.tolist()))
 
 
 def group_mean_std(rewards_G: Sequence[float], *, epsilon: float = 1e-4) -> NDArray[np.float64]:
@@ -160,17 +165,23 @@ def given_advantages(
 ) -> list[float] | None:
     """Return the advantages that an environment set on the healthy rollouts (by index) of a group; None without them.
 
-    Scoring a group writes reward minus mean where the environment sets nothing (the mean of all rollouts that did not
-    crash; older versions counted crashes as 0). The estimator replaces those values.
+    Scoring writes `verifiers.rubrics.scoring.group_advantages` where the environment sets nothing (of all rollouts
+    that did not crash; older versions counted crashes as 0). The estimator replaces those values.
     """
     given = [own for n in healthy if (own := advantages_G[n]) is not None and math.isfinite(own)]
     if not given or len(given) < len(healthy):
         return None
     # Healthy rollouts have a finite reward, so there is at least one; a crashed rollout has none.
-    finite = [reward for reward in rewards_G if reward is not None and math.isfinite(reward)]
-    own = np.array([rewards_G[n] or 0.0 for n in healthy])
-    defaults = (own - sum(finite) / count for count in (len(finite), len(rewards_G)))
-    is_default = any(np.allclose(given, default, rtol=1e-6, atol=1e-9) for default in defaults)
+    finite = {
+        n: reward
+        for n, reward in enumerate(rewards_G)
+        if reward is not None and math.isfinite(reward)
+    }
+    older = {n: finite.get(n, 0.0) for n in range(len(rewards_G))}
+    is_default = False
+    for rewards in (finite, older):
+        default = dict(zip(rewards, group_advantages(list(rewards.values())), strict=True))
+        is_default |= np.allclose(given, [default[n] for n in healthy], rtol=1e-6, atol=1e-9)
     return None if is_default else given
 
 
