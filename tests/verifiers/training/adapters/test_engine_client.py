@@ -87,7 +87,7 @@ async def test_an_answer_that_does_not_end_is_truncated():
 
 async def test_an_engine_without_log_probabilities_is_named():
     client, _ = scripted("yes", logprobs=[])
-    with pytest.raises(vf.Error, match="gave 4 tokens and 0 log-probabilities"):
+    with pytest.raises(vf.Error, match="returned 4 tokens and 0 log-probabilities"):
         await client.get_response([{"role": "user", "content": "q"}], "m", {})
 
 

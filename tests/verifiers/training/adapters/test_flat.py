@@ -34,7 +34,7 @@ async def test_a_branching_rollout_is_refused_or_reduced_to_its_last_context():
         last = state["trajectory"][-1]["tokens"]
         assert one.prompt_ids + one.completion_ids == last["prompt_ids"] + last["completion_ids"]
         assert sum(one.mask) == len(last["completion_ids"])
-    with pytest.raises(SampleError, match="'error' or 'last'"):
+    with pytest.raises(SampleError, match="on_drift='error' or on_drift='last'"):
         flat_group(states, on_drift="fork")
 
 
