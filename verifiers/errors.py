@@ -30,7 +30,8 @@
         │   └── MissingAnswer      a row has no `answer`, and a reward function uses the answer
         └── EnvironmentNotFound    (also ValueError) no installed module has this environment id
 
-The second part of the module is what is saved of an error: names, messages, the author's line, the traceback. The
+`note_error` is the place where the exception of a rollout becomes data, `note_scoring_error` the place for scoring.
+The last part of the module is what is saved of an error: names, messages, the author's line, the traceback. The
 reward of a rollout whose environment crashed, or whose infrastructure failed, is void: 0.0 in every statistic, masked
 for trainers. `voids_reward` is the only rule that decides so.
 
@@ -40,16 +41,17 @@ and put it under `InfraError` only when trying again can help.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 
 class Error(Exception):
@@ -310,6 +312,55 @@ def type_names(kinds: Sequence[type]) -> set[str]:
         names.add(kind.__name__)
         left += kind.__subclasses__()
     return names
+
+
+# --------------------------------------------------------------------------------------- exceptions become data
+
+
+class HasLogger(Protocol):
+    """An environment, as far as `note_error` needs it."""
+
+    logger: logging.Logger
+
+
+def note_error(
+    state: MutableMapping[str, Any],
+    error: BaseException,
+    env: HasLogger | None = None,
+    *,
+    replace: bool = False,
+) -> None:
+    """End a rollout with an error. A rollout that has an error keeps it, unless `replace`.
+
+    An exception that is not an `Error` becomes an EnvironmentCodeError of `env`, which also logs the error.
+    """
+    if state.get("error") is not None and not replace:
+        return
+    if not isinstance(error, Error):
+        owner = "The environment" if env is None else type(env).__name__
+        wrapped = EnvironmentCodeError(f"{owner} raised {type(error).__name__}: {text_of(error)}")
+        wrapped.__cause__ = error
+        error = wrapped
+    if env is not None:
+        env.logger.warning("Aborted rollout due to %r", error)
+        env.logger.debug("Rollout aborted", exc_info=error)
+    state["error"] = error
+    state["is_completed"] = True
+    state["stop_condition"] = "has_error"
+
+
+def note_scoring_error(
+    state: MutableMapping[str, Any],
+    error: Exception,
+    func: Callable[..., Any],
+    name: str,
+    message: str | None = None,
+) -> None:
+    """Add an error of scoring to the `reward_errors` of a rollout; `message` replaces the text of the error."""
+    entry = scoring_error_info(error, func, name)
+    if message is not None:
+        entry["message"] = message
+    state["reward_errors"] = [*(state.get("reward_errors") or []), entry]
 
 
 # ------------------------------------------------------------------------------------------------- what is saved

@@ -32,10 +32,9 @@ from verifiers.errors import (
     AuthenticationError,
     ConfigError,
     DatasetError,
-    EnvironmentCodeError,
     Error,
     RewardArgumentError,
-    text_of,
+    note_error,
 )
 from verifiers.messages import normalize_messages
 from verifiers.parsers.parser import Parser
@@ -312,29 +311,12 @@ class Environment(HasRows, OlderForms, ABC):
             raise  # would fail for every rollout
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of the rollout, as in any other hook
             for state in states:
-                if state.error is None:
-                    self._note_error(state, error)
+                note_error(state, error, self)
 
     @property
     def has_update_handlers(self) -> bool:
         """Whether handlers run between the rollouts of an example and their scoring."""
         return bool(self._update_handlers)
-
-    def _note_error(self, state: State, error: BaseException) -> None:
-        """End a rollout with an exception of its environment. An exception that is not a `vf.Error` becomes an
-        EnvironmentCodeError.
-        """
-        if not isinstance(error, Error):
-            wrapped = EnvironmentCodeError(
-                f"{type(self).__name__} raised {type(error).__name__}: {text_of(error)}"
-            )
-            wrapped.__cause__ = error
-            error = wrapped
-        self.logger.warning("Aborted rollout due to %r", error)
-        self.logger.debug("Rollout aborted", exc_info=error)
-        state.error = error
-        state.is_completed = True
-        state.stop_condition = "has_error"
 
     # ------------------------------------------------------------------------------------ one example
 

@@ -25,6 +25,7 @@ from verifiers.errors import (
     Error,
     RewardError,
     error_info,
+    note_error,
 )
 from verifiers.rollouts.garbage import fewer_collections
 from verifiers.rollouts.limits import run_limits
@@ -237,10 +238,8 @@ async def _failed(
 ) -> RolloutOutput:
     """Return the output of a rollout that the server failed to run."""
     state = await env.init_state(row, client, model, sampling_args)
-    state.error = error
     state.completion = []
-    state.is_completed = True
-    state.stop_condition = "has_error"
+    note_error(state, error)
     return output_from_state(state)
 
 

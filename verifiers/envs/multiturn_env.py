@@ -21,7 +21,7 @@ from verifiers.envs.hooks import call_hook, call_rollout_hook
 from verifiers.envs.play import clean_up
 from verifiers.envs.preflight import check_answer, warn_once
 from verifiers.envs.time_limits import ends_in_time
-from verifiers.errors import EnvironmentCodeError, OverlongPromptError
+from verifiers.errors import EnvironmentCodeError, OverlongPromptError, note_error
 from verifiers.messages import content_text, normalize_messages
 from verifiers.rollouts.limits import current_limits
 from verifiers.rollouts.scope import shielded
@@ -225,8 +225,8 @@ class MultiTurnEnv(Environment):
             while not await self._is_completed(state):
                 await self._turn(state)
         # SystemExit too: an environment may execute a model's code, which may call `exit()`.
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the one place where an exception of a rollout becomes data
-            self._note_error(state, error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an exception of a rollout becomes data
+            note_error(state, error, self, replace=True)
         self._end_generation(state)
 
     async def _set_up(self, state: State) -> State:
@@ -303,8 +303,7 @@ class MultiTurnEnv(Environment):
             else:
                 await clean_up(self, state)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a resource that cannot be closed is this rollout's failure
-            if state.error is None:
-                self._note_error(state, error)
+            note_error(state, error, self)
 
 
 def _as_messages(reply: Any, message_type: str) -> Messages:

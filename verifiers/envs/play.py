@@ -20,7 +20,8 @@ from verifiers.errors import (
     ConfigError,
     Error,
     is_void,
-    scoring_error_info,
+    note_error,
+    note_scoring_error,
     text_of,
     voids_reward,
 )
@@ -152,11 +153,11 @@ async def _scored_or_recorded(
     except Exception as error:
         message = f"Scoring failed: {type(error).__name__}: {text_of(error)}"
         logger.warning(message, exc_info=error)
-        entry = scoring_error_info(error, type(env.rubric), type(env.rubric).__name__)
+        kind = type(env.rubric)
         for state in states:
             state.reward = 0.0 if state.reward is None else state.reward
             state.metrics = state.metrics or {}
-            state.reward_errors = [*(state.reward_errors or []), {**entry, "message": message}]
+            note_scoring_error(state, error, kind, kind.__name__, message)
             if is_void(state):
                 write_void(state, state.metrics)
 
@@ -175,8 +176,7 @@ async def clean_up(env: RunnableEnvironment, state: State) -> None:
             uncallable = error
         except Exception as error:
             logger.exception("Cleanup handler %s failed", getattr(handler, "__name__", handler))
-            if state.error is None:
-                env._note_error(state, error)
+            note_error(state, error, env)
     await close_scope(state)
     if uncallable is not None:
         raise uncallable

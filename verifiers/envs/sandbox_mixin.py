@@ -33,7 +33,7 @@ from verifiers.decorators import cleanup, teardown
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
 from verifiers.envs.scoring_sandbox import ScoreIn, check_score_in
-from verifiers.errors import AuthorError, ConfigError, Error, SandboxError
+from verifiers.errors import AuthorError, ConfigError, Error, SandboxError, note_error
 from verifiers.rollouts.scope import close_scope, scope_of
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.rubric_group import RubricGroup
@@ -192,7 +192,6 @@ class SandboxMixin:
     rubric: Rubric
     score_rollouts: bool
     _cleanup_handlers: list[Callable[..., Any]]
-    _note_error: Callable[[State, Exception], None]
 
     def init_sandbox_client(
         self,
@@ -421,8 +420,7 @@ class SandboxMixin:
                 await client.replace(sandbox_id)
                 await client.begin_scoring(sandbox_id, self.score_in, self.score_env)
         except SandboxError as error:
-            if state.error is None:
-                self._note_error(state, error)
+            note_error(state, error, self)
 
     async def _before_scoring(self, state: State) -> None:
         """Hook of subclasses in this library: stop the processes that they run in the sandbox."""
@@ -483,8 +481,7 @@ class SandboxMixin:
         try:
             await call_hook(post_rollout, state)
         except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
-            if state.error is None:
-                self._note_error(state, error)
+            note_error(state, error, self)
         if sandbox_id is not None and not self._is_kept_for_scoring(state):
             await self._delete(sandbox_id)
 

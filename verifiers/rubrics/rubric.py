@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifiers.decorators import hooks_of
-from verifiers.errors import ConfigError, RewardError, is_void, scoring_error_info, voids_reward
+from verifiers.errors import ConfigError, RewardError, is_void, note_scoring_error, voids_reward
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import (
     RewardCall,
@@ -306,8 +306,7 @@ class Rubric(OlderAccessors):
                 arguments = self._cleanup_arguments(handler, state)
             except RewardError as error:
                 self.logger.error("%s", error)
-                recorded = scoring_error_info(error, handler, function_name(handler))
-                state.reward_errors = [*(state.reward_errors or []), recorded]
+                note_scoring_error(state, error, handler, function_name(handler))
                 continue
             try:
                 result = handler(**arguments)

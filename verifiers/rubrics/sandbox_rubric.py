@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from verifiers.decorators import teardown
-from verifiers.errors import SandboxError
+from verifiers.errors import SandboxError, note_error
 from verifiers.rubrics.reward_call import RewardCall
 from verifiers.rubrics.rubric import Rubric
 from verifiers.rubrics.scoring import RolloutReward
@@ -59,10 +59,7 @@ class ScoringSandbox:
 
 def fail_rollout(state: State, error: SandboxError) -> None:
     """Record a failure of infrastructure on a rollout. No trainer uses failed rollouts."""
-    if state.error is None:
-        state.error = error
-        state.is_completed = True
-        state.stop_condition = "has_error"
+    note_error(state, error)
 
 
 class SandboxRubric(Rubric):
