@@ -4,7 +4,7 @@ client               the `Client` protocol and its hooks
 http_client          a `Client` over the library's transport; the API is a `Dialect` of `verifiers.dialects`
 *_client             one class per API
 payloads             pure: request bodies, responses of any client, sampling arguments
-connect              providers, keys, proxies, `resolve_client`; a new API is registered in `CLIENT_CLASSES`
+connect              providers, keys, proxies, `resolve_client`; the class of each client type
 endpoints            endpoints of one model: round robin, retries, adaptive concurrency
 failures             pure: the error for each refusal
 transport            HTTP on aiohttp

@@ -51,8 +51,6 @@ PROVIDERS: dict[str, Provider] = {
 }
 """`vf-eval --provider NAME`."""
 
-# A new API needs: a module in `verifiers/dialects/`, its entry in `DIALECTS` there (the interception server then offers
-# it), its name in `ClientType` (`verifiers/configs.py`), and an entry here for a class whose only line is `dialect`.
 CLIENT_CLASSES: dict[str, tuple[str, str]] = {
     "openai_chat_completions": ("openai_chat_completions_client", "OpenAIChatCompletionsClient"),
     "openai_completions": ("openai_completions_client", "OpenAICompletionsClient"),
@@ -64,6 +62,12 @@ CLIENT_CLASSES: dict[str, tuple[str, str]] = {
     ),
     "nemorl_chat_completions": ("nemorl_chat_completions_client", "NeMoRLChatCompletionsClient"),
 }
+"""Client type → module and class, for types with a v0 import path or code of their own.
+
+A new API needs no entry here: `client_class` makes the class of every other entry of `DIALECTS`. It needs a module in
+`verifiers/dialects/`, its entry in `DIALECTS` there (the interception server then offers it), and its name in
+`ClientType` (`verifiers/run_options.py`, which imports the standard library only).
+"""
 
 KEYLESS = "EMPTY"
 """Key for an endpoint on this machine or its network when the key variable is not set; vLLM's convention."""
@@ -281,17 +285,23 @@ _by_object: OrderedDict[tuple[int, str], tuple[Any, AnyClient]] = OrderedDict()
 
 def client_class(client_type: str) -> type[AnyClient]:
     """Return the class that implements an API. Raise ConfigError for an unknown type."""
-    if client_type not in CLIENT_CLASSES:
+    if client_type in CLIENT_CLASSES:
+        module, name = CLIENT_CLASSES[client_type]
+        return getattr(importlib.import_module(f"verifiers.clients.{module}"), name)
+    from verifiers.dialects import DIALECTS
+
+    if client_type not in DIALECTS:
         hint = ""
         if (
             client_type in CLIENT_TYPES
         ):  # v0's renderer made token ids in this process, with a separate package
             hint = " Use 'openai_chat_completions_token' instead: the server returns the token ids."
         raise ConfigError(
-            f"{client_type!r} is not a client type.{hint} Client types: {', '.join(CLIENT_CLASSES)}."
+            f"{client_type!r} is not a client type.{hint} Client types: {', '.join(CLIENT_CLASSES | DIALECTS)}."
         )
-    module, name = CLIENT_CLASSES[client_type]
-    return getattr(importlib.import_module(f"verifiers.clients.{module}"), name)
+    # By name, because `http_client` imports this module.
+    http_client = importlib.import_module("verifiers.clients.http_client")
+    return http_client.plain_client_class(DIALECTS[client_type])
 
 
 def resolve_client(client_or_config: Any, *, client_type: ClientType | None = None) -> AnyClient:

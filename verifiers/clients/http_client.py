@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -276,6 +277,14 @@ class HttpClient(Client[Any, Any, Any, Any]):
         """Close this client's connections in the running event loop. The client works on in later loops."""
         if self._channel is not None:
             await self._channel.aclose()
+
+
+@cache
+def plain_client_class(dialect: Dialect) -> type[HttpClient]:
+    """Return the class of clients for an API that needs no code beyond its dialect."""
+    name = "".join(part.capitalize() for part in dialect.name.split("_")) + "Client"
+    members = {"dialect": dialect, "__doc__": type(dialect).__doc__, "__module__": __name__}
+    return type(name, (HttpClient,), members)
 
 
 def _owner(cls: type, name: str) -> type:

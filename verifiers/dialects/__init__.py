@@ -16,8 +16,8 @@ DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (ChatCompletions(), Completions(), Responses(), AnthropicMessages())
 }
-"""Name → API. Interception serves every entry. For a client of a new entry, see `CLIENT_CLASSES` in
-`verifiers/clients/connect.py`.
+"""Name → API. Interception serves every entry, and `verifiers.clients.connect.client_class` makes its client. The name
+of a new entry also belongs in `ClientType` in `verifiers/run_options.py`.
 """
 
 

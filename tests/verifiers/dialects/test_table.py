@@ -2,9 +2,11 @@
 
 import pytest
 
-from verifiers.clients.connect import CLIENT_CLASSES, client_class
-from verifiers.configs import CLIENT_TYPES
+from verifiers.clients.connect import client_class
+from verifiers.clients.http_client import HttpClient
+from verifiers.configs import CLIENT_TYPES, ClientConfig
 from verifiers.dialects import DIALECTS
+from verifiers.dialects.completions import Completions
 from verifiers.types import Response, ResponseMessage, ToolCall, Usage
 
 CALL = ToolCall(id="a", name="add", arguments='{"x": 1}')
@@ -13,8 +15,21 @@ CALL = ToolCall(id="a", name="add", arguments='{"x": 1}')
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_api_has_a_client_of_its_name(name: str):
     assert name in CLIENT_TYPES
-    assert name in CLIENT_CLASSES
     assert type(client_class(name).dialect) is type(DIALECTS[name])  # type: ignore[attr-defined]
+
+
+def test_an_entry_of_the_table_is_enough_for_a_client(monkeypatch: pytest.MonkeyPatch):
+    class OtherCompletions(Completions):
+        name = "other_completions"
+
+    monkeypatch.setitem(DIALECTS, "other_completions", OtherCompletions())
+    kind = client_class("other_completions")
+    assert kind is client_class("other_completions")
+    assert kind.__name__ == "OtherCompletionsClient"
+    client = kind(ClientConfig(api_base_url="http://localhost:1/v1"))
+    assert isinstance(client, HttpClient)
+    assert client.dialect is DIALECTS["other_completions"]
+    assert not client._is_adapted, "requests go through the library's transport"
 
 
 @pytest.mark.parametrize("name", DIALECTS)
