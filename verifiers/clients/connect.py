@@ -62,11 +62,11 @@ CLIENT_CLASSES: dict[str, tuple[str, str]] = {
     ),
     "nemorl_chat_completions": ("nemorl_chat_completions_client", "NeMoRLChatCompletionsClient"),
 }
-"""Client type → module and class, for types with a v0 import path or code of their own.
+"""Client type → module and class, for types with a v0 import path or own code.
 
-A new API needs no entry here: `client_class` makes the class of every other entry of `DIALECTS`. It needs a module in
-`verifiers/dialects/`, its entry in `DIALECTS` there (the interception server then offers it), and its name in
-`ClientType` (`verifiers/run_options.py`, which imports the standard library only).
+`client_class` makes the class of every other entry of `DIALECTS`, so a new API is not listed here. A new API needs a
+module in `verifiers/dialects/`, an entry in `DIALECTS` there (the interception server then offers the API), and a name
+in `ClientType` (`verifiers/run_options.py`, which imports the standard library only).
 """
 
 KEYLESS = "EMPTY"
