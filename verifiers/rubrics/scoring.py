@@ -265,6 +265,8 @@ def group_advantages(rewards_G: Sequence[float]) -> list[float]:
     """
     if not rewards_G:
         raise ValueError("A group needs at least one reward.")
+    if all(reward == rewards_G[0] for reward in rewards_G):
+        return [0.0] * len(rewards_G)  # exactly, which `sum / n` is not for rewards such as 0.1
     mean = sum(rewards_G) / len(rewards_G)
     return [reward - mean for reward in rewards_G]
 

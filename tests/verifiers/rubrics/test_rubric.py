@@ -289,6 +289,12 @@ async def test_a_step_without_its_own_reward_takes_that_of_the_rollout() -> None
     ]
 
 
+async def test_equal_rewards_have_advantages_of_exactly_zero() -> None:
+    states = [state() for _ in range(3)]
+    await vf.Rubric(funcs=[returns(0.1)]).score_group(states)
+    assert [one.advantage for one in states] == [0.0, 0.0, 0.0]
+
+
 async def test_a_marked_method_gives_the_advantages_of_a_group() -> None:
     class Normalised(vf.Rubric):
         @vf.advantage
