@@ -42,11 +42,11 @@ class OpenEnvEpisodicSumRubric(Rubric):
 class OpenEnvEnv(MultiTurnEnv):
     """Plays one session of an OpenEnv server per rollout. The reward of a turn comes from the server.
 
-    `openenv_project` is the URL of a running server, or a project folder. The server of a project is started on
-    first use: by docker or podman from v0's `.build.json`, else by uv from `openenv.yaml`, else by
-    `server_command`, a list of words in which `{port}` stands for the port. The default is the folder `proj` beside
-    the module that creates the environment. `prompt_renderer(observation, ...)` returns the chat messages for an
-    observation; it may take `context` ("reset" or "step"), `action_schema`, `contract` and `seed`.
+    `openenv_project` is the URL of a running server, or a project folder. The server of a project is started on first
+    use: with `server_command`, a list of words in which `{port}` stands for the port; without one, by docker or
+    podman from v0's `.build.json`; without that file, by uv from `openenv.yaml`. The default project is the folder
+    `proj` beside the module that creates the environment. `prompt_renderer(observation, ...)` returns the chat
+    messages for an observation; it may take `context` ("reset" or "step"), `action_schema`, `contract` and `seed`.
 
     With the `gym` contract, the response of the model is the action: a JSON object, or plain text if the action has
     one text field. With the `mcp` contract, the server offers tools. A response that is not a valid action ends the
