@@ -203,7 +203,7 @@ def test_ctrl_c_during_an_upload_is_130_and_nothing_is_published(
     assert relay.stalled.wait(20)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (130, "")
+    assert (process.returncode, out) == (130, ""), err
     assert "Interrupted" in err
     assert "Traceback" not in err
     assert (folder / "pyproject.toml").read_bytes() == before
