@@ -1,4 +1,7 @@
+import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,5 +99,31 @@ def make_output() -> Callable[..., RolloutOutput]:
             del output[key]
         output.update(reward=reward, **fields)
         return output
+
+    return make
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Path]:
+    """Write a saved run with a number of rollouts, last changed at a given time; return its folder."""
+
+    def make(
+        folder: Path,
+        lines: int,
+        saved_at_s: float,
+        *,
+        env_id: str = "my-env",
+        model: str = "m",
+        num_examples: int = 2,
+        rollouts_per_example: int = 2,
+    ) -> Path:
+        folder.mkdir(parents=True)
+        names = {"env_id": env_id, "model": model, "num_examples": num_examples}
+        (folder / "metadata.json").write_text(
+            json.dumps({**names, "rollouts_per_example": rollouts_per_example})
+        )
+        (folder / "results.jsonl").write_text("".join('{"example_id": 0}\n' for _ in range(lines)))
+        os.utime(folder / "results.jsonl", (saved_at_s, saved_at_s))
+        return folder
 
     return make

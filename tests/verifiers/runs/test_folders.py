@@ -1,8 +1,4 @@
-import json
-import os
 from pathlib import Path
-
-import pytest
 
 from verifiers.runs.folders import (
     folder_for,
@@ -11,25 +7,6 @@ from verifiers.runs.folders import (
     runs_folder,
     saved_runs,
 )
-
-
-@pytest.fixture(autouse=True)
-def in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def make_run(
-    folder, lines, saved_at_s, *, env_id="my-env", model="m", num_examples=2, rollouts_per_example=2
-):
-    folder.mkdir(parents=True)
-    names = {"env_id": env_id, "model": model, "num_examples": num_examples}
-    (folder / "metadata.json").write_text(
-        json.dumps({**names, "rollouts_per_example": rollouts_per_example})
-    )
-    (folder / "results.jsonl").write_text("".join('{"example_id": 0}\n' for _ in range(lines)))
-    os.utime(folder / "results.jsonl", (saved_at_s, saved_at_s))
-    return folder
-
 
 # The expected paths are those of the published 0.1.14.
 
@@ -71,7 +48,7 @@ def test_a_config_names_its_run():
     assert folder_for(config).parent == Path("there/evals/my-env--org--m")
 
 
-def test_a_run_folder_has_both_files():
+def test_a_run_folder_has_both_files(make_run):
     folder = make_run(Path("run"), 0, 1)
     assert is_run_folder(folder)
     (folder / "metadata.json").unlink()
@@ -80,7 +57,7 @@ def test_a_run_folder_has_both_files():
     assert not is_run_folder(Path("nothing"))
 
 
-def test_saved_runs_are_listed_latest_first():
+def test_saved_runs_are_listed_latest_first(make_run):
     runs = runs_folder("my-env", "m")
     older = make_run(runs / "aaaaaaaa", 1, 100)
     newer = make_run(runs / "bbbbbbbb", 4, 200)

@@ -1,6 +1,3 @@
-import json
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -305,25 +302,7 @@ def test_a_missing_run_is_named(tmp_path):
 # --- the run to continue
 
 
-@pytest.fixture
-def in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def make_run(
-    folder, lines, saved_at_s, *, env_id="my-env", model="m", num_examples=2, rollouts_per_example=2
-):
-    folder.mkdir(parents=True)
-    names = {"env_id": env_id, "model": model, "num_examples": num_examples}
-    (folder / "metadata.json").write_text(
-        json.dumps({**names, "rollouts_per_example": rollouts_per_example})
-    )
-    (folder / "results.jsonl").write_text("".join('{"example_id": 0}\n' for _ in range(lines)))
-    os.utime(folder / "results.jsonl", (saved_at_s, saved_at_s))
-    return folder
-
-
-def test_the_latest_run_with_rollouts_missing_is_found(in_a_new_folder):
+def test_the_latest_run_with_rollouts_missing_is_found(make_run):
     runs = runs_folder("my-env", "m")
     half = make_run(runs / "aaaaaaaa", 1, 100)
     full = make_run(runs / "bbbbbbbb", 4, 200)
@@ -336,7 +315,7 @@ def test_the_latest_run_with_rollouts_missing_is_found(in_a_new_folder):
     assert find_latest_incomplete("other", "m", 2, 2) is None
 
 
-def test_runs_with_other_settings_or_broken_metadata_are_passed_over(in_a_new_folder):
+def test_runs_with_other_settings_or_broken_metadata_are_passed_over(make_run):
     runs = runs_folder("my-env", "m")
     make_run(runs / "1", 0, 1, model="other")
     make_run(runs / "2", 0, 1, num_examples=5)
@@ -346,7 +325,7 @@ def test_runs_with_other_settings_or_broken_metadata_are_passed_over(in_a_new_fo
     assert find_latest_incomplete("my-env", "m", 2, 2) is None
 
 
-def test_a_half_written_line_does_not_count_as_saved(in_a_new_folder):
+def test_a_half_written_line_does_not_count_as_saved(make_run):
     folder = make_run(runs_folder("my-env", "m") / "aaaaaaaa", 3, 100)
     with (folder / "results.jsonl").open("a") as file:
         file.write('{"example_id": 0, "rew')
