@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
 from typing import TYPE_CHECKING, Any
 
 from verifiers.lazy_names import lazy_names
@@ -96,6 +95,9 @@ if TYPE_CHECKING:
     from verifiers.tools.mcp import MCPTool as MCPTool
     from verifiers.tools.mcp import MCPToolConfig as MCPToolConfig
     from verifiers.types import AssistantMessage as AssistantMessage
+    from verifiers.types import ChatCompletionMessageParam as ChatCompletionMessageParam
+    from verifiers.types import ChatMessage as ChatMessage
+    from verifiers.types import ChatMessages as ChatMessages
     from verifiers.types import ClientConfig as ClientConfig
     from verifiers.types import ClientType as ClientType
     from verifiers.types import ContentPart as ContentPart
@@ -158,18 +160,6 @@ __version__ = "1.0.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-_GONE = {
-    "GRPOTrainer": "`verifiers.training` (docs/migrating.md), or the trainer of your choice",
-    "GRPOConfig": "the configuration of the trainer of your choice",
-    "RLTrainer": "`verifiers.training` (docs/migrating.md), or the trainer of your choice",
-    "RLConfig": "the configuration of the trainer of your choice",
-    "grpo_defaults": "the configuration of the trainer of your choice",
-    "lora_defaults": "`peft.LoraConfig`",
-    "get_model": "`transformers.AutoModelForCausalLM.from_pretrained`",
-    "get_model_and_tokenizer": "`transformers.AutoModelForCausalLM` and `AutoTokenizer`",
-}
-"""Names of the oldest releases that have no equal replacement here, with the closest one."""
-
 _LATER = frozenset({"CLIHarness", "Harness"} | {"RLMEnv", "RendererClient", "Taskset"})
 
 _SUBMODULES = frozenset(
@@ -197,16 +187,15 @@ __all__, _load, __dir__ = lazy_names(__name__)
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _GONE:
-        import dis
-
-        text = f"verifiers.{name} belonged to an older release. Use {_GONE[name]} instead."
-        # `from verifiers import …` replaces the text of an AttributeError; `hasattr` needs an AttributeError.
-        caller = sys._getframe(1)
-        is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
-        raise (ImportError if is_import else AttributeError)(text)
     if name in _LATER:
         raise AttributeError(
             f"module 'verifiers' has no attribute {name!r}. The public package had it; this one does not offer it yet."
         )
-    return _load(name)
+    try:
+        return _load(name)
+    except AttributeError:
+        from verifiers.v0.trainer_names import missing
+
+        if (error := missing(__name__, name)) is not None:
+            raise error from None
+        raise

@@ -122,3 +122,13 @@ class EvalRunConfig(Config):
 
     evals: list[EvalConfig]
     heartbeat_url: str | None = None
+
+
+class GenerateInputs(BaseModel):
+    """Inputs of `generate` as parallel lists, one entry per rollout: the form of the oldest releases."""
+
+    prompt: list[Any]
+    answer: list[Any] | None = None
+    info: list[Any] | None = None
+    task: list[Any] | None = None
+    completion: list[Any] | None = None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verifiers.errors import DatasetError
@@ -160,3 +161,20 @@ def load_example_dataset(
     if n is not None and n > 0:
         dataset = dataset.shuffle(seed=seed).select(range(min(n, len(dataset))))
     return dataset.map(example.preprocess, remove_columns=dataset.column_names)
+
+
+@contextmanager
+def quiet_datasets() -> Iterator[None]:
+    """Let the package `datasets` log only warnings, and show no progress bars, in the block."""
+    from datasets import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from datasets.utils import logging as datasets_logging
+
+    level, showed_bars = datasets_logging.get_verbosity(), not are_progress_bars_disabled()
+    datasets_logging.set_verbosity_warning()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets_logging.set_verbosity(level)
+        if showed_bars:
+            enable_progress_bars()

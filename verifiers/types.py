@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, Self, TypedDict
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from verifiers.configs import EndpointConfig as EndpointConfig
     from verifiers.configs import EvalConfig as EvalConfig
     from verifiers.configs import EvalRunConfig as EvalRunConfig
+    from verifiers.configs import GenerateInputs as GenerateInputs
 
 MessageType = Literal["chat", "completion"]
 Info = dict[str, Any]
@@ -319,6 +321,23 @@ class GenerateOutputs(dict[str, Any]):
             raise AttributeError(name) from None
 
 
+@dataclass
+class ProcessedOutputs:
+    """Rollouts as token ids and masks, one entry per rollout, as trainers of 0.1.7 receive them.
+
+    A completion holds all tokens after the prompt, including those of the environment.
+    """
+
+    prompt_ids: list[list[int]] = field(default_factory=list)
+    prompt_mask: list[list[int]] = field(default_factory=list)
+    completion_ids: list[list[int]] = field(default_factory=list)
+    completion_mask: list[list[int]] = field(default_factory=list)
+    """1 for each token to train on."""
+    completion_logprobs: list[list[float]] | None = field(default_factory=list)
+    """Log-probabilities of the endpoint, 0.0 for tokens of the environment; None if a rollout has none."""
+    rewards: list[float] = field(default_factory=list)
+
+
 IndividualRewardFunc = Callable[..., float | Awaitable[float]]
 GroupRewardFunc = Callable[..., list[float] | Awaitable[list[float]]]
 RewardFunc = IndividualRewardFunc | GroupRewardFunc
@@ -329,10 +348,12 @@ LogCallback = Callable[[str], None]
 
 _OPENAI = {
     "ChatCompletion": ("openai.types.chat", "ChatCompletion"),
+    "ChatCompletionMessageParam": ("openai.types.chat", "ChatCompletionMessageParam"),
     "ChatMessage": ("openai.types.chat", "ChatCompletionMessageParam"),
     "ChatCompletionToolParam": ("openai.types.chat", "ChatCompletionToolParam"),
     "ChatCompletionMessageToolCall": ("openai.types.chat", "ChatCompletionMessageToolCall"),
     "Completion": ("openai.types", "Completion"),
+    "FunctionParameters": ("openai.types.shared_params", "FunctionParameters"),
 }
 
 

@@ -41,6 +41,7 @@ SHORT_MODULES = {
     "verifiers/envs/stateful_tool_env.py": "import path of v0",
     "verifiers/envs/textarena_env.py": "import path of v0",
     "verifiers/hub/errors.py": "every module of the hub client raises these errors",
+    "verifiers/inference.py": "import path of older releases",
     "verifiers/lazy_names.py": "imported by every package before anything else",
     "verifiers/legacy.py": "import path of v0",
     "verifiers/parsers/answers.py": "one module per parser, as in v0",
@@ -54,6 +55,7 @@ SHORT_MODULES = {
     "verifiers/training/adapters/trl_async.py": "former import path",
     "verifiers/training/adapters/weight_push.py": "former import path",
     "verifiers/training/adapters/weight_transfer.py": "former import path",
+    "verifiers/trainers.py": "import path of older releases",
     "verifiers/v0/rubric_accessors.py": "the one entry of rubrics to older accessors",
     "verifiers/v0/unknown_arguments.py": "constructors of current classes import it and nothing else of v0",
 }

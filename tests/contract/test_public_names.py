@@ -10,6 +10,7 @@ import pytest
 
 import verifiers as vf
 from verifiers.lazy_names import modules_of_names
+from verifiers.v0.trainer_names import REPLACEMENTS
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
@@ -33,7 +34,13 @@ HEAVY = {
 }
 
 
-LAZY_PACKAGES = ("verifiers", "verifiers.clients", "verifiers.endpoint", "verifiers.serve")
+LAZY_PACKAGES = (
+    "verifiers",
+    "verifiers.clients",
+    "verifiers.endpoint",
+    "verifiers.serve",
+    "verifiers.utils",
+)
 
 
 def names_for_type_checkers(package: str) -> dict[str, str]:
@@ -72,12 +79,24 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
         _ = vf.Rubrik  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", sorted(vf._GONE))
-def test_names_of_the_oldest_releases_say_what_to_use(name: str) -> None:
-    with pytest.raises(ImportError, match="older release"):
-        exec(f"from verifiers import {name}")
-    with pytest.raises(AttributeError, match="older release"):
-        getattr(vf, name)
+@pytest.mark.parametrize("name", sorted(REPLACEMENTS))
+@pytest.mark.parametrize("package", ["verifiers", "verifiers.utils"])
+def test_a_name_of_the_old_trainers_is_absent_and_says_what_to_use(package: str, name: str) -> None:
+    module = importlib.import_module(package)
+    assert not hasattr(module, name)
+    assert getattr(module, name, None) is None
+    advice = rf"{package}.{name} belonged to .*verifiers\.training.*docs/migrating\.md"
+    with pytest.raises(ImportError, match=advice):
+        exec(f"from {package} import {name}")
+    with pytest.raises(AttributeError, match=advice):
+        getattr(module, name)
+
+
+@pytest.mark.parametrize("module", ["trainers", "trainers.grpo_trainer", "inference.vllm_client"])
+def test_a_module_of_the_old_trainers_is_not_found_and_says_what_to_use(module: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"verifiers\.training.*docs/migrating\.md"):
+        importlib.import_module(f"verifiers.{module}")
+    assert f"verifiers.{module.partition('.')[0]}" not in sys.modules
 
 
 def test_submodules_are_attributes() -> None:

@@ -8,15 +8,14 @@ import importlib
 import pytest
 
 PATHS = {
-    "verifiers": """AssistantMessage BrowserEnv CliAgentEnv ClientConfig EmptyModelResponseError EnvGroup Environment
-        Error GymEnv HarborEnv Info InfraError InvalidModelResponseError JudgeRubric MathRubric
-        MaybeThinkParser Message Messages ModelError MultiTurnEnv OpenEnvEnv Parser PythonEnv
-        ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming Rubric RubricGroup
-        SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv ThinkParser
-        Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric TrajectoryStep
-        Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer legacy load_environment
-        load_example_dataset log_level print_prompt_completions_sample quiet_verifiers setup_logging stop
-        teardown""",
+    "verifiers": """AssistantMessage BrowserEnv ChatCompletionMessageParam ChatMessage ChatMessages CliAgentEnv
+        ClientConfig EmptyModelResponseError EnvGroup Environment Error GymEnv HarborEnv Info InfraError
+        InvalidModelResponseError JudgeRubric MathRubric MaybeThinkParser Message Messages ModelError MultiTurnEnv
+        OpenEnvEnv Parser PythonEnv ReasoningGymEnv Response ResponseMessage RolloutInput RolloutScore RolloutTiming
+        Rubric RubricGroup SandboxEnv SandboxError SingleTurnEnv State StatefulToolEnv SystemMessage TextArenaEnv
+        ThinkParser Tool ToolCall ToolCallError ToolEnv ToolError ToolMessage ToolParseError ToolRubric
+        TrajectoryStep Usage UserMessage XMLParser cleanup ensure_keys extract_boxed_answer legacy load_environment
+        load_example_dataset log_level print_prompt_completions_sample quiet_verifiers setup_logging stop teardown""",
     "verifiers.clients": """AnthropicMessagesClient Client NeMoRLChatCompletionsClient OpenAIChatCompletionsClient
         OpenAIChatCompletionsTokenClient OpenAICompletionsClient OpenAIResponsesClient resolve_client""",
     "verifiers.clients.anthropic_messages_client": "AnthropicMessagesClient",
@@ -67,13 +66,13 @@ PATHS = {
     "verifiers.scripts.init": "init_environment",
     "verifiers.scripts.install": "main",
     "verifiers.types": """AssistantMessage ChatCompletion ChatCompletionMessageToolCall ChatCompletionToolParam
-        ChatMessage ChatMessages ClientConfig Completion ContentPart DatasetBuilder EndpointClientConfig EndpointConfig
-        EvalConfig EvalRunConfig FinishReason GenerateMetadata GenerateOutputs ImageUrlContentPart ImageUrlSource Info
-        InputAudioContentPart InputAudioSource Message MessageType Messages ModelResponse Response ResponseMessage
-        ResponseTokens RewardFunc RolloutInput RolloutOutput RolloutScore RolloutScores RolloutTiming SamplingArgs State
-        SystemMessage TextContentPart TextMessage Tool ToolCall ToolMessage TrajectoryStep TrajectoryStepTokens Usage
-        UserMessage""",
-    "verifiers.utils": "pricing_utils",
+        ChatMessage ChatMessages ClientConfig Completion ContentPart DatasetBuilder EndpointClientConfig
+        EndpointConfig EvalConfig EvalRunConfig FinishReason FunctionParameters GenerateInputs GenerateMetadata
+        GenerateOutputs ImageUrlContentPart ImageUrlSource Info InputAudioContentPart InputAudioSource Message
+        MessageType Messages ModelResponse ProcessedOutputs Response ResponseMessage ResponseTokens RewardFunc
+        RolloutInput RolloutOutput RolloutScore RolloutScores RolloutTiming SamplingArgs State SystemMessage
+        TextContentPart TextMessage Tool ToolCall ToolMessage TrajectoryStep TrajectoryStepTokens Usage UserMessage""",
+    "verifiers.utils": "load_example_dataset pricing_utils",
     "verifiers.utils.async_utils": """EventLoopLagMonitor NullAsyncContext maybe_await maybe_call_with_named_args
         maybe_retry maybe_semaphore with_sem""",
     "verifiers.utils.client_utils": "load_prime_config resolve_client_config setup_openai_client",
@@ -83,14 +82,15 @@ PATHS = {
     "verifiers.utils.env_utils": "load_environment",
     "verifiers.utils.error_utils": "ErrorChain error_data get_vf_error_chain",
     "verifiers.utils.eval_utils": """load_endpoints load_toml_config make_dataset print_results
-        run_evaluation""",
+        quiet_datasets run_evaluation""",
     "verifiers.utils.interception_utils": """InterceptionServer StreamInterrupted create_empty_completion
         deliver_response protocol_from_path serialize_intercept_response serialize_tool_defs synthesize_stream""",
     "verifiers.utils.install_utils": """check_hub_env_installed is_hub_env is_installed normalize_package_name
         parse_env_id""",
     "verifiers.utils.logging_utils": "log_level print_prompt_completions_sample quiet_verifiers setup_logging",
-    "verifiers.utils.message_utils": """concat_messages from_raw_message get_messages message_to_printable
-        messages_to_printable normalize_messages sanitize_tool_calls serialize_message_for_output""",
+    "verifiers.utils.message_utils": """ChatCompletionMessage concat_messages from_raw_message get_messages
+        message_to_printable messages_to_printable normalize_messages sanitize_tool_calls
+        serialize_message_for_output""",
     "verifiers.utils.metric_utils": """EnvMetrics ErrorRateMetric FinalInputTokensMetric FinalOutputTokensMetric
         InputTokensMetric Metric OutputTokensMetric PassAtKMetric RewardMetric""",
     "verifiers.legacy": "Rubric ToolEnv load_environment",

@@ -1,5 +1,6 @@
 """Rows of the public data sets as questions with answers; the data sets themselves are not fetched here."""
 
+import logging
 from typing import Any
 
 import datasets
@@ -8,6 +9,7 @@ import pytest
 import verifiers as vf
 from verifiers.example_datasets import EXAMPLE_DATASETS, get_preprocess_fn
 from verifiers.utils.data_utils import format_dataset
+from verifiers.utils.eval_utils import quiet_datasets
 
 GPQA = {
     "Question": "q",
@@ -120,3 +122,24 @@ def test_v0s_format_dataset() -> None:
     )
     assert [m["content"] for m in row["prompt"]] == ["Be brief.", "2+2?"]
     assert (row["answer"], row["example_id"]) == ("4", 0)
+
+
+@pytest.mark.parametrize("shows_bars", [True, False])
+def test_datasets_is_quiet_in_the_block_and_as_before_after_it(shows_bars: bool) -> None:
+    (datasets.enable_progress_bars if shows_bars else datasets.disable_progress_bars)()
+    datasets.utils.logging.set_verbosity_info()
+    try:
+        with quiet_datasets():
+            assert datasets.utils.logging.get_verbosity() == logging.WARNING
+            assert datasets.are_progress_bars_disabled()
+        assert datasets.utils.logging.get_verbosity() == logging.INFO
+        assert datasets.are_progress_bars_disabled() is not shows_bars
+    finally:
+        datasets.utils.logging.set_verbosity_warning()
+        datasets.enable_progress_bars()
+
+
+def test_the_loader_is_also_at_the_path_of_the_oldest_releases() -> None:
+    from verifiers.utils import load_example_dataset
+
+    assert load_example_dataset is vf.load_example_dataset

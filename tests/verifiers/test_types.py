@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -100,14 +100,18 @@ def test_a_system_message_from_a_file_is_verbatim(tmp_path: Path) -> None:
     assert vf.SystemMessage.from_path(tmp_path / "prompt.txt").content == "  Über dir.\n\n"
 
 
-@pytest.mark.parametrize("name", ["GRPOTrainer", "grpo_defaults", "RLTrainer"])
-def test_an_old_name_is_absent_for_hasattr_and_an_import_says_what_to_use(name: str) -> None:
-    assert not hasattr(vf, name)
-    assert getattr(vf, name, None) is None
-    with pytest.raises(AttributeError, match="belonged to an older release"):
-        getattr(vf, name)
-    with pytest.raises(ImportError, match="belonged to an older release"):
-        exec(f"from verifiers import {name}")
+def test_the_oldest_names_of_inputs_and_messages_work() -> None:
+    """The forms in which public environments use them."""
+    from verifiers.utils.message_utils import ChatCompletionMessage
+
+    message = ChatCompletionMessage.model_validate({"role": "assistant", "content": "4"})
+    assert message.content == "4"
+    inputs = types.GenerateInputs(prompt=[[{"role": "user", "content": "2+2"}]], answer=["4"])
+    assert inputs.model_dump(exclude_none=True).keys() == {"prompt", "answer"}
+    assert types.ProcessedOutputs(prompt_ids=[[1]]).completion_ids == []
+    assert get_args(types.FunctionParameters) == (str, object)
+    assert vf.ChatMessage is vf.ChatCompletionMessageParam
+    assert vf.ChatMessages == types.ChatMessages == list[dict[str, Any]]
 
 
 def test_timing_of_generation_a_is_taken_and_reads_back() -> None:

@@ -252,7 +252,11 @@ def _as_units(groups: Sequence[list[Task]], *, in_groups: bool) -> list[list[lis
 
 
 def as_rows(env: RunnableEnvironment, inputs: Any) -> list[Row]:
-    """Return the inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's dict of columns."""
+    """Return the inputs of `generate` as rows: a `datasets.Dataset`, a list of rows, or v0's columns (a dict or
+    `GenerateInputs`).
+    """
+    if hasattr(inputs, "model_dump"):
+        inputs = inputs.model_dump(exclude_none=True)
     if isinstance(inputs, Mapping):
         if "prompt" in inputs and isinstance(inputs["prompt"], list) and "example_id" not in inputs:
             count = len(inputs["prompt"])

@@ -5,6 +5,7 @@ from verifiers.evaluate.registry import load_endpoints as load_endpoints
 from verifiers.evaluate.registry import registry_file as resolve_endpoints_file
 from verifiers.evaluate.run import run_evaluation as run_evaluation
 from verifiers.evaluate.run import run_evaluations as run_evaluations
+from verifiers.example_datasets import quiet_datasets as quiet_datasets
 from verifiers.runs.publish import get_hf_hub_dataset_name as get_hf_hub_dataset_name
 from verifiers.runs.publish import make_dataset as make_dataset
 from verifiers.v0.utilities import print_results as print_results

@@ -1,5 +1,7 @@
 """v0 import path; see `verifiers.messages`."""
 
+from typing import Any
+
 from verifiers.messages import concat_messages as concat_messages
 from verifiers.messages import content_text as content_text
 from verifiers.messages import format_messages as format_messages
@@ -13,3 +15,11 @@ from verifiers.messages import normalize_messages as normalize_messages
 from verifiers.messages import sanitize_tool_calls as sanitize_tool_calls
 from verifiers.messages import serialize_message_for_output as serialize_message_for_output
 from verifiers.messages import serialize_messages_for_output as serialize_messages_for_output
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ChatCompletionMessage", "ChatCompletionMessageParam"):
+        from openai.types import chat
+
+        return getattr(chat, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

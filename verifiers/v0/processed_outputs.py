@@ -14,22 +14,9 @@ from typing import Any
 from verifiers.dialects.chat_completions import native_messages
 from verifiers.errors import ConfigError, is_void
 from verifiers.messages import from_raw_message
+from verifiers.types import ProcessedOutputs
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class ProcessedOutputs:
-    """One entry per rollout. A completion holds all tokens after the prompt, including those of the environment."""
-
-    prompt_ids: list[list[int]] = field(default_factory=list)
-    prompt_mask: list[list[int]] = field(default_factory=list)
-    completion_ids: list[list[int]] = field(default_factory=list)
-    completion_mask: list[list[int]] = field(default_factory=list)
-    """1 for each token to train on."""
-    completion_logprobs: list[list[float]] | None = field(default_factory=list)
-    """Log-probabilities of the endpoint, 0.0 for tokens of the environment; None if a rollout has none."""
-    rewards: list[float] = field(default_factory=list)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pytest
 
 import verifiers as vf
 from verifiers.testing import Reply, ScriptedClient
+from verifiers.types import GenerateInputs
 from verifiers.utils.async_utils import maybe_semaphore
 from verifiers.utils.message_utils import messages_to_printable
 
@@ -356,6 +357,7 @@ async def test_generate_takes_columns_rows_and_datasets() -> None:
     }
     for inputs in (
         columns,
+        GenerateInputs(**columns),
         [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
     ):
         results = await env.generate(inputs, ScriptedClient(then="4"), "m")
