@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from verifiers.envs.code_env import CodeEnv as CodeEnv
     from verifiers.envs.env_group import EnvGroup as EnvGroup
     from verifiers.envs.environment import Environment as Environment
-    from verifiers.envs.harbor_env import HarborEnv as HarborEnv
+    from verifiers.envs.harbor.env import HarborEnv as HarborEnv
     from verifiers.envs.integrations.browser_env import BrowserEnv as BrowserEnv
     from verifiers.envs.integrations.gym_env import GymEnv as GymEnv
     from verifiers.envs.integrations.openenv_env import OpenEnvEnv as OpenEnvEnv

@@ -35,6 +35,7 @@ SHORT_MODULES = {
     "verifiers/clients/openai_responses_client.py": "import path of v0",
     "verifiers/endpoint/__main__.py": "entry point of a process",
     "verifiers/endpoint/errors.py": "every module of the endpoint raises these errors",
+    "verifiers/envs/harbor_env.py": "former import path",
     "verifiers/envs/reasoninggym_env.py": "import path of v0",
     "verifiers/envs/scoring_path.py": "uploaded into sandboxes as text",
     "verifiers/envs/singleturn_env.py": "import path of v0",
