@@ -125,8 +125,11 @@ def gepa(
 
     configure_logging(is_verbose=verbose)
     settings = _settings(values)
+    for warning in settings.pop("_warnings", []):
+        output.note(warning)
     result, folder = _search(settings, no_save=no_save, is_verbose=verbose)
     report = {**result._asdict(), "saved_to": None if folder is None else str(folder)}
+    del report["found"]
     if as_json:
         output.show_json(report)
     else:
@@ -195,10 +198,11 @@ def _search(
     environment = environments[0]
     if len(environments) > 1:
         from verifiers.envs.env_group import EnvGroup
+        from verifiers.prompt_search.config_file import joined_names, unique_names
 
         ids = [one.env_id for one in environments]
-        paths = [one.env_id for one in configs]
-        environment = EnvGroup(environments, ids if len(set(ids)) == len(ids) else paths)
+        environment = EnvGroup(environments, unique_names(ids))
+        environment.env_id = joined_names(ids)
     folder: Path | None = None
     if not no_save:
         chosen = settings.get("run_dir")
@@ -231,13 +235,16 @@ def _search(
 
     result = asyncio.run(run())
     if folder is not None:
-        _save(result, folder)
+        from verifiers.prompt_search import save_gepa_results
+
+        searched = {
+            "env_id": environment.env_id,
+            "envs": settings["envs"],
+            "env_args": configs[0].env_args if len(configs) == 1 else {},
+            "model": config.model,
+            "reflection_model": reflecting.model,
+            "sampling_args": config.sampling_args,
+            **options._asdict(),
+        }
+        save_gepa_results(folder, result.found, config=searched)
     return result, folder
-
-
-def _save(result: SearchResult, folder: Path) -> None:
-    import json
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "system_prompt.txt").write_text(result.best_prompt)
-    (folder / "result.json").write_text(json.dumps(result._asdict(), indent=2, ensure_ascii=False))

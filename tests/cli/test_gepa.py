@@ -20,7 +20,13 @@ def test_a_search_with_the_embedded_model_saves_what_it_found(run, make_environm
     assert done.json["calls"] >= 2
     assert done.json["saved_to"] == "found"
     assert Path("found/system_prompt.txt").read_text() == done.json["best_prompt"]
-    assert json.loads(Path("found/result.json").read_text())["calls"] == done.json["calls"]
+    metadata = json.loads(Path("found/metadata.json").read_text())
+    assert metadata["total_metric_calls"] == done.json["calls"]
+    assert metadata["config"]["num_train"] == 2
+    lines = Path("found/results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["score"] for line in lines] == [
+        score for _, score in done.json["candidates"]
+    ]
 
 
 def test_wrong_usage_is_exit_code_2(run, make_environment):

@@ -20,7 +20,12 @@ LONG_FUNCTIONS: dict[str, int] = {
 """`path:function` → its length, and beside it why it may be that long."""
 
 SHORTEST_MODULE = 60
-SHORT_FOLDERS = ("verifiers/utils/", "verifiers/scripts/", "verifiers/envs/experimental/")
+SHORT_FOLDERS = (
+    "verifiers/utils/",
+    "verifiers/scripts/",
+    "verifiers/gepa/",
+    "verifiers/envs/experimental/",
+)
 """Folders of import paths of older releases."""
 SHORT_MODULES = {
     "hub_server/changes/models.py": "every room of the hub keeps its tables in `models`",

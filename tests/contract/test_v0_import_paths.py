@@ -50,6 +50,12 @@ PATHS = {
     "verifiers.envs.tool_env": "ToolEnv",
     "verifiers.errors": """EmptyModelResponseError Error InfraError InvalidModelResponseError ModelError
         OverlongPromptError SandboxError ToolCallError ToolError ToolParseError TunnelError""",
+    "verifiers.gepa": """GEPAConfig GEPADisplay VerifiersGEPAAdapter adapter config display gepa_utils
+        make_reflection_lm save_gepa_results""",
+    "verifiers.gepa.adapter": "VerifiersGEPAAdapter make_reflection_lm",
+    "verifiers.gepa.config": "GEPAConfig",
+    "verifiers.gepa.display": "GEPADisplay",
+    "verifiers.gepa.gepa_utils": "save_gepa_results",
     "verifiers.parsers.maybe_think_parser": "MaybeThinkParser",
     "verifiers.parsers.parser": "Parser",
     "verifiers.parsers.think_parser": "ThinkParser",
@@ -62,7 +68,8 @@ PATHS = {
     "verifiers.rubrics.tool_rubric": "ToolRubric",
     "verifiers.scripts": "build setup",
     "verifiers.scripts.eval": "main",
-    "verifiers.scripts.gepa": "load_gepa_toml_config main resolve_gepa_config_args",
+    "verifiers.scripts.gepa": """_gepa_extra_headers_from_group _load_gepa_dataset load_gepa_toml_config main optimize
+        resolve_gepa_config_args run_gepa_optimization""",
     "verifiers.scripts.init": "init_environment",
     "verifiers.scripts.install": "main",
     "verifiers.types": """AssistantMessage ChatCompletion ChatCompletionMessageToolCall ChatCompletionToolParam

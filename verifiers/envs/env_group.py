@@ -21,6 +21,8 @@ from verifiers.types import RewardFunc, SamplingArgs
 
 RowT = TypeVar("RowT", bound=dict[str, Any])
 
+ENV_GROUP_INFO_KEY = "env_id"
+"""Key of a row's `info` that names its environment; in groups inside groups, the list of names from the outside in."""
 _ROUTING = ("info", "task")
 """Fields of a row that name its environment."""
 
@@ -97,18 +99,26 @@ class EnvGroupRubric(Rubric):
             await env.rubric.cleanup(inner)
 
 
+def env_route(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names in `info["env_id"]`, from the outside in; empty if the row has none."""
+    info = row.get("info")
+    names = info.get(ENV_GROUP_INFO_KEY) if isinstance(info, Mapping) else None
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names) if isinstance(names, Sequence) else ()
+
+
 def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> str:
-    """Return the name of a row's environment: `info["env_id"]`, or a plain string `task`.
+    """Return the name of a row's environment: the first of `info["env_id"]`, or a plain string `task`.
 
     Raises DatasetError if the group has no environment of this name.
     """
-    info = row.get("info")
-    own = info.get("env_id") if isinstance(info, Mapping) else None
-    for name in (own, row.get("task")):
+    route = env_route(row)
+    for name in (*route[:1], row.get("task")):
         if isinstance(name, str) and name in env_map:
             return name
     raise DatasetError(
-        f"No environment found for info['env_id']={own!r} (task={row.get('task')!r}); "
+        f"No environment found for info['env_id']={list(route) or None!r} (task={row.get('task')!r}); "
         f"the group has {sorted(env_map)}."
     )
 
@@ -176,6 +186,16 @@ class EnvGroup(Environment):
 
             return Dataset.from_list(rows)
         return rows
+
+    def _input_env_route(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names of a row's environments, from the outside in. Raises DatasetError if the row has none."""
+        route = env_route(row)
+        if not route:
+            raise DatasetError(
+                "A row of an EnvGroup is missing info['env_id']. Take rows from get_dataset() or get_eval_dataset(), "
+                "or set that value."
+            )
+        return route
 
     def get_env_for_name(self, name: str) -> Environment:
         """Return the environment of this name. Raises DatasetError if there is none."""
@@ -270,9 +290,8 @@ def _named(row: Row, name: str) -> Row:
     """Return the row with the name of its environment, in the fields of both generations."""
     info = row.get("info")
     own = dict(info) if isinstance(info, Mapping) else ({} if info is None else {"info": info})
-    if isinstance(own.get("env_id"), str):
-        own["env_route"] = [name, *own.get("env_route", [own["env_id"]])]
-    named = {**row, "info": {**own, "env_id": name}}
+    inner = env_route(row)
+    named = {**row, "info": {**own, ENV_GROUP_INFO_KEY: [name, *inner] if inner else name}}
     if not isinstance(row.get("task"), Mapping):
         named["task"] = name
     return named
@@ -281,13 +300,14 @@ def _named(row: Row, name: str) -> Row:
 def inner_row(row: RowT) -> RowT:
     """Return a copy of a row for a group inside this group: its route is one step shorter."""
     inner = row.copy()
-    info = dict(inner["info"])
-    route = info.pop("env_route")[1:]
-    info["env_id"] = route[0]
-    if len(route) > 1:
-        info["env_route"] = route
-    inner["info"] = info
-    inner["task"] = route[0]
+    route = env_route(row)[1:]
+    if route:
+        inner["info"] = {
+            **inner["info"],
+            ENV_GROUP_INFO_KEY: route[0] if len(route) == 1 else list(route),
+        }
+        if not isinstance(inner.get("task"), Mapping):
+            inner["task"] = route[0]
     return inner  # type: ignore[return-value]  # `State.copy` is a State, `dict.copy` a dict
 
 

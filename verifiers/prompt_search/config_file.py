@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ _OTHER_NAMES = {"id": "env_id", "args": "env_args"}
 
 
 def load_gepa_toml_config(path: Path) -> dict[str, Any]:
-    """Return the settings of a file: `envs` (each with `env_id`, `env_args`, `extra_env_kwargs`), the fields of the
-    first environment, and the top-level and `[gepa]` values, flat. Raise ConfigError naming the file and the key.
+    """Return the settings of a file: `envs` (each with `env_id`, `env_args`, `extra_env_kwargs`) and the top-level and
+    `[gepa]` values, flat. A file with one environment adds the environment's fields, a file with several environments
+    adds their joined names as `env_id`. `_warnings` are the notes on tables of older files. Raise ConfigError naming
+    the file and the key.
     """
     try:
         document = tomllib.loads(Path(path).read_text())
@@ -45,18 +48,54 @@ def load_gepa_toml_config(path: Path) -> dict[str, Any]:
     tables = document.pop("env", None)
     tables = [tables] if isinstance(tables, dict) else tables
     if not tables or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(f"{path} needs a table [env], or several [[env]], each with env_id.")
+        raise ConfigError(
+            f"{path} must contain an [env] or [[env]] table; each such table needs an env_id."
+        )
     envs = [_env(table, f"{path}, env number {index}") for index, table in enumerate(tables, 1)]
-    settings: dict[str, Any] = {}
-    for name in ("gepa", "execution", "sampling"):
-        table = document.pop(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name} must be a table; got {table!r}.")
-        settings |= {"sampling_args": table} if name == "sampling" and table else table
-    settings = document | settings
+    settings = document | _tables_of(document, path)
     for key in settings:
-        _check(key, _KEYS, str(path))
-    return {**settings, **envs[0], "envs": envs}
+        if key != "_warnings":
+            _check(key, _KEYS, str(path))
+    if "endpoints_path" in settings:
+        settings["endpoints_path"] = str(
+            Path(path).resolve().parent / str(settings["endpoints_path"])
+        )
+    own = envs[0] if len(envs) == 1 else {"env_id": joined_names(env["env_id"] for env in envs)}
+    return {**settings, **own, "envs": envs}
+
+
+def joined_names(env_ids: Iterable[str]) -> str:
+    """Return the last parts of the ids: `owner/a`, `b` → `a+b`."""
+    return "+".join(env_id.rpartition("/")[2] for env_id in env_ids)
+
+
+def unique_names(env_ids: Sequence[str]) -> list[str]:
+    """Return the ids; an id that occurs again gets a number: `a`, `a:2`."""
+    return [
+        env_id if env_id not in env_ids[:index] else f"{env_id}:{env_ids[:index].count(env_id) + 1}"
+        for index, env_id in enumerate(env_ids)
+    ]
+
+
+def _tables_of(document: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Remove the tables of settings from the document and return their values, with `_warnings` for `[execution]`."""
+    tables = {name: document.pop(name, None) for name in ("gepa", "execution", "sampling")}
+    for name, table in tables.items():
+        if table is not None and not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} must be a table; got {table!r}.")
+    gepa, execution, sampling = (table or {} for table in tables.values())
+    for key in gepa:
+        if key in execution:
+            raise ConfigError(f"{path} sets {key!r} in both [gepa] and [execution].")
+    settings = {**gepa, **execution}
+    if sampling:
+        settings["sampling_args"] = sampling
+    if tables["execution"] is not None:
+        settings["_warnings"] = [
+            f"{path}: the table [execution] is deprecated. Move its keys into [gepa], and sampling arguments into "
+            "[sampling]."
+        ]
+    return settings
 
 
 def _env(table: dict[str, Any], where: str) -> dict[str, Any]:
@@ -94,5 +133,5 @@ def resolve_gepa_config_args(args: argparse.Namespace) -> argparse.Namespace:
         return resolved
     for name, value in load_gepa_toml_config(Path(args.env_id_or_config)).items():
         setattr(resolved, name, value)
-    resolved.config_warnings = []
+    resolved.config_warnings = vars(resolved).pop("_warnings", [])
     return resolved

@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from verifiers.clients import resolve_client
-from verifiers.errors import ConfigError, is_void
-from verifiers.messages import content_text, normalize_messages
-from verifiers.types import RolloutOutput, SamplingArgs, UserMessage
+from verifiers.envs.env_group import EnvGroup
+from verifiers.errors import ConfigError
+from verifiers.messages import content_text
+from verifiers.prompt_search.adapter import COMPONENT, reflect
+from verifiers.prompt_search.rows import Row, play_candidate, search_rows, system_text
+from verifiers.types import RolloutOutput, SamplingArgs
 
 if TYPE_CHECKING:
     from verifiers.envs.environment import Environment
 
 logger = logging.getLogger(__name__)
 
-COMPONENT = "system_prompt"
 FIRST_PROMPT = "You are a helpful assistant."
 """First prompt for an environment without a system prompt."""
 
 Value = TypeVar("Value")
-Row = dict[str, Any]
 
 
 class SearchOptions(NamedTuple):
@@ -58,6 +59,8 @@ class SearchResult(NamedTuple):
     """Every accepted prompt with its score, in order."""
     calls: int
     """Number of rollouts that were played."""
+    found: Any
+    """gepa's own result."""
 
 
 async def search_prompt(
@@ -82,11 +85,14 @@ async def search_prompt(
     except ImportError as error:
         raise ConfigError("The prompt search needs gepa: pip install 'gepa>=0.1'.") from error
     options = options or SearchOptions()
-    train = environment.source("train").inputs(options.num_train, options.seed)
-    validation = environment.source("eval").inputs(options.num_val, options.seed)
-    if not train or not validation:
-        raise ConfigError("The prompt search needs training and validation examples.")
-    first = environment.system_prompt or _system_text(train[0]) or FIRST_PROMPT
+    is_group = isinstance(environment, EnvGroup)
+    members = environment.envs if is_group else [environment]
+    names = environment.env_names if is_group else [environment.env_id or ""]
+    train, validation = (
+        search_rows(environment, members, names, split, number, options.seed)
+        for split, number in (("train", options.num_train), ("eval", options.num_val))
+    )
+    first = environment.system_prompt or system_text(train[0]["prompt"]) or FIRST_PROMPT
     adapter = _Adapter(environment, client, model, sampling_args, options)
     reflect = _Reflection(
         client if reflection_client is None else reflection_client, reflection_model or model
@@ -115,6 +121,7 @@ async def search_prompt(
         scores[0],
         list(zip(prompts, scores, strict=True)),
         found.total_metric_calls or 0,
+        found,
     )
 
 
@@ -145,10 +152,7 @@ class _Reflection(_InLoop):
         self._model = model
 
     def __call__(self, prompt: Any) -> str:
-        messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
-        asked = normalize_messages(messages, field_name="reflection")
-        answer = self.wait(self._client.get_response(asked, self._model, {}))
-        return content_text(answer.message.content) if answer.message.content else ""
+        return self.wait(reflect(self._client, self._model, {}, prompt))
 
 
 class _Adapter(_InLoop):
@@ -177,26 +181,18 @@ class _Adapter(_InLoop):
         """Play the rows with the candidate's prompt."""
         from gepa.core.adapter import EvaluationBatch
 
-        rows = [
-            {
-                **row,
-                "example_id": position,
-                "prompt": with_system(row["prompt"], candidate[COMPONENT]),
-            }
-            for position, row in enumerate(batch)
-        ]
-        results = self.wait(
-            self._environment.generate(
-                rows,
+        outputs, scores = self.wait(
+            play_candidate(
+                self._environment,
+                batch,
+                candidate[COMPONENT],
                 self._client,
                 self._model,
                 self._sampling_args,
                 max_concurrent=self._options.max_concurrent,
-                state_columns=list(self._options.state_columns),
+                state_columns=self._options.state_columns,
             )
         )
-        outputs = results["outputs"]
-        scores = [0.0 if is_void(output) else float(output["reward"] or 0.0) for output in outputs]
         return EvaluationBatch(outputs, scores, outputs if capture_traces else None)
 
     def make_reflective_dataset(
@@ -207,19 +203,6 @@ class _Adapter(_InLoop):
             _shown(output, self._options.state_columns) for output in eval_batch.trajectories or []
         ]
         return dict.fromkeys(components_to_update, shown)
-
-
-def with_system(prompt: Sequence[Mapping[str, Any]], text: str) -> list[Any]:
-    """Return a prompt with `text` in place of its system messages."""
-    return [
-        {"role": "system", "content": text},
-        *(message for message in prompt if message["role"] != "system"),
-    ]
-
-
-def _system_text(row: Row) -> str | None:
-    texts = [content_text(m["content"]) for m in row["prompt"] if m["role"] == "system"]
-    return "\n\n".join(texts) or None
 
 
 def _shown(output: RolloutOutput, state_columns: Sequence[str]) -> dict[str, Any]:

@@ -41,7 +41,9 @@ async def test_a_group_inside_a_group_routes_to_the_innermost_environment() -> N
     outputs = await run(outer, ScriptedClient(then="x"), n=-1, rollouts_per_example=2)
     assert [output["reward"] for output in outputs] == [3.0] * 4 + [1.0] * 4 + [2.0] * 4
     assert all(output["errors"] == [] and output["error"] is None for output in outputs)
-    assert outputs[4]["info"]["env_id"] == outputs[4]["task"] == "nested"
+    assert outputs[4]["info"]["env_id"] == ["nested", "x"]
+    assert outputs[4]["task"] == "nested"
+    assert outer._input_env_route(outputs[4]) == ("nested", "x")
 
 
 async def test_group_rewards_and_advantages_work_within_a_group() -> None:

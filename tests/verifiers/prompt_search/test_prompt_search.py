@@ -13,7 +13,6 @@ from verifiers.prompt_search import (
     resolve_gepa_config_args,
     search_prompt,
 )
-from verifiers.prompt_search.search import with_system
 from verifiers.testing import ScriptedClient
 
 
@@ -68,11 +67,6 @@ async def test_a_refused_key_ends_the_search() -> None:
         await search_prompt(environment(), client, "m", options=SearchOptions(max_calls=5))
 
 
-def test_the_prompt_takes_the_place_of_system_messages_only() -> None:
-    prompt = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-    assert with_system(prompt, "c") == [{"role": "system", "content": "c"}, prompt[1]]
-
-
 FILE = """
 model = "m"
 [[env]]
@@ -95,11 +89,17 @@ def test_a_file_gives_environments_and_settings(tmp_path: Path) -> None:
         {"env_id": "a", "env_args": {"x": 1}, "extra_env_kwargs": {}},
         {"env_id": "b", "env_args": {}, "extra_env_kwargs": {}},
     ]
-    assert (found["env_id"], found["model"], found["max_calls"]) == ("a", "m", 7)
+    assert (found["env_id"], found["model"], found["max_calls"]) == ("a+b", "m", 7)
+    assert "env_args" not in found  # every environment has its own, in `envs`
     assert found["sampling_args"] == {"temperature": 0.5}
     args = argparse.Namespace(env_id_or_config=str(path), model="other", seed=3, max_calls=500)
     resolved = resolve_gepa_config_args(args)
-    assert (resolved.env_id, resolved.model, resolved.seed, resolved.max_calls) == ("a", "m", 3, 7)
+    assert (resolved.env_id, resolved.model, resolved.seed, resolved.max_calls) == (
+        "a+b",
+        "m",
+        3,
+        7,
+    )
     assert args.model == "other"
     plain = argparse.Namespace(env_id_or_config="e", env_args=None, extra_env_kwargs={"k": 1})
     assert resolve_gepa_config_args(plain).envs[0]["extra_env_kwargs"] == {"k": 1}
@@ -108,7 +108,11 @@ def test_a_file_gives_environments_and_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('model = "m"', r"needs a table \[env\]"),
+        ('model = "m"', r"must contain an \[env\] or \[\[env\]\] table"),
+        (
+            '[env]\nenv_id = "a"\n[gepa]\nseed = 1\n[execution]\nseed = 2',
+            r"'seed' in both \[gepa\] and \[execution\]",
+        ),
         ("[env]\nenv_args = {}", "env_id must be the id"),
         ('[env]\nenv_id = "a"\nenv_argz = {}', "Did you mean 'env_args'"),
         ('max_call = 3\n[env]\nenv_id = "a"', "Did you mean 'max_calls'"),
@@ -120,3 +124,21 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=f"c.toml.*{said}"):
         load_gepa_toml_config(path)
+
+
+def test_the_table_execution_of_older_files_is_accepted_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[[env]]\nenv_id = "owner/a"\nenv_args = { x = 1 }\n[execution]\nseed = 2\n')
+    found = load_gepa_toml_config(path)
+    assert (found["env_id"], found["env_args"], found["seed"]) == ("owner/a", {"x": 1}, 2)
+    [warning] = found["_warnings"]
+    assert "[execution]" in warning
+    resolved = resolve_gepa_config_args(argparse.Namespace(env_id_or_config=str(path), env_args={}))
+    assert resolved.config_warnings == [warning]
+    assert not hasattr(resolved, "_warnings")
+
+
+def test_the_path_of_the_endpoints_is_relative_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('endpoints_path = "e.toml"\n[env]\nenv_id = "a"\n')
+    assert load_gepa_toml_config(path)["endpoints_path"] == str(tmp_path / "e.toml")
