@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from vf_cli import output
-from vf_cli.interrupts import guarded
+from vf_cli.interrupts import Guard, guarded
 
 MAX_SAME_WARNINGS = 1
 EXIT_FAILED = 1
@@ -44,17 +44,19 @@ def run(
     or a SIGTERM, in seconds.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with guarded(grace_s):
-        return _run(app, name, arguments, verbose)
+    with guarded(grace_s) as guard:
+        return _run(app, name, arguments, verbose, guard)
 
 
-def _run(app: typer.Typer, name: str, arguments: list[str], verbose: str) -> int:
+def _run(
+    app: typer.Typer, name: str, arguments: list[str], verbose: str, guard: Guard | None
+) -> int:
     is_verbose = any(re.fullmatch(verbose, argument) for argument in arguments)
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
-        if code == EXIT_INTERRUPTED and app.registered_groups:
-            # With groups, Typer returns the code of Ctrl-C instead of raising.
+        if code == EXIT_INTERRUPTED and guard is not None and guard.has_interrupted:
+            # Typer returns the code of Ctrl-C instead of raising. A command that returns the code has printed more.
             output.note("Interrupted.")
         return code if isinstance(code, int) else 0
     except BrokenPipeError:

@@ -79,11 +79,10 @@ def check_push(env_ids: Iterable[str]) -> None:
 
 def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
     """Upload a finished run. Return the hub's record of the run, or None with the reason on stderr."""
-    import asyncio
-
     from verifiers.errors import Error
     from verifiers.hub.config import hub_settings
     from verifiers.hub.evaluations import InterruptedPush, RunPush
+    from vf_cli.interrupts import run
 
     folder = finished.saved_to
     if folder is None or not finished.is_complete:
@@ -92,7 +91,7 @@ def push(finished: Finished, *, as_json: bool) -> dict[str, Any] | None:
     options = RunPush(environment=_as_evaluated(finished))
     try:
         with _status(f"pushing {folder} …"):
-            done = asyncio.run(_push(hub_settings(), folder, options))
+            done = run(_push(hub_settings(), folder, options))
     except Error as error:
         again = f" Again: prime eval push {folder} --env {options.environment}"
         # The message of InterruptedPush has a better command.

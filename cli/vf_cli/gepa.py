@@ -9,7 +9,7 @@ import typer
 
 from vf_cli import eval_options as o
 from vf_cli import output
-from vf_cli.interrupts import protect
+from vf_cli.interrupts import protect, run
 
 if TYPE_CHECKING:
     from verifiers.prompt_search import SearchResult
@@ -176,8 +176,6 @@ _ENDPOINT = ("model", "endpoints_path", "api_key_var", "api_base_url")
 def _search(
     settings: dict[str, Any], *, no_save: bool, is_verbose: bool
 ) -> tuple[SearchResult, Path | None]:
-    import asyncio
-
     from verifiers.clients.connect import api_key_of, close_all_clients
     from verifiers.evaluate.run import prepare_environment
     from verifiers.evaluate.settings import resolve, settings_of
@@ -216,7 +214,7 @@ def _search(
         **{name: settings[name] for name in SearchOptions._fields if name in settings}
     )
 
-    async def run() -> SearchResult:
+    async def search() -> SearchResult:
         try:
             return await search_prompt(
                 environment,
@@ -233,7 +231,7 @@ def _search(
             await environment.aclose()
             await close_all_clients()
 
-    result = asyncio.run(run())
+    result = run(search())
     if folder is not None:
         from verifiers.prompt_search import save_gepa_results
 

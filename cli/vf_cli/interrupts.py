@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -174,6 +174,8 @@ class Guard:
         """Replaces KeyboardInterrupt as the reaction to a signal."""
         self.signals = 0
         self.is_ending = False
+        self.has_interrupted = False
+        """Whether a signal has raised KeyboardInterrupt in the command."""
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._guardian: GuardianProcess | None = None
         # A pipe, not an Event: a handler may interrupt code that holds the lock of an Event.
@@ -196,7 +198,7 @@ class Guard:
         if self.on_signal is not None:
             self.on_signal(self.signals)
         else:
-            raise KeyboardInterrupt
+            raise _interrupt()
 
     def _end_soon(self, number: int) -> None:
         if not self.is_ending:
@@ -234,6 +236,12 @@ def _end() -> None:
 _active: Guard | None = None
 
 
+def _interrupt() -> KeyboardInterrupt:
+    if _active is not None:
+        _active.has_interrupted = True
+    return KeyboardInterrupt()
+
+
 @contextmanager
 def guarded(grace_s: float | None = None) -> Iterator[Guard | None]:
     """Guard a command; nested calls share one guard. `grace_s` replaces `GRACE_S`.
@@ -267,7 +275,6 @@ def _handled_by(on_signal: OnSignal) -> Iterator[None]:
         if guard is None:
             yield
             return
-        guard.start_guardian()
         guard.signals = 0  # an earlier signal raised KeyboardInterrupt, and the command continued
         before, guard.on_signal = guard.on_signal, on_signal
         try:
@@ -284,7 +291,44 @@ def stop_on_signal() -> Iterator[asyncio.Event]:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     with _handled_by(lambda _: loop.call_soon_threadsafe(stop.set)):
+        protect()
         yield stop
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in a new event loop, like `asyncio.run`. The first signal cancels the coroutine in its loop.
+
+    The second signal raises KeyboardInterrupt, also while code of a task blocks the loop. Raises KeyboardInterrupt if
+    a signal ended the coroutine.
+    """
+    import asyncio
+
+    running: asyncio.Task[Result] | None = None
+    is_cancelled = False
+
+    def receive(signals: int) -> None:
+        nonlocal is_cancelled
+        is_cancelled = True
+        if running is None:
+            return  # the coroutine is cancelled before its first step
+        if signals > 1 or running.done():
+            raise _interrupt()
+        running.get_loop().call_soon_threadsafe(running.cancel)
+
+    async def started() -> Result:
+        nonlocal running
+        running = asyncio.ensure_future(work)
+        if is_cancelled:
+            running.cancel()
+        return await running
+
+    with _handled_by(receive):
+        try:
+            return asyncio.run(started())
+        except (asyncio.CancelledError, Exception) as error:
+            if is_cancelled:
+                raise _interrupt() from error
+            raise
 
 
 async def interruptible(
@@ -319,6 +363,7 @@ async def interruptible(
         on_first()
 
     with _handled_by(receive):
+        protect()
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGURG"):
             from verifiers.rubrics.watchdog import watchdog
 
@@ -327,5 +372,5 @@ async def interruptible(
             return await running
         except asyncio.CancelledError:
             if is_cancelled:
-                raise KeyboardInterrupt from None
+                raise _interrupt() from None
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
 import secrets
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from vf_cli import output
-from vf_cli.interrupts import stop_on_signal
+from vf_cli.interrupts import run, stop_on_signal
 
 if TYPE_CHECKING:
     import httpx
@@ -126,7 +125,7 @@ def serve(
         # Pydantic's own text would show the configuration, including the digests of tokens.
         raise ConfigError("; ".join(str(each["msg"]) for each in error.errors())) from None
     _warn_without_tls(host, public_url)
-    asyncio.run(_serve(config, new_token, json_output=json_output))
+    run(_serve(config, new_token, json_output=json_output))
     return 0
 
 

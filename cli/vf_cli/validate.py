@@ -9,7 +9,7 @@ import typer
 from vf_cli import eval_options as o
 from vf_cli import output
 from vf_cli.command import EXIT_FAILED
-from vf_cli.interrupts import protect
+from vf_cli.interrupts import protect, run
 
 app = typer.Typer(add_completion=False)
 
@@ -54,7 +54,6 @@ def validate(
 
     Exit code: 0 nothing failed, 1 something failed, 2 wrong usage.
     """
-    import asyncio
     import logging
 
     from verifiers.packages.validation import ValidationLimits, validate
@@ -67,7 +66,7 @@ def validate(
     limits = ValidationLimits(num_rows, num_played, load_limit, play_limit)
     protect()
     with output.stderr().status(f"checking {env} …"):
-        result = asyncio.run(validate(env, arguments, limits=limits))
+        result = run(validate(env, arguments, limits=limits))
     if as_json:
         checks = [check._asdict() for check in result.checks]
         output.show_json({"env_id": result.env_id, "is_sound": result.is_sound, "checks": checks})

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib import util
 from itertools import count
@@ -91,6 +93,24 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
         return Done(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def ctrl_c_when() -> Iterator[Callable[[threading.Event], None]]:
+    """Send SIGINT to this process once an event is set, which must be while a command runs here."""
+    threads: list[threading.Thread] = []
+
+    def when(event: threading.Event) -> None:
+        def send() -> None:
+            if event.wait(60):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        threads.append(threading.Thread(target=send, daemon=True))
+        threads[-1].start()
+
+    yield when
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture

@@ -29,6 +29,17 @@ def test_a_search_with_the_embedded_model_saves_what_it_found(run, make_environm
     ]
 
 
+def test_one_ctrl_c_ends_a_search(run, make_environment, endpoint_that, ctrl_c_when):
+    path, endpoint = make_environment(), endpoint_that(hold_after=0)
+    ctrl_c_when(endpoint.is_holding)
+
+    done = run("gepa", path, "-b", endpoint.url, "-m", "sums", "-n", 2, "-N", 2, "-B", 8)
+
+    assert (done.code, done.out) == (130, ""), done.err
+    assert "Interrupted." in done.err
+    assert len(endpoint.requests) <= 2, "the search continued"
+
+
 def test_wrong_usage_is_exit_code_2(run, make_environment):
     Path("c.toml").write_text('[env]\nenv_id = "x"\nenv_argz = {}\n')
     assert run("gepa", "c.toml").code == 2

@@ -1,5 +1,6 @@
 """Signals and terminals: `vf-eval` in a process of its own."""
 
+import asyncio
 import os
 import pty
 import re
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from vf_cli import interrupts
 
 
 def saved_lines() -> int:
@@ -349,3 +352,63 @@ def test_the_guardian_ends_with_its_command(start_process, endpoint, make_enviro
 
     wait_until(lambda: not guardians())
     assert process.returncode == 0
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
+
+
+def test_one_signal_cancels_the_coroutine_of_a_command_in_its_loop():
+    ended = []
+
+    async def work() -> None:
+        async def hit() -> None:
+            signal.raise_signal(signal.SIGINT)
+            ended.append("the code that the signal interrupted")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(hit())
+                group.create_task(_never())
+        finally:
+            await asyncio.sleep(0)
+            ended.append("the clean-up")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run(work())
+
+    assert ended == ["the code that the signal interrupted", "the clean-up"]
+
+
+def test_an_error_of_a_cancelled_coroutine_is_an_interrupt_too():
+    async def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await _never()
+        finally:
+            raise RuntimeError("the connection is closed")
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        interrupts.run(work())
+
+    assert str(interrupted.value.__cause__) == "the connection is closed"
+
+
+def test_a_second_signal_interrupts_code_that_blocks_the_loop():
+    async def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second signal was ignored")
+
+    forever = 1e7  # the time until the guard ends this process
+    with interrupts.guarded(grace_s=forever), pytest.raises(KeyboardInterrupt):
+        interrupts.run(work())
+
+
+def test_without_a_signal_a_coroutine_of_a_command_returns_or_raises():
+    async def work(text: str) -> int:
+        return int(text)
+
+    assert interrupts.run(work("3")) == 3
+    with pytest.raises(ValueError, match="invalid literal"):
+        interrupts.run(work("x"))

@@ -140,14 +140,15 @@ async def push_run(
                 group.create_task(sending)
         metrics = metrics_of({**metadata, **_numbers_of(metadata, summary)})
         await hub.post(f"/evaluations/{evaluation_id}/finalize", {"metrics": metrics}, is_slow=True)
-    except BaseExceptionGroup as failures:
-        reason = failures.exceptions[0]
-        raise _interrupted(folder, environment, evaluation_id, counts, reason) from reason
-    except (HubError, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError):
-            logger.warning("%s", _interrupted(folder, environment, evaluation_id, counts, error))
-            raise
-        raise _interrupted(folder, environment, evaluation_id, counts, error) from error
+    except (HubError, asyncio.CancelledError, BaseExceptionGroup) as error:
+        reason = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+        interrupted = _interrupted(folder, environment, evaluation_id, counts, reason)
+        task = asyncio.current_task()
+        # An upload that fails at the moment of the cancellation must not replace it.
+        if isinstance(error, asyncio.CancelledError) or (task is not None and task.cancelling()):
+            logger.warning("%s", interrupted)
+            raise asyncio.CancelledError from error
+        raise interrupted from reason
     return PushedRun(
         evaluation_id,
         environment,
@@ -348,7 +349,7 @@ def _interrupted(
     counts: Counter[str],
     reason: BaseException,
 ) -> InterruptedPush:
-    message = str(reason) or "interrupted"
+    message = str(reason) or "Interrupted."
     return InterruptedPush(
         f"{message} {counts['samples']} rollouts are on the hub. Continue with: "
         f"prime eval push {folder} --env {environment} --eval {evaluation_id}",

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from verifiers.clients import resolve_client
 from verifiers.envs.env_group import EnvGroup
@@ -134,13 +134,23 @@ class _Log:
 
 
 class _InLoop:
-    """Runs coroutines of another thread in the loop in which the object was made."""
+    """Runs coroutines of another thread in the loop in which the object was made.
+
+    After the task that made the object is cancelled, its coroutines are cancelled too, so that the other thread ends.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._maker = cast("asyncio.Task[Any]", asyncio.current_task())
 
     def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._run(work), self._loop).result()
+
+    async def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        if self._maker.cancelling() or self._maker.done():
+            work.close()
+            raise asyncio.CancelledError
+        return await work
 
 
 class _Reflection(_InLoop):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import sys
@@ -226,6 +225,7 @@ def with_hub(
     """Run `work` with a connection to the user's hub (or `at`), and return its result."""
     from verifiers.hub.client import HubClient
     from vf_cli.command import configure_logging
+    from vf_cli.interrupts import run
 
     configure_logging(is_verbose=chosen().is_verbose)
 
@@ -235,7 +235,7 @@ def with_hub(
                 hub.require_key()
             return await work(hub)
 
-    return asyncio.run(connected())
+    return run(connected())
 
 
 def environment_of(text: str, version: str | None = None) -> HubEnvironment:

@@ -68,7 +68,8 @@ class Relay:
         self.passed.append(
             Passed(request.command, request.path, request.headers.get("Authorization"))
         )
-        if request.command == "PUT" and self._is_lost(request):
+        is_upload = request.command == "PUT" or request.path.endswith("/samples")
+        if is_upload and self._is_lost(request):
             request.close_connection = True
             return
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))

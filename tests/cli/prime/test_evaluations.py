@@ -160,6 +160,22 @@ def test_an_interrupted_push_is_continued_without_counting_anything_twice(
     assert (evaluation["status"], evaluation["total_samples"]) == ("COMPLETED", 95)
 
 
+def test_ctrl_c_during_a_push_is_130_and_names_the_command_that_continues(
+    prime, as_person, published, relay, ctrl_c_when
+):
+    as_person("alice", relay.url)
+    run = write_run(Path("run"), rows=5)
+    relay.stalls_uploads = True
+    ctrl_c_when(relay.stalled)
+    failed = prime("eval", "push", run, "--env", published)
+    assert (failed.code, failed.out) == (130, ""), failed.err
+    assert "Interrupted. 0 rollouts are on the hub." in failed.err
+    relay.stalls_uploads = False
+    command = failed.err.partition("prime eval push ")[2].split()[:5]
+    done = prime("eval", "push", *command)
+    assert done.code == 0, done.err
+
+
 def test_damaged_lines_are_left_out_and_said(prime, published):
     run = write_run(Path("run"))
     with (run / "results.jsonl").open("a") as file:

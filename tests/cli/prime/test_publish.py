@@ -200,9 +200,9 @@ def test_ctrl_c_during_an_upload_is_130_and_nothing_is_published(
     before = (folder / "pyproject.toml").read_bytes()
     command = ("env", "push", "-p", folder, "--auto-bump")
     process = start_in(sys.executable, "vf_cli.prime.main:main", *command)
-    assert relay.stalled.wait(20)
+    assert relay.stalled.wait(60)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert "Interrupted" in err
     assert "Traceback" not in err
