@@ -4,7 +4,8 @@ A run is a folder with `results.jsonl` (one finished rollout per line) and `meta
 
     output       State → RolloutOutput → one line of JSON, and back: output_from_state, encode_line, decode_line
     folders      names and locks of run folders: new_run_folder, saved_runs
-    store        reading and writing a run folder: iterate_outputs, load_outputs, RunStore
+    store        reading and writing a run folder: iterate_outputs, load_outputs, iterate_index, RunStore
+    index        one short line per rollout, so that no reader loads a whole run: short_output
     run_tokens   the token file of a run, if the endpoint returns token ids
     resume       the run to continue and its missing rollouts: run_to_continue, continue_run, plan
     statistics   means, standard errors, intervals, pass@k; numpy only

@@ -85,9 +85,14 @@ def encode_document(value: Mapping[str, Any]) -> bytes:
     )
 
 
+def encode_value(value: Any) -> bytes:
+    """Return one line of JSON of any value; converts values as `encode_line` does, without warnings."""
+    return _encode(value, _Converter())
+
+
 def jsonable(value: Any) -> Any:
     """Return the value after a round trip through JSON: dict, list, str, int, float, bool and None only."""
-    return json.loads(_encode(value, _Converter()))
+    return json.loads(encode_value(value))
 
 
 def is_jsonable(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
     results.jsonl       one finished rollout per line
     metadata.json       description and summary of the run so far
+    results.index       one short line per rollout, for readers that do not load the whole run
     results.jsonl.cut   a half-written last line after a crash (only if that happened)
     superseded.jsonl    rollouts that were run again, with the reason (only if that happened)
     .lock               names the process that writes; absent otherwise
@@ -14,6 +15,7 @@ reward functions in the default pool wait for the disk. Reading needs no lock, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -25,7 +27,18 @@ from typing import Any, NamedTuple, Self
 
 from verifiers.errors import Error
 from verifiers.files import remove_leftovers, replace_file, replacement, sync, write_all
-from verifiers.runs.folders import METADATA_FILE, RESULTS_FILE, FolderLock
+from verifiers.runs.folders import LOCK_FILE, METADATA_FILE, RESULTS_FILE, FolderLock
+from verifiers.runs.index import (
+    HEADER,
+    INDEX_FILE,
+    IndexedRollout,
+    IndexWriter,
+    Place,
+    decode_entry,
+    encode_entry,
+    fits,
+    short_output,
+)
 from verifiers.runs.output import decode_line, encode_document, encode_line
 from verifiers.types import RolloutOutput
 
@@ -63,17 +76,26 @@ def iterate_outputs(
     A half-written last line is skipped with a warning. Any other line that cannot be read raises RunDamaged with its
     number, or is added to `damaged` if a list is given.
     """
-    path = _results_path(folder)
+    for _, output in _read(_results_path(folder), damaged):
+        yield output
+
+
+def _read(
+    path: Path, damaged: list[DamagedLine] | None, start: int = 0
+) -> Iterator[tuple[Place, RolloutOutput]]:
+    """Yield the rollouts from byte `start` on, each with its place; see `iterate_outputs`."""
     try:
         file = path.open("rb")
     except FileNotFoundError as error:
-        raise RunNotFound(f"There is no run at {folder}: {path} does not exist.") from error
+        raise RunNotFound(f"There is no run at {path.parent}: {path} does not exist.") from error
     with file:
+        file.seek(start)
         for number, line in enumerate(file, start=1):
+            offset, start = start, start + len(line)
             if line.isspace():
                 continue
             try:
-                yield decode_line(line)
+                yield Place(offset, len(line)), decode_line(line)
             except ValueError as error:
                 if not line.endswith(b"\n"):
                     logger.warning(
@@ -86,6 +108,63 @@ def iterate_outputs(
                     ) from error
                 else:
                     damaged.append(DamagedLine(number, str(error)))
+
+
+def iterate_index(folder: Path) -> Iterator[IndexedRollout]:
+    """Yield every rollout of a run in short form with its place in the file, in the order in which they were saved.
+
+    The run may be written at the same time, or have been written by the public 0.1.14. An index that is missing or does
+    not fit the results is replaced, unless the run is being written or the folder cannot be. Lines that cannot be read
+    are skipped with a warning.
+    """
+    return _iterate_index(_results_path(folder), may_save=not (folder / LOCK_FILE).exists())
+
+
+def _iterate_index(results: Path, *, may_save: bool) -> Iterator[IndexedRollout]:
+    index = results.with_name(INDEX_FILE)
+    end = 0
+    is_trusted = fits(index, results)
+    if is_trusted:
+        with index.open("rb") as file:
+            file.readline()
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # its writer has not finished it
+                rollout = decode_entry(line)
+                end = sum(rollout.place)
+                yield rollout
+    damaged: list[DamagedLine] = []
+    entries: list[bytes] = []
+    for place, output in _read(results, damaged, end):
+        entry = encode_entry(place, short_output(output))
+        entries.append(entry)
+        yield decode_entry(entry)
+    for number, reason in damaged:
+        logger.warning("%s, line %d cannot be read and is skipped: %s", results, number, reason)
+    if may_save and (entries or not is_trusted):
+        with contextlib.suppress(OSError):  # a folder that cannot be written stays without
+            kept = index.read_bytes() if is_trusted else HEADER
+            replace_file(index, b"".join([kept[: kept.rfind(b"\n") + 1], *entries]))
+
+
+def complete_index(folder: Path) -> None:
+    """Bring the index of a run up to date. The caller must hold the lock of the folder."""
+    for _ in _iterate_index(_results_path(folder), may_save=True):
+        pass
+
+
+def read_output(folder: Path, place: Place) -> RolloutOutput:
+    """Return the rollout at a place of `results.jsonl`. Raises RunDamaged if there is none."""
+    path = _results_path(folder)
+    with path.open("rb") as file:
+        file.seek(place.offset)
+        line = file.read(place.length)
+    try:
+        return decode_line(line)
+    except ValueError as error:
+        raise RunDamaged(
+            f"{path} has no rollout at byte {place.offset}: {error}. The file has changed; open the run again."
+        ) from error
 
 
 def load_outputs(folder: Path) -> list[RolloutOutput]:
@@ -149,6 +228,7 @@ class _Batch:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
+        self.shorts: list[dict[str, Any]] = []
         self.done: Future[None] = Future()
         self.done.set_running_or_notify_cancel()  # a waiter that is cancelled must not cancel the write of the others
 
@@ -169,6 +249,7 @@ class RunStore:
         self._lock = lock
         self._descriptor = descriptor
         self._size_bytes = os.fstat(descriptor).st_size
+        self._index = IndexWriter(folder)
         self._pending = _Batch()
         self._is_writing = False
         self._is_closed = False
@@ -219,6 +300,7 @@ class RunStore:
                 for name in (METADATA_FILE, RESULTS_FILE):  # left by a crash before their renaming
                     remove_leftovers(folder / name)
                 _repair_last_line(folder, descriptor)
+            complete_index(folder)
             return cls(folder, lock, descriptor, metadata)
         except BaseException:
             lock.release()
@@ -249,6 +331,7 @@ class RunStore:
 
     def _enqueue(self, outputs: Sequence[RolloutOutput]) -> Future[None]:
         lines = [encode_line(output) for output in outputs]
+        shorts = [short_output(output) for output in outputs]
         with self._guard:
             if self._is_closed:
                 raise RunStoreError(
@@ -256,6 +339,7 @@ class RunStore:
                 )
             batch = self._pending
             batch.lines += lines
+            batch.shorts += shorts
             if not self._is_writing:
                 self._is_writing = True
                 if self._writer is None:
@@ -273,23 +357,24 @@ class RunStore:
                     return
                 self._pending = _Batch()
             try:
-                self._write(batch.lines)
+                self._write(batch)
             except BaseException as error:  # noqa: BLE001  # every waiter receives the error
                 batch.done.set_exception(error)
             else:
                 self.saved_count += len(batch.lines)
                 batch.done.set_result(None)
 
-    def _write(self, lines: list[bytes]) -> None:
-        content = b"".join(lines)
+    def _write(self, batch: _Batch) -> None:
+        content = b"".join(batch.lines)
         try:
             write_all(self._descriptor, content)
             os.fsync(self._descriptor)
         except OSError as error:
             raise RunStoreError(
-                f"{len(lines)} finished rollouts could not be saved in {self.folder / RESULTS_FILE}: {_cause(error)}. "
-                f"{self._took_back()} Free space or fix the permissions, then resume the run."
+                f"{len(batch.lines)} finished rollouts could not be saved in {self.folder / RESULTS_FILE}: "
+                f"{_cause(error)}. {self._took_back()} Free space or fix the permissions, then resume the run."
             ) from error
+        self._index.append(self._size_bytes, batch.lines, batch.shorts)
         self._size_bytes += len(content)
 
     def _took_back(self) -> str:
@@ -362,6 +447,9 @@ class RunStore:
                     new.write(line)
             moved.flush()
             os.fsync(moved.fileno())
+        self._index.close()
+        complete_index(self.folder)
+        self._index = IndexWriter(self.folder)
         os.close(self._descriptor)
         self._descriptor = _open_results(self.folder)
         self._size_bytes = os.fstat(self._descriptor).st_size
@@ -375,6 +463,7 @@ class RunStore:
             writer, self._writer = self._writer, None
         if writer is not None:
             writer.shutdown(wait=True)
+        self._index.close()
         os.close(self._descriptor)
         self._lock.release()
 

@@ -20,7 +20,7 @@ from verifiers.training.samples import samples_of
 from verifiers.training.validation import validate
 
 ROWS = [{"question": f"question {n}", "answer": str(n)} for n in range(4)]
-FILES = {"metadata.json", "results.jsonl"}
+FILES = {"metadata.json", "results.jsonl", "results.index"}
 TOKEN_FILES = {TOKENS_FILE, INDEX_FILE}
 
 

@@ -164,7 +164,12 @@ def test_metadata_is_replaced_without_the_path(store):
     )
     expected = {"format_version": FORMAT_VERSION, **METADATA, "avg_reward": 0.5, "stderr": None}
     assert load_metadata(store.folder) == expected
-    assert sorted(os.listdir(store.folder)) == [".lock", "metadata.json", "results.jsonl"]
+    assert sorted(os.listdir(store.folder)) == [
+        ".lock",
+        "metadata.json",
+        "results.index",
+        "results.jsonl",
+    ]
 
 
 def test_metadata_stays_whole_when_its_replacement_fails(store, monkeypatch):
