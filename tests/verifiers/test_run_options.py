@@ -178,11 +178,13 @@ async def test_the_limits_of_a_rollout_are_the_same_in_process_and_in_a_worker(
     env = Recording(dataset=[{"question": "q", "answer": "a"}], rubric=vf.Rubric())
     client: Any = ScriptedClient(lambda _: "a")
     if place == "worker":
-        monkeypatch.setattr("verifiers.serve.worker.resolve_client", lambda _: client)
-        monkeypatch.setattr("verifiers.serve.client.config_of", lambda _: vf.ClientConfig())
+        monkeypatch.setattr(
+            "verifiers.serve.worker.resolve_client", lambda _, scripted=client: scripted
+        )
         env.env_client = Loopback(
             Recording(dataset=[{"question": "q", "answer": "a"}], rubric=vf.Rubric())
         )
+        client = vf.ClientConfig()
     limits = {one.name: NAMED[one.name] for one in ROLLOUT_OPTIONS}
 
     results = await env.evaluate(

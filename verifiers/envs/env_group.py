@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, TypeVar
 
-from verifiers.clients import resolve_client
 from verifiers.envs.environment import DEFAULT_SAMPLING_ARGS, Environment
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError, DatasetError, RewardArgumentError
@@ -229,7 +228,8 @@ class EnvGroup(Environment):
         own = inner_row(dict(input)) if isinstance(env, EnvGroup) else input
         if env.sampling_args != DEFAULT_SAMPLING_ARGS:
             sampling_args = self._with_those_of(env, sampling_args)
-        state = await env.rollout(own, resolve_client(client), model, sampling_args)
+        client = self._client_resolver()(client)
+        state = await env.rollout(own, client, model, sampling_args)
         if own is not input:
             state.update({key: deepcopy(input[key]) for key in _ROUTING if key in input})
         return state

@@ -15,6 +15,7 @@ import atexit
 import importlib
 import inspect
 import logging
+import signal  # no use here: callers of v0 patch `verifiers.envs.environment.signal.signal`
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from verifiers.envs import generation, play, preflight, stops
 from verifiers.envs.hooks import call_hook, call_rollout_hook, check_rollout_hooks
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.rows import HasRows
+from verifiers.envs.run_clients import endpoints_for, server_config
 from verifiers.errors import (
     AuthenticationError,
     ConfigError,
@@ -155,6 +157,10 @@ class Environment(HasRows, OlderForms, ABC):
     def _shown_name(self) -> str:
         """Name of this environment in messages: its class, and its id if it has one."""
         return f"{type(self).__name__} ({self.env_id})" if self.env_id else type(self).__name__
+
+    def _client_resolver(self) -> Callable[[Any], Any]:
+        """Return `resolve_client` of this module. Callers may replace it there."""
+        return resolve_client
 
     def _hooks(self, kind: Any) -> list[Callable[..., Any]]:
         return [getattr(self, name) for name in hooks_of(type(self), kind)]
@@ -390,9 +396,10 @@ class Environment(HasRows, OlderForms, ABC):
         """Play and score one rollout. Generation (a)'s form is `(sem, input, client, model, sampling_args)`; it returns
         an unscored `State`.
         """
-        if env_client is not None:
-            return await env_client.run_rollout(
-                input, client, model, sampling_args or {}, max_retries, state_columns
+        if (remote := env_client or self.env_client) is not None:
+            config = endpoints_for(remote, server_config(client))[0]
+            return await remote.run_rollout(
+                input, config, model, sampling_args or {}, max_retries, state_columns
             )
         state = await with_retries(
             lambda: self._run_rollout_state(input, client, model, sampling_args),
@@ -416,9 +423,10 @@ class Environment(HasRows, OlderForms, ABC):
         """Play the rollouts of one example and score them together. Generation (a)'s form is `(group_inputs, client,
         model, gen_sampling_args, gen_sem, score_sem)`; it returns states.
         """
-        if env_client is not None:
-            return await env_client.run_group(
-                group_inputs, client, model, sampling_args or {}, max_retries, state_columns
+        if (remote := env_client or self.env_client) is not None:
+            config = endpoints_for(remote, server_config(client))[0]
+            return await remote.run_group(
+                group_inputs, config, model, sampling_args or {}, max_retries, state_columns
             )
         states = await with_retries(
             lambda: self._run_group_states(group_inputs, client, model, sampling_args),
@@ -486,7 +494,7 @@ class Environment(HasRows, OlderForms, ABC):
     # --------------------------------------------------------------------------------------- worker processes
 
     env_client: Any = None
-    """Client of an environment server. If it is set, `generate` and `evaluate` run there."""
+    """Client of an environment server. If it is set, all rollouts except those of `rollout` run there."""
     _server: Any = None
 
     async def start_server(self, *args: Any, **kwargs: Any) -> None:
@@ -601,4 +609,4 @@ def _parsers_differ(parser: Parser, rubric: Rubric) -> bool:
     )
 
 
-__all__ = ["Environment", "RolloutOutput", "UnknownArgumentWarning", "resolve_client"]
+__all__ = ["Environment", "RolloutOutput", "UnknownArgumentWarning", "resolve_client", "signal"]

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from verifiers.clients import resolve_client
 from verifiers.envs.options import GenerateOptions, merged_sampling_args
 from verifiers.envs.play import play, score
 from verifiers.envs.preflight import EarlyStop, endpoint_count
 from verifiers.envs.protocol import RunnableEnvironment
+from verifiers.envs.run_clients import RunClients, clients_of_run, shares_endpoints
 from verifiers.errors import (
     AuthenticationError,
     ConfigError,
@@ -63,14 +63,25 @@ async def run_rows(
     options: GenerateOptions,
 ) -> GenerateOutputs:
     """Play, score, save and summarise every input."""
-    client = resolve_client(client)
+    async with clients_of_run(env, client) as clients:
+        return await _run(env, rows, clients, model, sampling_args, options)
+
+
+async def _run(
+    env: RunnableEnvironment,
+    rows: list[Row],
+    clients: RunClients,
+    model: str,
+    sampling_args: SamplingArgs | None,
+    options: GenerateOptions,
+) -> GenerateOutputs:
     sampling_args = merged_sampling_args(env.sampling_args, sampling_args)
     if options.scoring_timeout_s is not None:
         env.rubric.set_scoring_timeout_s(options.scoring_timeout_s)
     with run_limits(options.rollout_limits(model)):
         suspects = env._check_before_run(rows)
-    early_stop = EarlyStop(suspects, endpoint_count(client))
-    record = RunRecord.start(env, rows, client, model, sampling_args, options)
+    early_stop = EarlyStop(suspects, endpoint_count(clients.described))
+    record = RunRecord.start(env, rows, clients.described, model, sampling_args, options)
     try:
         groups = record.missing(_grouped(rows))
         if options.on_start is not None:
@@ -80,10 +91,10 @@ async def run_rows(
             )
         schedule: Schedule[Any, Any]
         if env.env_client is None:
-            schedule = _schedule(env, client, model, sampling_args, options, record, early_stop)
+            schedule = _schedule(env, clients, model, sampling_args, options, record, early_stop)
         else:
             schedule, in_groups = _remote_schedule(
-                env, client, model, sampling_args, options, record, early_stop
+                env, clients, model, sampling_args, options, record, early_stop
             )
             groups = _as_units(groups, in_groups=in_groups)
         watcher = _stop_when(options.stop, schedule)
@@ -108,7 +119,7 @@ async def run_rows(
 
 def _schedule(
     env: RunnableEnvironment,
-    client: Any,
+    clients: RunClients,
     model: str,
     sampling_args: SamplingArgs,
     options: GenerateOptions,
@@ -121,7 +132,7 @@ def _schedule(
         state = await play(
             env,
             task.row,
-            client,
+            clients.of(task.row),
             model,
             sampling_args,
             max_retries=options.max_retries,
@@ -163,7 +174,7 @@ def _stop_when(
 
 def _remote_schedule(
     env: RunnableEnvironment,
-    client: Any,
+    clients: RunClients,
     model: str,
     sampling_args: SamplingArgs,
     options: GenerateOptions,
@@ -171,30 +182,35 @@ def _remote_schedule(
     early_stop: EarlyStop,
 ) -> tuple[Schedule[list[Task], list[RolloutOutput]], bool]:
     """Return the schedule of a run on `env.env_client`, and whether its unit is a group or a single rollout."""
+    remote = env.env_client
     in_groups = not options.independent_scoring and (
         env.requires_group_rollouts
         or env.provides_advantages
         or "advantage" in options.state_columns
+        or not shares_endpoints(remote)
     )
-    settings = {"max_retries": options.max_retries, "state_columns": options.state_columns}
-    if (limits := options.rollout_limits(model).as_request()) is not None:
-        settings["limits"] = limits
+    others = (options.max_retries, list(options.state_columns) or None)
+    limits = options.rollout_limits(model).as_request()
+    named = {} if limits is None else {"limits": limits}
 
     async def play_tasks(tasks: list[Task]) -> list[RolloutOutput]:
-        remote = env.env_client
         rows = [task.row for task in tasks]
+        config = clients.next()
         await early_stop.wait()
         try:
             if in_groups:
-                outputs = await remote.run_group(rows, client, model, sampling_args, **settings)
+                outputs = await remote.run_group(
+                    rows, config, model, sampling_args, *others, **named
+                )
             else:
+                [row] = rows
                 outputs = [
-                    await remote.run_rollout(rows[0], client, model, sampling_args, **settings)
+                    await remote.run_rollout(row, config, model, sampling_args, *others, **named)
                 ]
         except (AuthenticationError, ConfigError):
             raise
         except Error as error:
-            outputs = [await _failed(env, row, client, model, sampling_args, error) for row in rows]
+            outputs = [await _failed(env, row, config, model, sampling_args, error) for row in rows]
         for task, output in zip(tasks, outputs, strict=True):
             early_stop.played(output)
             early_stop.scored(output)
@@ -210,7 +226,7 @@ def _remote_schedule(
         new = [output for part in outputs for output in part]
         await record.add(new, [output.get("trajectory") for output in new])
 
-    _warn_if_clipped(env.env_client, options)
+    _warn_if_clipped(remote, options)
     return Schedule(play_tasks, scored, deliver, Limits(options.max_concurrent)), in_groups
 
 

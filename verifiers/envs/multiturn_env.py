@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verifiers.clients import resolve_client
 from verifiers.decorators import cleanup
 from verifiers.envs import stops
 from verifiers.envs.environment import Environment
@@ -188,7 +187,7 @@ class MultiTurnEnv(Environment):
     ) -> State:
         """Play one rollout. Failures are in the state's `error`; only cancellation is raised."""
         warn_once(self)
-        state = await self.init_state(input, resolve_client(client), model, sampling_args)
+        state = await self.init_state(input, client, model, sampling_args)
         try:
             limit_s = self._time_limit_s()
             if limit_s is None:

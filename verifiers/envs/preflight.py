@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from verifiers.clients.failures import NoSuchRoute
+from verifiers.configs import ClientConfig
 from verifiers.envs import stops
 from verifiers.envs.protocol import RunnableEnvironment
 from verifiers.errors import (
@@ -327,5 +328,7 @@ def _message(error: Mapping[str, Any]) -> str:
 
 def endpoint_count(client: Any) -> int:
     """Return the number of endpoints among which a client distributes its requests."""
+    if isinstance(client, ClientConfig):
+        return max(1, len(client.endpoint_configs))
     channel = getattr(client, "_channel", None)
     return max(1, len(getattr(channel, "endpoints", ()) or ()))

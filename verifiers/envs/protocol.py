@@ -62,6 +62,8 @@ class RunnableEnvironment(Protocol):
     @property
     def _shown_name(self) -> str: ...
 
+    def _client_resolver(self) -> Callable[[Any], Any]: ...
+
     async def init_state(
         self,
         input: Mapping[str, Any],

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from verifiers.clients import resolve_client
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.state import RolloutTiming, State, StateUsageTracker
@@ -28,6 +27,10 @@ class HasRows:
     message_type: MessageType
     map_kwargs: dict[str, Any]
     tool_defs: list[Tool] | None
+
+    def _client_resolver(self) -> Callable[[Any], Any]:
+        """Return the function that makes clients."""
+        raise NotImplementedError
 
     _needs_dataset = True
     _sources: dict[str, TaskSource | None]
@@ -155,7 +158,7 @@ class HasRows:
         ]
         state.begin(
             {
-                "client": resolve_client(client),
+                "client": self._client_resolver()(client),
                 "model": model,
                 "sampling_args": sampling_args,
                 "is_completed": False,

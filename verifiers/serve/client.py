@@ -60,6 +60,9 @@ class ServerTimeout(ServerError, TimeoutError):
 class EnvClient(ABC):
     """A client of an environment server."""
 
+    shares_endpoints = True
+    """The workers distribute the requests among all endpoints of a configuration."""
+
     def __init__(
         self,
         address: str,

@@ -264,9 +264,14 @@ async def test_an_environment_client_is_asked_instead_when_given() -> None:
 
     env = environment()
     row = env.get_dataset()[0]
-    one = await env.run_rollout(row, client="c", model="m", sampling_args={}, env_client=Remote())
+    client = vf.ClientConfig()
+    one = await env.run_rollout(
+        row, client=client, model="m", sampling_args={}, env_client=Remote()
+    )
     assert one == ("rollout", ("m", {}, 0, None))
-    both = await env.run_group([row], client="c", model="m", sampling_args={}, env_client=Remote())
+    both = await env.run_group(
+        [row], client=client, model="m", sampling_args={}, env_client=Remote()
+    )
     assert both == ("group", ("m", {}, 0, None))
 
 
