@@ -22,7 +22,6 @@ from typing import Any
 from verifiers.child_process import ChildProcess, python_command, reserve_stdout
 from verifiers.errors import InfraError
 
-_NO_LIMIT: Any = None  # math-verify's types do not include None, which disables its own limit
 START_LIMIT_S = 60.0
 """Maximum start time of a helper process (importing sympy on a loaded machine), in seconds."""
 
@@ -127,24 +126,25 @@ class MathChecker:
                 return
 
 
-def _compare(truth: str, response: str) -> bool:
-    from math_verify import parse, verify  # type: ignore[import-untyped]  # the package ships no types
-
-    gold: Any = parse(
-        f"\\boxed{{{truth}}}" if "\\boxed" not in truth else truth, parsing_timeout=_NO_LIMIT
+def compare(
+    truth: str, response: str, parse: Any, verify: Any, limit_s: float | None = None
+) -> bool:
+    """Return whether math-verify's `parse` and `verify` find both answers equal. `limit_s` is math-verify's own limit
+    of each step, which requires the main thread.
+    """
+    gold, said = (
+        parse(text if "\\boxed" in text else f"\\boxed{{{text}}}", parsing_timeout=limit_s)
+        for text in (truth, response)
     )
-    said: Any = parse(
-        f"\\boxed{{{response}}}" if "\\boxed" not in response else response,
-        parsing_timeout=_NO_LIMIT,
-    )
-    return bool(verify(gold, said, timeout_seconds=_NO_LIMIT))
+    return bool(verify(gold, said, timeout_seconds=limit_s))
 
 
 def main() -> None:
     """Compare the answers of each line of stdin until the parent closes it."""
-    from math_verify import parse
+    import math_verify  # type: ignore[import-untyped]  # the package ships no types
 
-    parse("\\boxed{1}", parsing_timeout=_NO_LIMIT)
+    parse, verify = math_verify.parse, math_verify.verify
+    parse("\\boxed{1}", parsing_timeout=None)
     out = reserve_stdout()
     out.write(b"ready\n")
     out.flush()
@@ -153,7 +153,7 @@ def main() -> None:
         # A thread that watches the parent would wait for C code that never releases the GIL. SIGPROF ends the process.
         signal.setitimer(signal.ITIMER_PROF, processor_s)
         try:
-            equal = _compare(truth, response)
+            equal = compare(truth, response, parse, verify)
         except Exception:  # noqa: BLE001 - an error of any kind means that the comparison failed
             equal = False
         signal.setitimer(signal.ITIMER_PROF, 0.0)

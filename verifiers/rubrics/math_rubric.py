@@ -3,18 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from verifiers.parsers.answers import extract_boxed_answer
 from verifiers.parsers.maybe_think_parser import MaybeThinkParser
 from verifiers.parsers.parser import Parser
-from verifiers.rubrics.math_checker import CheckTimeout, MathChecker
+from verifiers.rubrics.math_checker import CheckTimeout, MathChecker, compare
 from verifiers.rubrics.rubric import Rubric
 from verifiers.types import RewardFunc
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+_OF_MATH_VERIFY = ("parse", "verify")
+"""Functions of math-verify that callers may replace in this module."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_MATH_VERIFY:
+        import math_verify  # type: ignore[import-untyped]  # heavy, and it ships no types
+
+        return getattr(math_verify, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def verify_response(
+    response: str, answer: str, max_verify_chars: int, timeout_seconds: int = 5
+) -> tuple[float, float]:
+    """Compare two answers. Return 1.0 or 0.0, and the elapsed time in seconds.
+
+    In the main thread math-verify's own limit applies; it does not interrupt C code. In other threads a helper process
+    compares. An answer that is empty, too long or cannot be compared, and a comparison that takes too long, give 0.0.
+    """
+    start = time.perf_counter()
+    score = 0.0
+    if response and answer and len(response) <= max_verify_chars:
+        try:
+            score = float(_equal(answer, response, timeout_seconds))
+        except Exception:  # noqa: BLE001 - any error means that the comparison failed
+            score = 0.0
+        except BaseException as error:
+            from math_verify.errors import TimeoutException  # not derived from Exception
+
+            if not isinstance(error, TimeoutException):
+                raise
+    return score, time.perf_counter() - start
+
+
+_OWN_VERIFY_RESPONSE = verify_response
+
+
+def _equal(truth: str, response: str, timeout_seconds: int) -> bool:
+    has_signals = threading.current_thread() is threading.main_thread()
+    if has_signals or _is_replaced():
+        module = sys.modules[__name__]
+        # math-verify accepts whole seconds only, and limits require signals
+        limit_s = math.ceil(timeout_seconds) if has_signals else None
+        return compare(truth, response, module.parse, module.verify, limit_s)
+    checker = MathChecker(1, timeout_seconds)
+    try:
+        return checker.equal(truth, response)
+    finally:
+        checker.close()
+
+
+def _is_replaced() -> bool:
+    """Return whether a caller has replaced a function of this module, for example in a test."""
+    own = globals()
+    if verify_response is not _OWN_VERIFY_RESPONSE:
+        return True
+    return any(name in own and own[name] is not __getattr__(name) for name in _OF_MATH_VERIFY)
 
 
 def _boxed(text: str) -> str:
@@ -56,6 +120,10 @@ class MathRubric(Rubric):
         """Return 1.0 if the parsed answer is mathematically equal to `answer`, else 0.0."""
         response = parser.parse_answer(completion) or ""
         truth = str(answer)
+        if _is_replaced():
+            limits = (self.max_verify_chars, self.timeout_seconds)
+            score, _ = await asyncio.to_thread(verify_response, response, truth, *limits)
+            return float(score)
         if not response or not truth or len(response) > self.max_verify_chars:
             return 0.0
         if _NUMBER.fullmatch(response) and response == truth:

@@ -7,12 +7,14 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import pytest_asyncio
 
 import verifiers as vf
 from verifiers.child_process import ChildProcess, python_command
+from verifiers.rubrics import math_rubric
 
 ENDLESS = "9^{9^{9^9}}"
 
@@ -111,3 +113,72 @@ def test_an_endless_comparison_ends_by_itself_without_a_parent() -> None:
     assert helper.read_line(60.0) == b""
     helper.close(60.0)
     assert helper.exit_code == -signal.SIGPROF
+
+
+# -------------------------------------------------------------------------- functions that callers replace
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "score"),
+    [
+        (r"\boxed{1/2}", "0.5", 1.0),
+        ("43", "42", 0.0),
+        ("x" * 2000, "x", 0.0),
+        ("", "", 0.0),
+        (ENDLESS, "1", 0.0),
+    ],
+)
+def test_a_single_response_is_verified_with_its_time(
+    response: str, answer: str, score: float
+) -> None:
+    found, seconds = math_rubric.verify_response(response, answer, 1000, timeout_seconds=1)
+    assert found == score
+    assert seconds >= 0
+
+
+def test_a_response_is_verified_outside_the_main_thread_too() -> None:
+    """There a helper process compares; its start takes a second."""
+    found: list[float] = []
+    thread = threading.Thread(
+        target=lambda: found.append(math_rubric.verify_response("1/2", "0.5", 1000)[0])
+    )
+    thread.start()
+    thread.join()
+    assert found == [1.0]
+
+
+@pytest.mark.parametrize("name", ["parse", "verify"])
+def test_failures_of_a_replaced_function_count_0_and_interruptions_pass(name: str) -> None:
+    from math_verify.errors import TimeoutException
+
+    for failure in (ValueError("x"), TimeoutException()):
+        with mock.patch.object(math_rubric, name, side_effect=failure):
+            assert math_rubric.verify_response("42.5", "42.0", 1000)[0] == 0.0
+    for interruption in (asyncio.CancelledError, KeyboardInterrupt):
+        with (
+            mock.patch.object(math_rubric, name, side_effect=interruption),
+            pytest.raises(interruption),
+        ):
+            math_rubric.verify_response("42.5", "42.0", 1000)
+
+
+def test_replaced_functions_receive_boxed_answers_and_limits() -> None:
+    with (
+        mock.patch("verifiers.rubrics.math_rubric.parse") as parse,
+        mock.patch("verifiers.rubrics.math_rubric.verify", return_value=True) as verify,
+    ):
+        parse.side_effect = lambda text, parsing_timeout: text
+        assert math_rubric.verify_response("a", "b", 1000)[0] == 1.0
+    assert [call.args for call in parse.call_args_list] == [(r"\boxed{b}",), (r"\boxed{a}",)]
+    verify.assert_called_once_with(r"\boxed{b}", r"\boxed{a}", timeout_seconds=5)
+
+
+async def test_the_rubric_uses_a_replaced_function_while_it_is_replaced() -> None:
+    rubric = vf.MathRubric(timeout_seconds=7, max_verify_chars=99)
+    with mock.patch.object(math_rubric, "verify_response", return_value=(0.25, 0.1)) as verify:
+        assert (await score(rubric, r"\boxed{5}", "42")).reward == 0.25
+    verify.assert_called_once_with("5", "42", 99, 7)
+    with mock.patch.object(math_rubric, "verify", return_value=True):
+        assert (await score(rubric, r"\boxed{5}", "42")).reward == 1.0
+    assert (await score(rubric, r"\boxed{42}", "42")).reward == 1.0
+    await rubric.teardown()
