@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 TORCH ?= torch==2.13.0
 TRL ?= trl==1.16.0 transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 psutil==7.2.2
 TRAINING := $(VENV)/.torch
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+# Hundreds of processes are started, and compiling the project anew took each up to 0.3 s where bytecode may not be written.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .PHONY: demo test test-long lint types bench docs site constraints clean setup
 .DEFAULT_GOAL := test

@@ -1,13 +1,14 @@
 """Every test runs in an empty home and working directory, without keys and without a network beyond this machine."""
 
 import errno
+import gc
 import ipaddress
 import logging
 import os
 import platform
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nearly all that collecting makes stays: the garbage collector, which took two fifths of the time, leaves it alone."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header() -> str:

@@ -266,6 +266,7 @@ ATTACKS = {
 
 
 ATTEMPTS = 3
+ATTACK_S = 1.0
 SLOWER_THAN_A_PROCESS = 10
 Attack = Callable[[Bench, Sandbox], Awaitable[float]]
 MAX_SIBLING_P99_S_OF = {
@@ -350,7 +351,7 @@ async def test_an_attack_is_contained_by_other_back_ends(
 async def p99_during_attack_s(bench: Bench, sibling: Sandbox, code: str) -> float:
     limits = {"memory_mb": 256, "disk_mb": 32, "max_files": 2000, "max_processes": 64}
     async with bench.sandbox(**limits) as attacker:
-        running = asyncio.create_task(attacker.exec(["python3", "-c", code], timeout_s=1.5))
+        running = asyncio.create_task(attacker.exec(["python3", "-c", code], timeout_s=ATTACK_S))
         p99_s = await sibling_p99_s(sibling, running)
         result = await running
         assert not result.ok or result.text == "refused\n"
@@ -367,7 +368,7 @@ async def p99_during_attack_s(bench: Bench, sibling: Sandbox, code: str) -> floa
 
 async def p99_during_flood_s(bench: Bench, sibling: Sandbox) -> float:
     async with bench.sandbox() as attacker:
-        flood = asyncio.create_task(attacker.exec("cat /dev/zero", timeout_s=1.5))
+        flood = asyncio.create_task(attacker.exec("cat /dev/zero", timeout_s=ATTACK_S))
         p99_s = await sibling_p99_s(sibling, flood)
         result = await flood
         assert result.output_limit_hit or result.timed_out

@@ -27,6 +27,7 @@ from verifiers.tools.mcp import (
 
 pytest.importorskip("mcp")
 SERVER = Path(__file__).parent / "tool_server.py"
+PLAIN_SERVER = Path(__file__).parent / "plain_tool_server.py"
 ROWS = [{"question": f"question {index}", "answer": ""} for index in range(600)]
 
 
@@ -42,6 +43,11 @@ def stdio(folder: Path, **settings: Any) -> dict[str, Any]:
         "args": [str(SERVER), str(folder)],
         **settings,
     }
+
+
+def plain(folder: Path, **settings: Any) -> dict[str, Any]:
+    """The server without the package: what matters is its process."""
+    return {**stdio(folder, **settings), "args": [str(PLAIN_SERVER), str(folder)]}
 
 
 def lines(path: Path) -> list[str]:
@@ -126,7 +132,7 @@ async def test_python_tools_stand_beside_the_servers(folder: Path):
         """Say it loudly."""
         return text.upper()
 
-    async with env_with(stdio(folder), tools=[shout]) as env:
+    async with env_with(plain(folder), tools=[shout]) as env:
         client = ScriptedClient([[call("shout", text="a"), call("add", a=1)], "done"])
         [output] = await run(env, client)
     assert results(output) == ["A", "3"]
@@ -136,7 +142,7 @@ async def test_python_tools_stand_beside_the_servers(folder: Path):
 
 
 async def test_one_server_serves_all_rollouts_and_ends_with_aclose(folder: Path):
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         client = ScriptedClient(
             lambda prompt: "done" if prompt[-1]["role"] == "tool" else [call("process_id")]
         )
@@ -160,7 +166,7 @@ async def test_512_rollouts_share_one_connection_without_losing_calls(folder: Pa
 
 
 def test_every_event_loop_has_its_own_server_and_leaves_none(folder: Path):
-    env = vf.MCPEnv(mcp_servers=[stdio(folder)], dataset=ROWS, rubric=vf.Rubric())
+    env = vf.MCPEnv(mcp_servers=[plain(folder)], dataset=ROWS, rubric=vf.Rubric())
     for _ in range(2):
         client = ScriptedClient([[call("process_id")], "done"])
         [output] = env.evaluate_sync(client, "scripted", num_examples=1).outputs
@@ -170,7 +176,7 @@ def test_every_event_loop_has_its_own_server_and_leaves_none(folder: Path):
 
 
 async def test_a_cancelled_run_keeps_the_server_for_the_next_and_aclose_ends_it(folder: Path):
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         client = ScriptedClient([[call("touch", mark="a"), call("hang")]])
         running = asyncio.create_task(run(env, client))
         await until(lambda: lines(folder / "touched"))
@@ -184,7 +190,7 @@ async def test_a_cancelled_run_keeps_the_server_for_the_next_and_aclose_ends_it(
 
 
 async def test_rollouts_cancelled_while_the_server_starts_leave_no_process(folder: Path):
-    env = vf.MCPEnv(mcp_servers=[stdio(folder)], dataset=ROWS, rubric=vf.Rubric())
+    env = vf.MCPEnv(mcp_servers=[plain(folder)], dataset=ROWS, rubric=vf.Rubric())
     running = asyncio.create_task(run(env, ScriptedClient(["done"])))
     await until(lambda: lines(folder / "starts"))
     running.cancel()
@@ -213,7 +219,7 @@ def test_the_server_ends_when_the_program_is_interrupted(folder: Path):
 
 
 async def test_an_environment_that_was_closed_can_be_used_and_closed_again(folder: Path):
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         await run(env, ScriptedClient([[call("add", a=1)], "done"]))
         await env.aclose()
         [output] = await run(env, ScriptedClient([[call("add", a=2)], "done"]))
@@ -223,7 +229,7 @@ async def test_an_environment_that_was_closed_can_be_used_and_closed_again(folde
 
 
 async def test_servers_of_a_group_are_closed_with_it(folder: Path):
-    member = vf.MCPEnv(mcp_servers=[stdio(folder)], dataset=ROWS[:1], rubric=vf.Rubric())
+    member = vf.MCPEnv(mcp_servers=[plain(folder)], dataset=ROWS[:1], rubric=vf.Rubric())
     async with vf.EnvGroup([member], ["notes"]) as group:
         [output] = await run(group, ScriptedClient([[call("add", a=1)], "done"]))
         assert results(output) == ["3"]
@@ -237,7 +243,7 @@ async def test_a_call_lost_with_its_server_is_told_to_the_model_if_asked_and_nev
     folder: Path,
 ):
     client = ScriptedClient([[call("touch_and_die", mark="x")], [call("add", a=1)], "done"])
-    async with env_with(stdio(folder), fail_on_server_error=False) as env:
+    async with env_with(plain(folder), fail_on_server_error=False) as env:
         [output] = await run(env, client)
     lost, added = results(output)
     assert "was lost while it ran 'touch_and_die'" in lost
@@ -267,7 +273,7 @@ async def test_a_server_lost_during_a_call_is_an_error_of_the_rollout_and_of_the
 
 
 async def test_closing_waits_for_connections_that_were_lost_before(folder: Path):
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         await env.connect()
         [server] = env.servers
         lost = await server.connection()
@@ -281,7 +287,7 @@ async def test_a_rollout_whose_server_was_lost_is_played_again_as_a_whole_with_r
     folder: Path,
 ):
     replies = [[call("touch_and_die", mark="x")], [call("add", a=1)], "done"]
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         [output] = await run(env, ScriptedClient(replies), max_retries=1)
     assert output["error"] is None
     assert results(output) == ["3"]
@@ -290,7 +296,7 @@ async def test_a_rollout_whose_server_was_lost_is_played_again_as_a_whole_with_r
 
 async def test_a_server_whose_command_has_gone_is_an_error_of_the_rollout(folder: Path):
     starter = folder / "start"
-    starter.write_text(f"#!/bin/sh\nexec {sys.executable} {SERVER} {folder}\n")
+    starter.write_text(f"#!/bin/sh\nexec {sys.executable} {PLAIN_SERVER} {folder}\n")
     starter.chmod(0o755)
     server = {"name": "gone", "command": str(starter)}
     async with env_with(server) as env:
@@ -305,7 +311,7 @@ async def test_a_server_whose_command_has_gone_is_an_error_of_the_rollout(folder
 
 
 async def test_a_server_that_died_before_a_call_is_started_again_for_it(folder: Path):
-    async with env_with(stdio(folder)) as env:
+    async with env_with(plain(folder)) as env:
         [output] = await run(env, ScriptedClient([[call("process_id")], "done"]))
         connection = await env.servers[0].connection()
         os.kill(int(results(output)[0]), signal.SIGKILL)
@@ -318,7 +324,7 @@ async def test_a_server_that_died_before_a_call_is_started_again_for_it(folder: 
 
 @pytest.mark.parametrize("tool", ["hang", "block"])
 async def test_a_tool_that_never_answers_ends_at_its_time_limit(folder: Path, tool: str):
-    async with env_with(stdio(folder, call_timeout_s=0.3)) as env:
+    async with env_with(plain(folder, call_timeout_s=0.3)) as env:
         [output] = await run(env, ScriptedClient([[call(tool)], "done"]))
         [pid] = lines(folder / "starts")
     assert "did not answer within 0.3 s" in results(output)[0]
@@ -434,7 +440,7 @@ async def test_an_unreachable_server_over_http_is_named():
 
 async def test_equal_tool_names_of_two_servers_are_told_apart(folder: Path, tmp_path: Path):
     (other := tmp_path / "other").mkdir()
-    async with env_with(stdio(folder), stdio(other, name="more")) as env:
+    async with env_with(plain(folder), plain(other, name="more")) as env:
         await env.connect()
         assert {"tools_add", "more_add"} <= set(env.tool_map)
         assert "add" not in env.tool_map
