@@ -30,8 +30,6 @@ BOTH_GROUNDS_ALWAYS = {
     "test_publish_and_index.py",
     "test_lifecycle.py",
     "test_uv_installs_from_an_owners_and_an_environments_index",
-    "test_pip_installs_the_newest_version",
-    "test_uv_publishes_and_says_what_the_hub_refuses",
 }
 """Files and tests that run on PostgreSQL and S3 in the fast suite too; the others do in the long one."""
 

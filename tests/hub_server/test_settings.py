@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from hub_server import cli
 from hub_server.errors import SettingsError
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
@@ -61,27 +64,37 @@ def test_the_usual_spelling_of_a_postgresql_address_is_understood():
     ],
 )
 def test_what_an_operator_gets_wrong_is_said_and_changes_nothing(
-    tmp_path, sqlite_settings, arguments, code, said
+    tmp_path, sqlite_settings, monkeypatch, capsys, arguments, code, said
 ):
     empty = tmp_path / "empty"
     empty.mkdir()
-    environment = {**os.environ, **environment_of(sqlite_settings)}
+    monkeypatch.chdir(empty)
+    for name, value in environment_of(sqlite_settings).items():
+        monkeypatch.setenv(name, value)
+    # This process goes on, with the rights of new files that it had.
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr(cli, "keep_private", lambda: None)
     made = ["user", "add", "alice", "--password", "correct horse"]
     for command in ([made] if arguments[0] == "token" else []) + [arguments]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hub_server.cli", *command],
-            env=environment,
-            cwd=empty,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
-    assert "Traceback" not in done.stderr
+        monkeypatch.setattr(sys, "argv", ["vf-hub", *command])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    shown = capsys.readouterr().err
+    assert (ended.value.code, said in shown) == (code, True), shown
+    assert "Traceback" not in shown
     assert list(empty.iterdir()) == []
 
 
-def test_a_command_on_s3_ends_with_its_own_exit_code(tmp_path, sqlite_settings):
+def test_a_mistake_ends_the_process_with_its_code(sqlite_settings):
+    environment = {**os.environ, **environment_of(sqlite_settings)}
+    command = [sys.executable, "-m", "hub_server.cli", "token", "new", "nobody"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr == "vf-hub: There is no user 'nobody'.\n"
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.long)])
+def test_a_command_on_s3_ends_with_its_own_exit_code(tmp_path, sqlite_settings, times):
     storage = {
         "VF_HUB_STORAGE_URL": "s3://bucket",
         "VF_HUB_S3_ENDPOINT": "http://127.0.0.1:1",
@@ -118,7 +131,7 @@ leave(3)
     command = [sys.executable, "-m", "hub_server.cli", "gc"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, "object storage failed" in done.stderr) == (1, True), done.stderr
-    for _ in range(5):
+    for _ in range(times):
         ended = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
         )
@@ -159,10 +172,11 @@ def test_the_password_of_a_new_account_may_come_from_its_variable(sqlite_setting
     assert "Changed" in run("user", "password", "alice")
 
 
-def test_a_worker_that_ends_on_s3_ends_in_good_order():
+@pytest.mark.parametrize("times", [2, pytest.param(8, marks=pytest.mark.long)])
+def test_a_worker_that_ends_on_s3_ends_in_good_order(times):
     """uvicorn's workers return to `multiprocessing`, which lets the interpreter go down."""
     script = """
-import asyncio, multiprocessing
+import asyncio, multiprocessing, sys
 from datetime import timedelta
 
 
@@ -189,22 +203,19 @@ def work():
 
 
 if __name__ == "__main__":
-    for _ in range(8):
+    for _ in range(int(sys.argv[1])):
         worker = multiprocessing.get_context("spawn").Process(target=work)
         worker.start()
         worker.join(60)
         print(worker.exitcode)
 """
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(script)
         done = subprocess.run(
-            [sys.executable, str(path)], capture_output=True, text=True, timeout=300
+            [sys.executable, str(path), str(times)], capture_output=True, text=True, timeout=300
         )
-    assert done.stdout.split() == ["0"] * 8, done.stderr
+    assert done.stdout.split() == ["0"] * times, done.stderr
 
 
 def test_a_hub_without_its_packages_says_what_to_install():

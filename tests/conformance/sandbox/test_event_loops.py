@@ -99,12 +99,10 @@ PLACES = [
 
 
 def cases() -> Iterator[Any]:
-    """Every promise at every place; the usual suite has all on uvloop in the main thread, and a few elsewhere."""
+    """Every promise at every place; the usual suite has a few of the full level at each."""
     for place in PLACES:
         for behaviour in BEHAVIOURS:
-            is_usual = place == ("local", "uvloop", "main") or (
-                place[0] == "local" and behaviour.name in BRIEF
-            )
+            is_usual = place[0] == "local" and behaviour.name in BRIEF
             yield pytest.param(
                 place,
                 behaviour,

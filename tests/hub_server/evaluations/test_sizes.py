@@ -111,7 +111,7 @@ async def test_a_large_batch_is_stored_in_several_transactions(small_hub, wheel,
 
 
 async def test_a_list_has_no_metadata_and_less_than_a_mebibyte(small_hub, wheel):
-    huge = {"x": "a" * 900_000, "num_examples": 5, "rollouts_per_example": 2}
+    huge = {"x": "a" * 90_000, "num_examples": 5, "rollouts_per_example": 2}
     texts = dict.fromkeys(("model_name", "run_id", "suite_id", "dataset"), "\x01" * 300)
     metrics = {f"metric {n} " + "é" * 100: n for n in range(100)}
     alice, first = await opened(small_hub, wheel, metadata=huge, metrics=metrics, **texts)

@@ -23,8 +23,9 @@ JSON = {"Accept": "application/vnd.pypi.simple.v1+json"}
 
 
 def make_publisher(hub):
-    hub.run("user", "add", "alice", "--password", "correct horse")
-    return hub.run("token", "new", "alice").stdout.strip()
+    body = {"token": hub.setup_token, "username": "alice", "password": "correct horse"}
+    answer = httpx.post(f"{hub.url}/api/v1/setup", json=body, timeout=60)
+    return answer.raise_for_status().json()["data"]["token"]
 
 
 def upload(hub, token, wheel):

@@ -65,7 +65,9 @@ def main() -> None:
             continue
         result = answer(request["method"], request.get("params") or {})
         if result is not None:
-            print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+            reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+            sys.stdout.write(f"{json.dumps(reply)}\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":
