@@ -63,7 +63,8 @@ def fields_of(document, operation):
     return []
 
 
-async def test_no_nonsense_makes_a_fault(hub, open_hub_at, wheel):
+@pytest.mark.parametrize("attempts", [4, pytest.param(12, marks=pytest.mark.long)])
+async def test_no_nonsense_makes_a_fault(hub, open_hub_at, wheel, attempts):
     chance = random.Random(20260101)
     changes = {"login_limit_per_minute": 100_000, "rate_limit_per_minute": 1_000_000}
     async with open_hub_at(hub.settings.model_copy(update=changes)) as hub:
@@ -81,7 +82,7 @@ async def test_no_nonsense_makes_a_fault(hub, open_hub_at, wheel):
         for path, method, operation in operations(described):
             if (path, method) == ("/api/v1/tokens/{token_id}", "delete"):
                 continue
-            for attempt in range(12):
+            for attempt in range(attempts):
                 address, query = path, {}
                 for parameter in operation.get("parameters", []):
                     value = chance.choice(NONSENSE)
@@ -111,7 +112,7 @@ async def test_no_nonsense_makes_a_fault(hub, open_hub_at, wheel):
                 )
                 count += 1
                 assert answer.status_code < 500, (method, address, query, content, answer.text)
-        assert count > 600
+        assert count > 50 * attempts
 
 
 async def test_nothing_changes_without_a_token(small_hub, wheel):

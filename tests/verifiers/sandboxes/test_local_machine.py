@@ -227,7 +227,14 @@ async def make_venv(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/tmp",
+        pytest.param("/var/tmp", marks=pytest.mark.long),
+        pytest.param("/dev/shm", marks=pytest.mark.long),
+    ],
+)
 async def test_a_virtual_environment_works_wherever_it_lies(place: str):
     with tempfile.TemporaryDirectory(dir=place) as folder:
         venv = await make_venv(Path(folder, "venv"))
@@ -275,7 +282,14 @@ def make_interpreter(prefix: Path) -> Path:
     return prefix / "bin" / "python3"
 
 
-@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("/tmp", marks=pytest.mark.long),
+        pytest.param("/var/tmp", marks=pytest.mark.long),
+        "/dev/shm",
+    ],
+)
 async def test_no_packages_beside_a_wanted_interpreter_can_be_seen(place: str):
     with tempfile.TemporaryDirectory(dir=place) as folder:
         prefix = Path(folder, "python")

@@ -87,8 +87,18 @@ def right(command: str) -> str:
     return f"echo 'echo 42' > /app/solve.sh\n{command}\ntrue"
 
 
-@pytest.mark.parametrize("score_in", ["snapshot", "own"])
-@pytest.mark.parametrize("attack", PLANTED)
+IN_ITS_OWN = ("modules_where_tests_are_run", "rewards", "a_daemon_that_replaces_the_folder")
+"""Attacks that the normal suite also scores in a sandbox of the tests' own; the long one does all."""
+WAYS = [
+    *((attack, "snapshot") for attack in PLANTED),
+    *(
+        pytest.param(attack, "own", marks=() if attack in IN_ITS_OWN else pytest.mark.long)
+        for attack in PLANTED
+    ),
+]
+
+
+@pytest.mark.parametrize(("attack", "score_in"), WAYS)
 async def test_what_the_agent_has_planted_or_left_running_forges_no_verdict(
     backend: LocalBackend, tasks: Path, attack: str, score_in: str
 ):
@@ -116,7 +126,7 @@ async def test_a_solution_that_keeps_the_tests_from_a_verdict_has_failed_them(
     backend: LocalBackend, tasks: Path, attack: str
 ):
     task = tasks / "answer" / "task.toml"
-    task.write_text('version = "1.0"\n[verifier]\ntimeout_sec = 3\n')
+    task.write_text('version = "1.0"\n[verifier]\ntimeout_sec = 1\n')
     command = f"cat > /app/solve.sh <<'END'\n{HOSTILE_SOLUTIONS[attack]}\nEND"
     output = await scored(backend, command, tasks)
     assert (output["reward"], output["error"]) == (0.0, None)
