@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,20 @@ def _versions() -> list[str]:
     return found
 
 
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def _directories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Above the directories of all tests. `mktemp` for each would list all earlier ones: minutes in 9,000 tests."""
+    return tmp_path_factory.mktemp("own")
+
+
 @pytest.fixture(autouse=True)
-def _own_directories(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _own_directories(_directories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`~`, the working directory (and so `outputs/`) are the test's own; caches of package tools stay shared."""
-    own = tmp_path_factory.mktemp("own")
+    own = _directories / str(next(_numbers))
+    own.mkdir()
     real_home = Path.home()
     for variable, folder in (("UV_CACHE_DIR", "uv"), ("PIP_CACHE_DIR", "pip")):
         if variable not in os.environ:

@@ -136,12 +136,14 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        command: str, *arguments: Any, is_patient: bool = True, **options: Any
+        command: str, *arguments: Any, grace_s: float | None = 60.0, **options: Any
     ) -> subprocess.Popen[str]:
-        # An orderly end may take longer than the grace on a machine that does other things.
-        patience = "interrupts.GRACE_S, interrupts.KILL_S = 60, 61" if is_patient else ""
+        # An orderly end may take longer than the usual grace (None) on a machine that does other things.
+        grace = (
+            "" if grace_s is None else f"GRACE_S, interrupts.KILL_S = {grace_s}, {grace_s + 0.3}"
+        )
         code = (
-            f"import sys\nfrom vf_cli import interrupts\n{patience}\n"
+            f"import sys\nfrom vf_cli import interrupts\n{grace and 'interrupts.' + grace}\n"
             f"from vf_cli.main import {command}_main\nsys.exit({command}_main())"
         )
         process = subprocess.Popen(

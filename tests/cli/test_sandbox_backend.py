@@ -104,8 +104,15 @@ def test_the_help_names_every_back_end():
     assert eval_options.BACKEND_NAMES.split(", ") == list(get_args(BackendName))
 
 
-@pytest.mark.parametrize("by", ["option", "variable"])
-@pytest.mark.parametrize("workers", [(), ("--num-workers", "1")])
+@pytest.mark.parametrize(
+    ("by", "workers"),
+    [
+        ("option", ("--num-workers", "1")),
+        ("variable", ()),
+        pytest.param("option", (), marks=pytest.mark.long),
+        pytest.param("variable", ("--num-workers", "1"), marks=pytest.mark.long),
+    ],
+)
 def test_an_environment_with_an_image_runs_without_a_change(
     tmp_path: Path, endpoint: Any, by: str, workers: tuple[str, ...]
 ):

@@ -1,4 +1,4 @@
-"""`vf-train` as a user runs it: three real processes, a real environment, real interruptions."""
+"""`vf-train` as a user runs it: a real trainer and server, a real environment, real interruptions."""
 
 import json
 import os
@@ -70,7 +70,7 @@ num_hidden_layers = 1
 num_attention_heads = 2
 
 [warm_start]
-steps = 80
+steps = 40
 demonstrations = 40
 batch_size = 8
 optimizer = { kind = "muon", learning_rate = 5e-3 }
@@ -129,11 +129,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(config, start_process):
-    process = start_process("train", config(steps=3, warm_steps=12), "--json")
-    out, err = process.communicate()
-    assert process.returncode == 0, err
-    summary = json.loads(out)
+def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(config, run):
+    done = run("train", config(steps=3, warm_steps=12), "--json")
+    assert done.code == 0, done.err
+    summary = done.json
     lines = metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert [line["step"] for line in metrics("warm_start")] == [10, 14]
@@ -152,9 +151,8 @@ def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(con
     assert summary["model"] == str(checkpoints / "step_000003" / "model")
     before = json.loads((checkpoints / "step_000003" / "source.json").read_text())["dispatch"]
 
-    process = start_process("train", "--resume", "run", "--steps", 5)
-    out, err = process.communicate()
-    assert process.returncode == 0, err
+    code, out, err = run("train", "--resume", "run", "--steps", 5)
+    assert code == 0, err
     assert "from reinforcement 3" in err
     assert "demonstrations" not in err
     assert [line["step"] for line in metrics()] == [1, 2, 3, 4, 5]
@@ -170,13 +168,12 @@ def test_three_steps_are_on_policy_at_first_and_a_run_goes_on_where_it_ended(con
 
 
 def test_a_rollout_of_several_turns_is_one_sequence_that_is_on_policy_at_first(
-    tmp_path, monkeypatch, start_process
+    tmp_path, monkeypatch, run
 ):
     monkeypatch.chdir(tmp_path)
     Path("turns.toml").write_text(SEVERAL_TURNS)
-    process = start_process("train", "turns.toml", "--json")
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    done = run("train", "turns.toml", "--json")
+    assert done.code == 0, done.err
     lines = metrics()
     assert [line["step"] for line in lines] == [1, 2, 3]
     # A lucky group finds its number at once; not in every step.
@@ -305,17 +302,16 @@ def test_an_environment_of_ones_own_learns_with_the_default_settings(
 
 
 def test_settings_that_cannot_work_end_a_run_before_its_warm_start_and_advise_no_resume(
-    config, start_process
+    config, run
 ):
     file = Path(__file__).with_name("own_environments") / "double.py"
     text = Path(config(steps=1, warm_steps=10)).read_text()
     text = re.sub(r'id = "reverse-text"\nargs = .*', f'id = "{file}"', text)
     text = text.replace("noise = 0.5", "noise = 0.9\nmin_reward = 0.3")
     Path("my.toml").write_text(text)
-    process = start_process("train", "my.toml")
-    _, err = process.communicate()
-    assert process.returncode == 2, err
-    message = " ".join(err.split())
+    done = run("train", "my.toml")
+    assert done.code == 2, done.err
+    message = " ".join(done.err.split())
     assert "less than warm_start.min_reward=0.3" in message
     assert 'or noise="auto"' in message
     assert "--resume" not in message

@@ -25,14 +25,25 @@ from verifiers.packages.wheel import WheelManifest, read_wheel
 
 BUILD_TIMEOUT_S = 600.0
 
-_IN_PROCESS = """
-import importlib, sys
-backend, out_dir, kind = sys.argv[1:4]
+_WITH_INSTALLED_BACKEND = """
+import importlib, os, sys
+backend, out_dir = sys.argv[1:]
 module, _, attribute = backend.partition(":")
 hooks = importlib.import_module(module)
 for name in filter(None, attribute.split(".")):
     hooks = getattr(hooks, name)
-print("built:" + getattr(hooks, "build_" + kind)(out_dir))
+
+def build(kind):
+    print("built:" + getattr(hooks, "build_" + kind)(out_dir), flush=True)
+
+# Every hook has a process of its own, as PEP 517 recommends; the backend is imported once.
+child = os.fork()
+if child == 0:
+    build("wheel")
+    sys.exit()
+if os.waitpid(child, 0)[1]:
+    sys.exit(1)
+build("sdist")
 """
 
 
@@ -160,9 +171,9 @@ def _build(folder: Path, out: Path) -> tuple[Path, Path]:
     backend = system.get("build-backend")
     requires = system.get("requires", [])
     if backend and not unmet_requirements(requires):
-        wheel = _run([sys.executable, "-c", _IN_PROCESS, backend, str(out), "wheel"], folder)
-        sdist = _run([sys.executable, "-c", _IN_PROCESS, backend, str(out), "sdist"], folder)
-        return out / _built_name(wheel), out / _built_name(sdist)
+        command = [sys.executable, "-c", _WITH_INSTALLED_BACKEND, backend, str(out)]
+        wheel, sdist = _built_names(_run(command, folder))
+        return out / wheel, out / sdist
     before = {file: file.stat().st_mtime_ns for file in out.iterdir()}
     if (uv := uv_command()) is not None:
         _run([*uv, "build", "--out-dir", str(out), str(folder)], folder)
@@ -202,8 +213,8 @@ def last_lines(text: str, count: int = 15) -> str:
     return "\n".join(text.strip().splitlines()[-count:])
 
 
-def _built_name(output: str) -> str:
-    return next(line for line in reversed(output.splitlines()) if line.startswith("built:"))[6:]
+def _built_names(output: str) -> list[str]:
+    return [line[6:] for line in output.splitlines() if line.startswith("built:")]
 
 
 def _described(file: Path) -> BuiltFile:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from hub_server import cli as hub_cli
 from verifiers.hub.client import RetryPolicy
 
 ROOT = Path(__file__).parents[3]
@@ -98,8 +100,12 @@ def token_of(hub: Any) -> Callable[[str], str]:
 
     def get(name: str) -> str:
         if name not in known:
-            hub.run("user", "add", name, "--password", f"password of {name}")
-            known[name] = hub.run("token", "new", name).stdout.split()[-1]
+            options = ("--password", f"password of {name}", "--data-dir", str(hub.data_dir))
+            made = CliRunner().invoke(hub_cli.app, ["user", "add", name, *options])
+            assert made.exit_code == 0, made.output
+            login = {"username": name, "password": f"password of {name}"}
+            answer = httpx.post(f"{hub.url}/api/v1/login", json=login)
+            known[name] = answer.raise_for_status().json()["data"]["token"]
         return known[name]
 
     return get

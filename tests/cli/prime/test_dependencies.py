@@ -14,7 +14,10 @@ from verifiers.packages.install import installed_from
 from verifiers.packages.library import installed_library, write_library
 from vf_cli.demo import venv_without_the_library
 
+# What a stranger's package of the same version needs is what pip and uv do most differently; with both programs in the
+# default run it stands for the other tests with pip, which takes several times as long.
 PROGRAMS = ["uv", "pip"]
+UV_AND_LONG_PIP = ["uv", pytest.param("pip", marks=pytest.mark.long)]
 _file = Path(__file__).parents[2] / "verifiers" / "packages" / "wheels.py"
 _spec = util.spec_from_file_location("prime_wheels", _file)
 assert _spec is not None
@@ -66,7 +69,7 @@ def text_of(target, name):
     return (target.site / f"{name.replace('-', '_')}.py").read_text()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", UV_AND_LONG_PIP)
 def test_required_environments_are_the_hubs_and_never_a_strangers(
     prime, alice, publish, target, evil_index, program
 ):
@@ -167,7 +170,7 @@ def imports(python, code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", UV_AND_LONG_PIP)
 def test_a_colleague_gets_this_library_and_not_the_public_one_of_the_same_name(
     prime, alice, publish, without_library, evil_index, program
 ):

@@ -61,10 +61,13 @@ def commands(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "programs", [("uv", "pip"), pytest.param(("pip", "uv"), marks=pytest.mark.long)]
+)
 def test_what_is_installed_is_the_published_wheel_of_that_owner(
-    prime, as_person, make_project, target, program
+    prime, as_person, make_project, target, programs
 ):
+    program, other = programs  # the second replaces what the first has installed
     for owner in ("alice", "bob"):  # the same name and version, other contents
         as_person(owner)
         folder = make_project(
@@ -72,13 +75,13 @@ def test_what_is_installed_is_the_published_wheel_of_that_owner(
         )
         prime("env", "push", "-p", folder)
     as_person(None)
-    for owner in ("alice", "bob"):
+    for owner, used in (("alice", program), ("bob", other)):
         done = prime(
             "env",
             "install",
             f"{owner}/twice-{program}",
             "--with",
-            program,
+            used,
             "--python",
             target.python,
             "--json",
@@ -104,9 +107,7 @@ def test_what_is_installed_is_the_published_wheel_of_that_owner(
         "--json",
     )
     assert kept.json["environments"][0]["status"] == "kept"
-    gone = prime(
-        "env", "uninstall", f"twice-{program}", "--with", program, "--python", target.python
-    )
+    gone = prime("env", "uninstall", f"twice-{program}", "--with", other, "--python", target.python)
     assert (gone.code, target.has(f"twice_{program}")) == (0, False)
     again = prime("env", "uninstall", f"twice-{program}", "--python", target.python)
     assert (again.code, "is not installed" in again.err) == (2, True)

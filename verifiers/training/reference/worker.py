@@ -59,7 +59,8 @@ class Worker:
             "phase": learner.phase,
             "step": learner.step_count,
             "warm_start_is_over": learner.warm_start_is_over,
-            "torch": torch.__version__,
+            # A plain string: the object itself would import torch in the process that unpickles it.
+            "torch": str(torch.__version__),
         }
 
     def set_demonstrations(
