@@ -36,12 +36,13 @@ for name in filter(None, attribute.split(".")):
 def build(kind):
     print("built:" + getattr(hooks, "build_" + kind)(out_dir), flush=True)
 
-# Every hook has a process of its own, as PEP 517 recommends; the backend is imported once.
-child = os.fork()
-if child == 0:
+# The backend is imported once. Each hook runs in a separate process where the system can fork, as PEP 517 recommends.
+if not hasattr(os, "fork"):
+    build("wheel")
+elif (child := os.fork()) == 0:
     build("wheel")
     sys.exit()
-if os.waitpid(child, 0)[1]:
+elif os.waitpid(child, 0)[1]:
     sys.exit(1)
 build("sdist")
 """
