@@ -136,6 +136,8 @@ def payload_of(response: Any) -> Any:
         return response
     if isinstance(response, list | tuple):
         return [payload_of(item) for item in response]
+    if (values := _set_values_of_mock(response)) is not None:
+        return {name: payload_of(values[name]) for name in _FIELDS if name in values}
     if hasattr(response, "model_dump"):
         # warnings=False: endpoints send values that the SDK's types do not allow. The parser judges them.
         return response.model_dump(mode="python", warnings=False)
@@ -145,6 +147,13 @@ def payload_of(response: Any) -> Any:
         if value is not None and not callable(value):
             found[name] = payload_of(value)
     return found
+
+
+def _set_values_of_mock(response: Any) -> dict[str, Any] | None:
+    """Return the attributes that a test has set on a `unittest.mock` object, which answers to every name; else None."""
+    values = getattr(response, "__dict__", {})
+    children = values.get("_mock_children")
+    return None if not isinstance(children, dict) else {**children, **values}
 
 
 def native_of(payload: dict[str, Any], module: str, name: str) -> Any:

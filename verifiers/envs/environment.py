@@ -213,13 +213,13 @@ class Environment(HasRows, OlderForms, ABC):
                 f"The prompt of example {state.get('example_id')} is empty when {self._shown_name} calls the model. "
                 "Give the row a 'question' or messages in 'prompt', or return messages from get_prompt_messages."
             )
-        chosen: Any = state.client if client is None else resolve_client(client)
+        chosen: Any = state.get("client") if client is None else resolve_client(client)
         tools = older.get("oai_tools") if tool_defs is None else tool_defs
         response = await chosen.get_response(
             prompt,
-            model or state.model,
-            (state.sampling_args or {}) if sampling_args is None else sampling_args,
-            (state.tool_defs if tools is None else self._normalize_tool_defs(tools)) or None,
+            model or state["model"],
+            (state.get("sampling_args") or {}) if sampling_args is None else sampling_args,
+            (state.get("tool_defs") if tools is None else self._normalize_tool_defs(tools)) or None,
             state=state,
         )
         self.increment_state_usage_from_response(state, response)
@@ -228,15 +228,18 @@ class Environment(HasRows, OlderForms, ABC):
     def _get_usage_tracker(
         self, state: State, create_if_missing: bool = True
     ) -> StateUsageTracker | None:
-        if dict.get(state, "usage") is None and create_if_missing:
-            state.usage = StateUsageTracker()
-        return dict.get(state, "usage")
+        key = "usage" if isinstance(state, State) else "usage_tracker"  # of a plain dict, as in v0
+        if state.get(key) is None and create_if_missing:
+            state[key] = state["usage"] = StateUsageTracker()
+        return state.get(key)
 
     def increment_state_usage(
         self, state: State, input_tokens: float = 0, output_tokens: float = 0
     ) -> None:
         """Count the tokens of a model call that the environment made itself."""
-        state.usage.increment(input_tokens, output_tokens)
+        tracker = self._get_usage_tracker(state)
+        if tracker is not None:
+            tracker.increment(input_tokens, output_tokens)
 
     def increment_state_usage_from_response(self, state: State, response: Any) -> None:
         """Count the tokens that a response reports."""

@@ -74,13 +74,13 @@ class MultiTurnEnv(Environment):
         """Return the prompt of this turn: first the prompt of the row, later the conversation with the environment's
         reply.
         """
-        trajectory = state.trajectory
+        trajectory = state["trajectory"]
         if not trajectory:
-            return state.prompt
+            return state["prompt"]
         last = trajectory[-1]
         conversation = [*last["prompt"], *last["completion"]]
         reply = reply_of(await call_hook(self.env_response, conversation, state), state)
-        if reply is None and state.final_env_response is None:
+        if reply is None and state.get("final_env_response") is None:
             raise EnvironmentCodeError(
                 f"{type(self).__name__}.env_response returned None. Return text or a list of messages; [] adds no "
                 "message. Is a `return` missing?"
@@ -89,25 +89,25 @@ class MultiTurnEnv(Environment):
 
     async def render_completion(self, state: State) -> None:
         """Set `state["completion"]`: all messages after the prompt."""
-        trajectory = state.trajectory
+        trajectory = state["trajectory"]
         if not trajectory:
-            state.completion = []
+            state["completion"] = []
             return
         last = trajectory[-1]
-        completion = [*last["prompt"][len(state.prompt) :], *last["completion"]]
-        if state.final_env_response is not None:
-            completion += _as_messages(state.final_env_response, "completion")
-        state.completion = completion
+        completion = [*last["prompt"][len(state["prompt"]) :], *last["completion"]]
+        if (final := state.get("final_env_response")) is not None:
+            completion += _as_messages(final, "completion")
+        state["completion"] = completion
 
     async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
         """Append a step to the trajectory."""
-        state.trajectory.append(trajectory_step)
+        state["trajectory"].append(trajectory_step)
 
     async def add_model_response(
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
         """Append a model response to the trajectory as a step."""
-        tokens = step_tokens(response, self.max_seq_len, state.trajectory)
+        tokens = step_tokens(response, self.max_seq_len, state["trajectory"])
         is_truncated = bool(response.message.is_truncated)
         if tokens is not None and tokens["is_truncated"]:
             is_truncated = True
@@ -119,11 +119,11 @@ class MultiTurnEnv(Environment):
             "reward": None,
             "advantage": None,
             "is_truncated": is_truncated,
-            "trajectory_id": state.trajectory_id,
+            "trajectory_id": state["trajectory_id"],
             "extras": {},
         }
         if is_truncated:
-            state.is_truncated = True
+            state["is_truncated"] = True
         await self.add_trajectory_step(state, step)
 
     # ---------------------------------------------------------------------------------------- stop conditions
@@ -167,14 +167,12 @@ class MultiTurnEnv(Environment):
     @cleanup(priority=1000)
     async def render_state(self, state: State) -> None:
         """Set the completion before other handlers and reward functions read it."""
-        if state.completion is None:
+        if state.get("completion") is None:
             await call_hook(self.render_completion, state)
 
     def mark_timed_out(self, state: State) -> None:
         """Mark a rollout that its time limit ended."""
-        state.timed_out = True
-        state.is_completed = True
-        state.stop_condition = "timeout_reached"
+        state.update(timed_out=True, is_completed=True, stop_condition="timeout_reached")
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -363,4 +361,5 @@ class SingleTurnEnv(MultiTurnEnv):
 
     async def render_completion(self, state: State) -> None:
         """Set the completion to the one response."""
-        state.completion = state.trajectory[-1]["completion"] if state.trajectory else []
+        trajectory = state["trajectory"]
+        state["completion"] = trajectory[-1]["completion"] if trajectory else []

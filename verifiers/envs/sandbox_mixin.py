@@ -409,7 +409,7 @@ class SandboxMixin:
         sandbox_id, client = state.get("sandbox_id"), self.sandbox_client
         if not isinstance(client, SandboxClient) or not client.has(sandbox_id):
             return
-        if state.stop_condition == "cancelled" or not self._is_looked_at_afterwards(state):
+        if state.get("stop_condition") == "cancelled" or not self._is_looked_at_afterwards(state):
             return
         try:
             try:
@@ -453,7 +453,7 @@ class SandboxMixin:
             weakref.finalize(scope, self.sandbox_client.sandbox(sandbox_id).kill_sync)
 
     def _is_kept_for_scoring(self, state: State) -> bool:
-        if state.error is not None or state.stop_condition == "cancelled":
+        if state.get("error") is not None or state.get("stop_condition") == "cancelled":
             return False
         return self.score_rollouts and (
             self.keep_sandbox_for_scoring or any(map(asks_for_sandbox, self.rubric.reward_calls()))

@@ -13,6 +13,7 @@ from typing import Any
 
 from verifiers.decorators import marks, stop
 from verifiers.state import State
+from verifiers.v0.plain_states import as_states
 
 Predicate = Callable[[Any, State], bool]
 Condition = Callable[..., Coroutine[Any, Any, bool]]
@@ -26,7 +27,8 @@ def condition(*, priority: int = 0, general: bool = False) -> Callable[[Predicat
 
     def declare(predicate: Predicate) -> Condition:
         async def method(self: Any, state: State, **_: Any) -> bool:
-            return predicate(self, state)
+            with as_states([state]) as [own]:
+                return predicate(self, own)
 
         method.__name__ = method.__qualname__ = predicate.__name__
         method.__doc__ = predicate.__doc__

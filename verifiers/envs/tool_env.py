@@ -113,9 +113,9 @@ class ToolEnv(MultiTurnEnv):
     @stops.condition()
     def no_tools_called(self, state: State) -> bool:
         """The model has responded without calling a tool."""
-        if not state.trajectory:
+        if not state["trajectory"]:
             return False
-        completion = state.trajectory[-1]["completion"]
+        completion = state["trajectory"][-1]["completion"]
         if not completion:
             return True
         message = completion[-1]

@@ -33,6 +33,7 @@ from verifiers.rubrics.scoring import (
 )
 from verifiers.state import State
 from verifiers.types import RewardFunc
+from verifiers.v0.plain_states import also_takes_mappings, as_states
 from verifiers.v0.rubric_accessors import OlderAccessors
 
 
@@ -210,6 +211,7 @@ class Rubric(OlderAccessors):
             self._parts = (calls, limit_s, None if any(call.per_group for call in calls) else parts)
         return self._parts[2]
 
+    @also_takes_mappings
     async def score_rollout(self, state: State, score_sem: Any = None) -> None:
         """Score one rollout alone and write reward and metrics into its state.
 
@@ -219,6 +221,7 @@ class Rubric(OlderAccessors):
         if await self.without_void([state]):
             write_scores([state], await _limited(self.score([state]), score_sem))
 
+    @also_takes_mappings
     async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
         """Score the rollouts of one example and write rewards, metrics and advantages into their states.
 
@@ -270,10 +273,12 @@ class Rubric(OlderAccessors):
             given = await given
         return [float(value) for value in bind(func, 1.0).numbers(given, len(states))]
 
+    @also_takes_mappings
     async def dummy_score_rollout(self, state: State) -> None:
         """Write reward 0.0 without running any function (`score_rollouts=False`)."""
         write_scores([state], [RolloutReward(0.0, {}, [])])
 
+    @also_takes_mappings
     async def dummy_score_group(self, states: list[State]) -> None:
         """Write reward 0.0 for a whole group without running any function."""
         write_scores(states, [RolloutReward(0.0, {}, []) for _ in states])
@@ -284,18 +289,22 @@ class Rubric(OlderAccessors):
         return is_group_function(func)
 
     async def _call_individual_reward_func(self, func: RewardFunc, state: State, **_: Any) -> float:
-        return await call_individual(
-            self._bind(func, 1.0), state, self.score_objects(state), self.scoring_timeout_s
-        )
+        with as_states([state]) as [own]:
+            objects = self.score_objects(own)
+            return await call_individual(
+                self._bind(func, 1.0), own, objects, self.scoring_timeout_s
+            )
 
     async def _call_group_reward_func(
         self, func: RewardFunc, states: list[State], **_: Any
     ) -> list[float]:
-        objects = self.group_score_objects(states)
-        return await call_for_group(bind(func, 1.0), states, objects, self.scoring_timeout_s)
+        with as_states(states) as own:
+            objects = self.group_score_objects(own)
+            return await call_for_group(bind(func, 1.0), own, objects, self.scoring_timeout_s)
 
     # ------------------------------------------------------------------------------------------- the end
 
+    @also_takes_mappings
     async def cleanup(self, state: State) -> None:
         """Run the cleanup handlers of one rollout. A handler that raises is logged and does not stop the others.
 

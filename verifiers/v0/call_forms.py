@@ -20,6 +20,7 @@ from verifiers.messages import normalize_messages
 from verifiers.state import State
 from verifiers.tools.functions import normalize_tool, to_oai_tool
 from verifiers.types import Messages, SamplingArgs, Tool
+from verifiers.v0.plain_states import also_takes_mappings
 
 Parameters = ParamSpec("Parameters")
 
@@ -121,7 +122,12 @@ async def group_with_semaphores(
 
 def is_call_without_state(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether `get_model_response` is called as `(client, model, prompt, …)`."""
-    return not isinstance(args[0] if args else kwargs.get("state"), State)
+    first = args[0] if args else kwargs.get("state")
+    if isinstance(first, State):
+        return False
+    # A mapping is a state, or the configuration of a client before a model's name and a prompt.
+    is_before_prompt = len(args) > 2 and isinstance(args[2], str | list)
+    return not isinstance(first, Mapping) or is_before_prompt
 
 
 async def model_response_for_client(
@@ -164,21 +170,16 @@ async def model_response_for_client(
 def also_takes_messages(method: Callable[..., Any]) -> Callable[..., Any]:
     """Let `is_completed(state)` accept `(messages, state)` from before 0.1.8, and a plain dict as the state."""
 
+    takes_mapping = also_takes_mappings(method)
+
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = args[-1] if args else kwargs.pop("state")
         if isinstance(state, State):
             return method(self, state, **kwargs)
-        return _completed_for_dict(functools.partial(method, self), state)
+        return takes_mapping(self, state, **kwargs)
 
     return call
-
-
-async def _completed_for_dict(is_completed: Callable[[State], Any], state: dict[str, Any]) -> bool:
-    real = State({"trajectory": [], **state})
-    completed = await is_completed(real)
-    state.update(is_completed=real.is_completed, stop_condition=real.stop_condition)
-    return completed
 
 
 async def own_is_completed(method: Callable[..., Any], state: State) -> bool:

@@ -1,6 +1,9 @@
+from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
+from openai.types.chat import ChatCompletion
 
 import verifiers as vf
 from verifiers.testing import ScriptedClient, run
@@ -127,3 +130,16 @@ async def test_a_subclass_may_override_the_judge() -> None:
             return "yes"
 
     assert (await play(judged(Own())))["reward"] == 1.0
+
+
+@pytest.mark.parametrize("kind", [MagicMock, Mock, partial(MagicMock, spec=ChatCompletion)])
+async def test_a_judge_may_be_a_mock_of_which_only_the_content_is_set(kind: Any) -> None:
+    response = kind()
+    response.choices = [kind()]
+    response.choices[0].message = MagicMock()
+    response.choices[0].message.content = "yes"
+    client = MagicMock()
+    client.chat.completions.create = AsyncMock(return_value=response)
+    judge = vf.JudgeRubric(judge_client=client, judge_model="m")
+    assert await judge.judge("q", "4", "4", {}) == "yes"
+    assert await judge.judge("q", "4", "4") == "yes"
