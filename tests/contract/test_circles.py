@@ -22,6 +22,8 @@ CIRCLES: dict[str, str] = {}
 
 SHARED_NAMES: dict[str, str] = {
     "Environment": "the hub server's table, and the class of environments",
+    "Task": "a task of a taskset, and a rollout of a run that is to be played",
+    "SandboxSpec": "the sandbox of a task in v0's terms, and the specification for a back end",
     "Evaluation": "the hub server's table, and the result of `RolloutSource.evaluate`",
 }
 """Class name that several modules define → the reason."""

@@ -29,6 +29,14 @@ PATHS = {
     "verifiers.envs.env_group": "EnvGroup EnvGroupRubric",
     "verifiers.envs.environment": "Environment resolve_client",
     "verifiers.envs.experimental.cli_agent_env": "AgentError CliAgentEnv CliAgentMonitorRubric",
+    "verifiers.envs.experimental": """ComposableEnv Harness SandboxMixin SandboxSpec SandboxTaskSet Task
+        TaskSet""",
+    "verifiers.envs.experimental.composable": """ComposableEnv Harness SandboxSpec SandboxTaskSet Task TaskSet
+        discover_sibling_dir""",
+    "verifiers.envs.experimental.composable.composable_env": "ComposableEnv tarfile",
+    "verifiers.envs.experimental.composable.harness": "Harness",
+    "verifiers.envs.experimental.composable.task": """SandboxSpec SandboxTaskSet Task TaskSet
+        discover_sibling_dir""",
     "verifiers.envs.experimental.gym_env": "EpisodicSumRubric GymEnv",
     "verifiers.envs.experimental.harbor_env": """HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer
         mcp_agent_url mcp_url_port parse_mcp_servers""",
@@ -36,7 +44,13 @@ PATHS = {
     "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
         SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
         is_retryable_sandbox_read_error""",
-    "verifiers.envs.experimental.utils.git_checkout_cache": "resolve_git_checkout validate_git_checkout",
+    "verifiers.envs.experimental.utils": """DEFAULT_GIT_CHECKOUT_CACHE_ROOT exclusive_file_lock
+        exclusive_path_lock file_locks git_checkout_cache resolve_git_checkout shared_file_lock shared_path_lock
+        sibling_lock_path validate_git_checkout""",
+    "verifiers.envs.experimental.utils.file_locks": """exclusive_file_lock exclusive_path_lock shared_file_lock
+        shared_path_lock sibling_lock_path""",
+    "verifiers.envs.experimental.utils.git_checkout_cache": """DEFAULT_GIT_CHECKOUT_CACHE_ROOT
+        _release_all_in_use_locks resolve_git_checkout subprocess validate_git_checkout""",
     "verifiers.envs.integrations": "openenv_env",
     "verifiers.envs.integrations.browser_env": "BrowserEnv ModeType",
     "verifiers.envs.integrations.openenv_env": "OpenEnvEnv",

@@ -14,7 +14,7 @@ import asyncio
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from verifiers.decorators import cleanup, stop, teardown
@@ -182,6 +182,17 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Return the interception server of the running event loop."""
         return self._servers.here()
 
+    @property
+    def _interception_server(self) -> InterceptionServer | LoopServers:
+        """v0's name of the server of the running event loop. Without a loop: the servers of all loops. Both have
+        `intercepts`.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._servers
+        return self._servers.here()
+
     # ------------------------------------------------------------------------------------ what authors override
 
     async def get_docker_image(self, state: State) -> str:
@@ -195,6 +206,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             "memory_gb": self.memory_gb,
             "disk_size_gb": self.disk_size_gb,
             "gpu_count": self.gpu_count,
+            "gpu_type": None,
+            "vm": False,
             "timeout_minutes": self.compute_sandbox_timeout_minutes(),
         }
 
@@ -400,19 +413,23 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         return []
 
     async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Get the response of the model and send it to the agent."""
+        """Get the response of the model and send it to the agent.
+
+        The headers of the agent's request, with lower-case names, are stored as `_last_request_headers` in the state.
+        """
         state = args[0] if args else kwargs.get("state")
-        if not isinstance(state, State):
+        if not isinstance(state, MutableMapping):
             return await super().get_model_response(*args, **kwargs)
         request_id = state.get("current_request_id")
         if request_id is None:
-            return empty_response(state.model)
+            return empty_response(state.get("model") or "")
+        intercept = self._servers.intercepts.get(request_id)
+        state["_last_request_headers"] = dict((intercept or {}).get("headers") or {})
         state["current_request_id"] = None
-        intercept = self._require_interception_server().intercepts.get(request_id)
         try:
             if intercept is not None and len(args) < 5 and "tool_defs" not in kwargs:
-                tools = self.normalize_intercepted_tools(intercept["tools"]) or []
-                state.tool_defs = tools or state.tool_defs
+                tools = self.normalize_intercepted_tools(intercept.get("tools") or []) or []
+                state["tool_defs"] = tools or state.get("tool_defs")
                 kwargs["tool_defs"] = tools
             response = await super().get_model_response(*args, **kwargs)
         except Exception as error:

@@ -3,31 +3,44 @@
     {cache_root}/{name}-{hash of the URL}/mirror.git              everything that was fetched
     {cache_root}/{name}-{hash of the URL}/worktrees/{commit}      the files of one commit
 
-A checkout is created once, under a lock, and never changes. A commit that is already there needs no network.
-Nothing is removed: delete the folder to free its space.
+A checkout is created once, under a lock, and never changes. A commit that is already there needs no network. Each
+checkout that this process has used is locked until the process ends (`.{commit}.in-use.lock`). Other checkouts of the
+same repository are removed when a new one is asked for, unless another process uses them.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
-import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import IO
+from urllib.parse import quote, urlsplit
 
+from verifiers.envs.file_locks import (
+    exclusive_file_lock,
+    exclusive_path_lock,
+    open_locked,
+    sibling_lock_path,
+)
 from verifiers.errors import ConfigError, Error
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_GIT_CHECKOUT_CACHE_ROOT = Path("~/.cache/verifiers/git-checkouts")
+IN_USE_SUFFIX = ".in-use.lock"
+"""A checkout is in use while a process holds the shared lock of this suffix beside it."""
 _FULL_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+_HOST_AND_PATH = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::\d+)?/")
+_in_use: dict[Path, IO[bytes]] = {}
+"""Checkout → its lock file, locked until this process ends."""
+_in_use_guard = threading.Lock()
 
 
 class GitCheckoutError(Error, RuntimeError):
@@ -46,16 +59,18 @@ def resolve_git_checkout(
     """Return the folder with the files of a repository at `ref`: a branch, a tag, or the 40 hex digits of a commit.
     Blocks.
 
-    `local_checkout` is an existing checkout that is used as it is. `gh_token` is sent to `repo_url` and not stored.
-    Raises GitCheckoutError, and ConfigError if the checkout lacks one of the `required_files`.
+    `repo_url` may lack `https://`. `local_checkout` is an existing checkout that is used as it is. `gh_token` is sent
+    to `repo_url` and not stored. The folder stays until this process ends. Raises GitCheckoutError, and ConfigError if
+    the checkout lacks one of the `required_files`.
     """
     if local_checkout is not None:
         return validate_git_checkout(
             Path(local_checkout).expanduser(), required_files=required_files
         )
+    repo_url = _with_scheme(repo_url)
     repository = Path(cache_root).expanduser() / _folder_name(repo_url)
     repository.mkdir(parents=True, exist_ok=True)
-    with _locked(repository / "lock"):
+    with exclusive_file_lock(repository / "lock"):
         mirror = _Mirror(repository / "mirror.git", repo_url, gh_token)
         commit = mirror.commit_of(ref)
         checkout = repository / "worktrees" / commit
@@ -65,14 +80,17 @@ def resolve_git_checkout(
             mirror.git("worktree", "prune")
             mirror.git("worktree", "add", "--detach", "--force", str(checkout), commit)
             whole.touch()
-    return validate_git_checkout(checkout, required_files=required_files)
+        validate_git_checkout(checkout, required_files=required_files)
+        _keep_in_use(checkout)
+        _remove_unused(checkout, mirror)
+    return checkout
 
 
 def validate_git_checkout(path: Path, *, required_files: tuple[str, ...] = ()) -> Path:
     """Return `path` if it is a git checkout with the files. Raises ConfigError otherwise."""
     path = Path(path)
     if not path.is_dir():
-        raise ConfigError(f"The git checkout {path} is not a folder.")
+        raise ConfigError(f"The git checkout {path} is not a directory.")
     if not (path / ".git").exists():
         raise ConfigError(f"{path} is not a git checkout: it has no .git.")
     missing = [name for name in required_files if not (path / name).exists()]
@@ -87,11 +105,43 @@ def _folder_name(repo_url: str) -> str:
     return f"{plain}-{hashlib.sha256(repo_url.encode()).hexdigest()[:12]}"
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _with_scheme(repo_url: str) -> str:
+    """Return a URL such as `github.com/owner/name.git` with `https://`; others as they are."""
+    if "://" not in repo_url and _HOST_AND_PATH.match(repo_url) and not Path(repo_url).exists():
+        return f"https://{repo_url}"
+    return repo_url
+
+
+def _keep_in_use(checkout: Path) -> None:
+    with _in_use_guard:
+        if not _in_use:
+            atexit.register(_release_all_in_use_locks)
+        if checkout not in _in_use:
+            lock_path = sibling_lock_path(checkout, IN_USE_SUFFIX)
+            _in_use[checkout] = open_locked(lock_path, is_shared=True)
+
+
+def _release_all_in_use_locks() -> None:
+    """Allow the removal of all checkouts that this process has used."""
+    with _in_use_guard:
+        while _in_use:
+            _in_use.popitem()[1].close()
+
+
+def _remove_unused(kept: Path, mirror: _Mirror) -> None:
+    """Remove the other checkouts of a repository that no process uses. The caller holds the lock of the repository."""
+    for checkout in sorted(kept.parent.iterdir()):
+        if checkout == kept or not checkout.is_dir():
+            continue
+        try:
+            with exclusive_path_lock(checkout, suffix=IN_USE_SUFFIX, nonblocking=True):
+                checkout.with_name(f"{checkout.name}.whole").unlink(missing_ok=True)
+                shutil.rmtree(checkout)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            logger.warning("The unused checkout %s could not be removed: %s", checkout, error)
+    mirror.git("worktree", "prune")
 
 
 class _Mirror:
@@ -152,8 +202,8 @@ class _Mirror:
         done = self._result(*arguments)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
-            if self._token:
-                said = said.replace(self._token, "[token]")
+            for secret in filter(None, (self._token, quote(self._token or "", safe=""))):
+                said = said.replace(secret, "<redacted>")
             raise GitCheckoutError(f"git could not read {self._shown_url()}: {said}")
         return done.stdout
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import re
 import sys
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,8 @@ class RunningJob:
 IMAGELESS_BACKENDS = frozenset({"local", "unsafe-local", "gvisor"})
 """Back ends that use the files of this machine."""
 _PYTHON_IMAGE = re.compile(r"(?:docker\.io/)?(?:library/)?python(?::[\w.-]+)?(?:@sha256:\w+)?")
+_OWN_PLACES = ("/box", "/tmp")
+"""Directories of every sandbox that are writable."""
 _IDLE_COMMANDS = frozenset({"", "tail -f /dev/null", "sleep infinity"})
 """Start commands that only keep a container alive."""
 
@@ -139,7 +142,7 @@ class CreateSandboxRequest(BaseModel):
     | `gpu_count` | must be 0 |
     | `timeout_minutes` | `ttl_s` |
     | `environment_vars` | `env` |
-    | `name`, `labels`, `team_id`, `advanced_configs`, … | stored; they have an effect with a provider only |
+    | `name`, `gpu_type`, `vm`, `labels`, `team_id`, `advanced_configs`, … | stored; for providers only |
     """
 
     model_config = ConfigDict(extra="allow", validate_assignment=True)
@@ -153,6 +156,8 @@ class CreateSandboxRequest(BaseModel):
     disk_size_gb: float | None = Field(default=5, gt=0)
     """GiB."""
     gpu_count: int = Field(default=0, ge=0)
+    gpu_type: str | None = None
+    vm: bool = False
     timeout_minutes: float | None = Field(default=60, gt=0)
     """Maximum lifetime of the sandbox."""
     environment_vars: dict[str, str] | None = None
@@ -162,6 +167,8 @@ class CreateSandboxRequest(BaseModel):
     labels: list[str] = Field(default_factory=list)
     files: dict[str, bytes] = Field(default_factory=dict)
     """Not in v0: files that are written before the sandbox counts as ready, path → content."""
+    folders: tuple[str, ...] = ()
+    """Not in v0: further writable directories, empty at first; those in a writable place already are left out."""
 
     @property
     def background_command(self) -> str | None:
@@ -182,6 +189,8 @@ def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSp
     changes: dict[str, Any] = {"env": {**template.env, **(request.environment_vars or {})}}
     if files := getattr(request, "files", None):  # a provider's class lacks it
         changes["files"] = {**template.files, **files}
+    if folders := getattr(request, "folders", ()):
+        changes["folders"] = with_folders(template, folders)
     if (image := _image(request.docker_image, backend_name)) is not None:
         changes["image"] = image
     if request.cpu_cores is not None:
@@ -195,10 +204,23 @@ def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSp
     return SandboxSpec.model_validate({**dict(template), **changes})
 
 
+def with_folders(spec: SandboxSpec, needed: Iterable[str]) -> tuple[str, ...]:
+    """Return the `folders` of a specification plus those of `needed` that are not below a writable directory yet."""
+    folders = list(spec.folders)
+    for folder in sorted({posixpath.normpath(each) for each in needed}):
+        own_places = (*_OWN_PLACES, spec.workdir, *folders)
+        if not any(folder == own or folder.startswith(f"{own}/") for own in own_places):
+            folders.append(folder)
+    return tuple(folders)
+
+
+def is_python_image(docker_image: str | None) -> bool:
+    """Return whether an image is `python:…`, for which back ends without images use this interpreter."""
+    return docker_image is not None and _PYTHON_IMAGE.fullmatch(docker_image) is not None
+
+
 def _image(docker_image: str | None, backend_name: str) -> str | None:
-    if docker_image is None:
-        return None
-    if backend_name in IMAGELESS_BACKENDS and _PYTHON_IMAGE.fullmatch(docker_image):
+    if backend_name in IMAGELESS_BACKENDS and is_python_image(docker_image):
         return "host"
     return docker_image
 

@@ -79,6 +79,7 @@ _IDLE_HOOKS = (
     "SandboxEnv.",
     "SandboxMixin.",
     "CliAgentEnv.",
+    "ComposableEnv.",
 )
 """Clean-up handlers and `post_rollout` methods of these classes do not use the sandbox."""
 

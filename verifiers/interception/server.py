@@ -63,13 +63,21 @@ class InterceptionServer:
     `x-api-key`. The server belongs to the event loop of its first use.
     """
 
-    def __init__(self, port: int, secret: str | None = None, *, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        port: int,
+        secret: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        intercepts: dict[str, Intercept] | None = None,
+    ) -> None:
         self.port = port
         self.host = host
         self.secret = secret or secrets.token_urlsafe(32)
         self.active_rollouts: dict[str, dict[str, Any]] = {}
         """Rollout id → `request_id_queue`, `state` and `waiting_bytes`."""
-        self.intercepts: dict[str, Intercept] = {}
+        self.intercepts: dict[str, Intercept] = {} if intercepts is None else intercepts
+        """Request id → waiting request. Servers of several event loops may share it."""
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
         self._lock = asyncio.Lock()
@@ -111,8 +119,10 @@ class InterceptionServer:
 
     async def stop(self) -> None:
         """Close every connection and stop listening. A second call has no effect."""
+        loop = asyncio.get_running_loop()
         for intercept in list(self.intercepts.values()):
-            intercept["response_future"].cancel()
+            if intercept["response_future"].get_loop() is loop:
+                intercept["response_future"].cancel()
         async with self._lock:
             runner, self._runner, self._site = self._runner, None, None
         if runner is not None:
@@ -151,7 +161,10 @@ class InterceptionServer:
         """Stop accepting a rollout's requests and end those that wait."""
         self.active_rollouts.pop(rollout_id, None)
         for intercept in list(self.intercepts.values()):
-            if intercept["rollout_id"] == rollout_id and not intercept["response_future"].done():
+            if (
+                intercept.get("rollout_id") == rollout_id
+                and not intercept["response_future"].done()
+            ):
                 ended = InterceptionError("The rollout has ended.")
                 if intercept["stream"]:
                     _fail_stream(intercept, ended)
@@ -356,6 +369,9 @@ class LoopServers(PerLoop[InterceptionServer]):
     def __init__(self, port: int = 0) -> None:
         self.secret = secrets.token_urlsafe(32)
         """Equal for all servers."""
+        self.intercepts: dict[str, Intercept] = {}
+        """The waiting requests of all servers."""
         super().__init__(
-            lambda: InterceptionServer(port, self.secret), lambda server: server.stop()
+            lambda: InterceptionServer(port, self.secret, intercepts=self.intercepts),
+            lambda server: server.stop(),
         )

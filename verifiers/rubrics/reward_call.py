@@ -139,7 +139,7 @@ def offered_by(state: State, objects: Mapping[str, Any]) -> dict[str, Any]:
         "completion": state.get("completion"),
         "answer": state.get("answer", ""),
         "state": state,
-        "task": state["task"],
+        "task": state["task"] if isinstance(state, State) else state.get("task", ""),
         "info": state.get("info", {}),
         **objects,
     }

@@ -216,8 +216,13 @@ class Rubric(OlderAccessors):
         """Score one rollout alone and write reward and metrics into its state.
 
         A group reward function receives a group of one. `score_sem` limits concurrency, as in generation (a). A crashed
-        rollout is not scored: its reward is 0.0 (see `without_void`).
+        rollout is not scored: its reward is 0.0 (see `without_void`). The state may be a plain dict.
         """
+        if not isinstance(state, State):
+            own = State(state)
+            await self.score_rollout(own, score_sem)
+            state.update((key, value) for key, value in dict.items(own) if key != "input")
+            return
         if await self.without_void([state]):
             write_scores([state], await _limited(self.score([state]), score_sem))
 

@@ -1,1 +1,16 @@
 """v0 import paths of environments that were experimental in v0. No module of this library imports them."""
+
+from typing import TYPE_CHECKING
+
+from verifiers.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from verifiers.envs.agents.composable_env import ComposableEnv as ComposableEnv
+    from verifiers.envs.agents.harness import Harness as Harness
+    from verifiers.envs.agents.task_sets import SandboxSpec as SandboxSpec
+    from verifiers.envs.agents.task_sets import SandboxTaskSet as SandboxTaskSet
+    from verifiers.envs.agents.task_sets import Task as Task
+    from verifiers.envs.agents.task_sets import TaskSet as TaskSet
+    from verifiers.envs.sandbox_mixin import SandboxMixin as SandboxMixin
+
+__all__, __getattr__, __dir__ = lazy_names(__name__)

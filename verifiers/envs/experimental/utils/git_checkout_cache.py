@@ -1,7 +1,17 @@
-"""v0 import path; see `verifiers.envs.git_checkouts`."""
+"""v0 import path of git checkouts."""
+
+import subprocess as subprocess
 
 from verifiers.envs.git_checkouts import (
-    DEFAULT_GIT_CHECKOUT_CACHE_ROOT as DEFAULT_GIT_CHECKOUT_CACHE_ROOT,
+    DEFAULT_GIT_CHECKOUT_CACHE_ROOT,
+    _release_all_in_use_locks,
+    resolve_git_checkout,
+    validate_git_checkout,
 )
-from verifiers.envs.git_checkouts import resolve_git_checkout as resolve_git_checkout
-from verifiers.envs.git_checkouts import validate_git_checkout as validate_git_checkout
+
+__all__ = [
+    "DEFAULT_GIT_CHECKOUT_CACHE_ROOT",
+    "_release_all_in_use_locks",
+    "resolve_git_checkout",
+    "validate_git_checkout",
+]
