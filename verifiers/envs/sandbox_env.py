@@ -240,6 +240,10 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
         """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
         await self._finish(state, self.post_rollout)
 
+    async def bulk_delete_sandboxes(self, global_ids: Sequence[str]) -> None:
+        """Delete several sandboxes at once; see `SandboxMixin.bulk_delete_sandboxes`."""
+        await super().bulk_delete_sandboxes(global_ids)
+
     @teardown(priority=10)
     async def teardown_sandboxes(self) -> None:
         """Delete all sandboxes that are left."""

@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import math
 import posixpath
 import random
+import shlex
 import sys
+import tarfile
 import tempfile
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -71,6 +74,10 @@ _PERMANENT = (
 """Errors that no further attempt can cure."""
 
 
+_PROVIDER_CLASSES = "verifiers.envs.experimental.sandbox_mixin"
+"""Module with the classes `SandboxClient` and `APIClient` of the provider."""
+_BATCH = 100
+"""Number of sandboxes that one request of the provider's client deletes."""
 FIRST = 1_000_000
 """Priority of the clean-up handler that runs before those of authors."""
 _IDLE_HOOKS = (
@@ -393,9 +400,27 @@ class SandboxMixin:
             if isinstance(self.sandbox_client, SandboxClient):
                 await self.upload_file(sandbox_id, dest_dir, folder)
                 return
-            for name in file_map:  # The client of a provider uploads single files only.
-                remote = posixpath.join(dest_dir, name)
-                await self.upload_file(sandbox_id, remote, str(Path(folder) / name))
+            await self._upload_archive(sandbox_id, Path(folder), sorted(file_map), dest_dir)
+
+    async def _upload_archive(
+        self, sandbox_id: str, folder: Path, names: Sequence[str], dest_dir: str
+    ) -> None:
+        """Send files as one archive and unpack it there: the client of a provider uploads single files only."""
+        remote = posixpath.join(dest_dir, "_bundle.tar.gz")
+        with tempfile.NamedTemporaryFile(suffix=".tar.gz") as file:
+            await asyncio.to_thread(_write_archive, file.name, folder, names)
+            await self.upload_file(sandbox_id, remote, file.name)
+        archive, target = shlex.quote(remote), shlex.quote(dest_dir)
+        result = await self.sandbox_client.execute_command(
+            sandbox_id,
+            f"mkdir -p {target} && tar -xzf {archive} -C {target} && rm -f {archive}",
+            timeout=self.timeouts.extract,
+        )
+        if result.exit_code != 0:
+            raise SandboxError(
+                f"The uploaded files could not be unpacked in sandbox {sandbox_id} "
+                f"(exit code {result.exit_code}): {result.stderr or result.stdout}"
+            )
 
     # ------------------------------------------------------------------------------------------- scoring
 
@@ -494,18 +519,48 @@ class SandboxMixin:
             return
         self.active_sandboxes.discard(sandbox_id)
 
-    async def bulk_delete_sandboxes(self, global_ids: list[str]) -> None:
-        """Delete several sandboxes at once."""
-        await self.sandbox_client.bulk_delete(list(global_ids))
-        self.active_sandboxes.difference_update(global_ids)
+    async def bulk_delete_sandboxes(self, sandbox_ids: Sequence[str]) -> None:
+        """Delete several sandboxes at once. A failure is logged, and deletion is tried again when the environment
+        closes.
+        """
+        try:
+            await self.with_retry(self.sandbox_client.bulk_delete)(list(sandbox_ids))
+        except Exception as error:  # noqa: BLE001 - teardown tries again
+            self.logger.error("Failed to bulk delete sandboxes %s: %r", sandbox_ids, error)
+            return
+        self.active_sandboxes.difference_update(sandbox_ids)
+        self.logger.debug("Bulk deleted sandboxes: %s", sandbox_ids)
 
     def teardown_sandboxes(self) -> Any:
-        """Kill all sandboxes that are left, immediately."""
-        if isinstance(self.sandbox_client, SandboxClient):
-            for sandbox_id in list(self.active_sandboxes):
-                if self.sandbox_client.has(sandbox_id):
-                    self.sandbox_client.sandbox(sandbox_id).kill_sync()
+        """Delete all sandboxes that are left, immediately.
+
+        Sandboxes of this library's client are killed. Those of a provider's client are deleted in batches by the
+        provider's synchronous client. A batch that fails is logged and stays registered.
+        """
+        client = self.sandbox_client
+        if isinstance(client, SandboxClient):
+            for sandbox_id in list(filter(client.has, self.active_sandboxes)):
+                client.sandbox(sandbox_id).kill_sync()
                 self.deregister_sandbox(sandbox_id)
+        left = sorted(self.active_sandboxes)
+        if not left:
+            return
+        # By name: callers replace the two classes in that module, and nothing else needs it.
+        classes = importlib.import_module(_PROVIDER_CLASSES)
+        try:
+            provider = classes.SandboxClient(classes.APIClient())
+        except Exception as error:  # noqa: BLE001 - no package or no key: the other handlers must still run
+            self.logger.error("The sandboxes %s could not be deleted: %s", left, error)
+            return
+        for start in range(0, len(left), _BATCH):
+            batch = left[start : start + _BATCH]
+            try:
+                provider.bulk_delete(sandbox_ids=batch)
+            except Exception as error:  # noqa: BLE001 - the other batches must still be deleted
+                self.logger.warning("Failed to bulk delete %d sandboxes: %r", len(batch), error)
+            else:
+                self.active_sandboxes.difference_update(batch)
+                self.logger.debug("Bulk deleted %d sandboxes", len(batch))
 
     def teardown_sandbox_client(self) -> Any:
         """Close the client."""
@@ -540,6 +595,12 @@ def _write_files(folder: Path, file_map: Mapping[str, str]) -> None:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, "utf-8")
+
+
+def _write_archive(path: str, folder: Path, names: Sequence[str]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            archive.add(folder / name, arcname=name)
 
 
 def _rubrics_of(rubric: Rubric) -> list[Rubric]:

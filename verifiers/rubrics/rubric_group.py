@@ -50,11 +50,17 @@ class RubricGroup(Rubric):
 
     def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
         """Add a reward function to the first rubric."""
+        self._check_members()
         self.rubrics[0].add_reward_func(func, weight)
 
     def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
         """Add a metric to the first rubric."""
+        self._check_members()
         self.rubrics[0].add_metric(func, weight)
+
+    def _check_members(self) -> None:
+        if not self.rubrics:  # a caller has emptied the list; v0 raised this class too
+            raise AssertionError("RubricGroup must have at least one rubric")
 
     def add_class_object(self, name: str, obj: Any) -> None:
         """Offer an object to the reward functions of every rubric."""

@@ -1,4 +1,8 @@
-"""v0 import path of `SandboxMixin`."""
+"""v0 import path of `SandboxMixin`, and the provider's classes by which it deletes sandboxes without an event loop."""
+
+from __future__ import annotations
+
+from typing import Any
 
 from verifiers.envs.sandbox_client import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.sandbox_mixin import (
@@ -12,6 +16,30 @@ from verifiers.envs.sandbox_mixin import (
     is_retryable_sandbox_api_error,
     is_retryable_sandbox_read_error,
 )
+from verifiers.errors import ConfigError
+
+_OF_PROVIDER = ("APIClient", "SandboxClient")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_PROVIDER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import prime_sandboxes
+    except ImportError:
+        return _MissingPackage
+    return getattr(prime_sandboxes, name)
+
+
+class _MissingPackage:
+    """Stands for a class of a package that is not installed."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise ConfigError(
+            "Sandboxes of a provider are left, and its package is not installed to delete them. Install it: "
+            "pip install 'verifiers[prime]'"
+        )
+
 
 __all__ = [
     "AdvancedConfigs",

@@ -1,7 +1,11 @@
 """`SandboxMixin`: what published environments call and override, over real sandboxes."""
 
 import asyncio
+import logging
+import tarfile
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -74,6 +78,94 @@ async def test_files_go_in_and_come_out(env: Boxed, box: str, tmp_path: Any):
     assert await env.read_file(box, "/box/deep/two.txt") == "ünïcode"
     assert await env.read_file(box, "/box/bundle/a/b.py", timeout=3) == "print(1)"
     assert await env.read_file(box, "/box/nothing") is None
+
+
+class Provider:
+    """The client of a provider, as far as a bundle needs it."""
+
+    def __init__(self, exit_code: int = 0) -> None:
+        self.exit_code = exit_code
+        self.uploads: list[tuple[str, str, dict[str, str]]] = []
+        self.commands: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
+        with tarfile.open(local_path) as archive:
+            files = {name: archive.extractfile(name) for name in archive.getnames()}
+            texts = {name: file.read().decode() for name, file in files.items() if file}
+        self.uploads.append((sandbox_id, remote_path, texts))
+
+    async def execute_command(self, sandbox_id: str, command: str, **options: Any) -> Any:
+        self.commands.append((sandbox_id, command, options))
+        return SimpleNamespace(exit_code=self.exit_code, stdout="", stderr="disk full")
+
+    def teardown(self) -> None: ...
+
+
+async def test_a_bundle_reaches_the_client_of_a_provider_as_one_archive():
+    env = Boxed()
+    env.sandbox_client = provider = Provider()
+    await env.upload_bundle("s1", {"a/b.py": "print(1)", "c.txt": "c"}, "/my box")
+    [(sandbox_id, archive, files)] = provider.uploads
+    assert (sandbox_id, files) == ("s1", {"a/b.py": "print(1)", "c.txt": "c"})
+    [(sandbox_id, command, options)] = provider.commands
+    assert (sandbox_id, options) == ("s1", {"timeout": 60})
+    assert f"tar -xzf '{archive}' -C '/my box'" in command
+
+
+async def test_an_archive_that_cannot_be_unpacked_is_an_error_of_the_sandbox():
+    env = Boxed()
+    env.sandbox_client = Provider(exit_code=1)
+    with pytest.raises(SandboxError, match=r"exit code 1.*disk full"):
+        await env.upload_bundle("s1", {"a": ""}, "/box")
+
+
+CLASSES = "verifiers.envs.experimental.sandbox_mixin"
+
+
+def test_sandboxes_that_are_left_are_deleted_in_batches_by_the_providers_client(caplog: Any):
+    env = Boxed()
+    env.active_sandboxes = {f"s{number}" for number in range(250)}
+    with mock.patch(f"{CLASSES}.APIClient") as api, mock.patch(f"{CLASSES}.SandboxClient") as made:
+        delete = made.return_value.bulk_delete
+        delete.side_effect = [None, RuntimeError("no answer"), None]
+        env.teardown_sandboxes()
+        made.assert_called_once_with(api.return_value)
+        batches = [call.kwargs["sandbox_ids"] for call in delete.call_args_list]
+        assert [len(batch) for batch in batches] == [100, 100, 50]
+        assert env.active_sandboxes == set(batches[1])
+        assert "Failed to bulk delete 100 sandboxes: RuntimeError('no answer')" in caplog.text
+        delete.side_effect = None
+        env.teardown_sandboxes()
+        env.teardown_sandboxes()
+    assert (env.active_sandboxes, made.call_count) == (set(), 2)
+
+
+def test_a_missing_provider_is_reported_and_the_sandboxes_stay_registered(caplog: Any):
+    env = Boxed()
+    env.active_sandboxes = {"s1"}
+    with mock.patch(f"{CLASSES}.APIClient", side_effect=ConfigError("no key")):
+        env.teardown_sandboxes()
+    assert env.active_sandboxes == {"s1"}
+    assert "['s1'] could not be deleted: no key" in caplog.text
+    env.active_sandboxes = set()
+
+
+@pytest.mark.parametrize("kind", ["mixin", "SandboxEnv"])
+async def test_a_bulk_deletion_is_logged_and_what_failed_stays_registered(kind: str, caplog: Any):
+    rows = [{"question": "q", "answer": "a"}]
+    env: Any = Boxed() if kind == "mixin" else vf.SandboxEnv(dataset=rows, max_retries=1)
+    env.sandbox_client = mock.Mock(bulk_delete=mock.AsyncMock(side_effect=[None, OSError("x")] * 9))
+    env.with_retry = lambda function: function
+    env.active_sandboxes = {"a", "b"}
+    with caplog.at_level(logging.DEBUG):
+        await env.bulk_delete_sandboxes(["a"])
+        await env.bulk_delete_sandboxes(["b"])
+    assert env.active_sandboxes == {"b"}
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if "ulk delete" in r.message] == [
+        ("DEBUG", "Bulk deleted sandboxes: ['a']"),
+        ("ERROR", "Failed to bulk delete sandboxes ['b']: OSError('x')"),
+    ]
+    env.active_sandboxes = set()
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
