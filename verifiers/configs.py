@@ -98,7 +98,7 @@ class ClientConfig(EndpointClientConfig):
                 else getattr(endpoint, "endpoint_configs", None)
             )
             if nested:
-                raise ValueError("endpoint_configs cannot contain endpoint_configs")
+                raise ValueError("an entry of endpoint_configs cannot include endpoint_configs")
         return value
 
 

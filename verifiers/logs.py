@@ -68,7 +68,9 @@ def setup_logging(
     formatter = (JsonFormatter if json_logging else logging.Formatter)(
         log_format or DEFAULT_FORMAT, date_format or DEFAULT_DATE_FORMAT
     )
-    for handler in [known for known in logger.handlers if hasattr(known, _OURS)]:
+    for handler in [
+        h for h in logger.handlers if hasattr(h, _OURS) or type(h) is logging.NullHandler
+    ]:
         logger.removeHandler(handler)
         handler.close()
     for handler in handlers:

@@ -34,6 +34,15 @@ def test_the_log_is_shown_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
     assert " - verifiers.test - INFO - hello" in shown.err
 
 
+def test_setup_leaves_one_handler_however_often_it_is_called() -> None:
+    package = logging.getLogger("verifiers")
+    package.handlers[:] = [logging.NullHandler()]  # as after the import
+    for _ in range(2):
+        vf.setup_logging()
+        [handler] = package.handlers
+        assert type(handler) is logging.StreamHandler
+
+
 def test_handlers_of_others_stay() -> None:
     other = logging.StreamHandler(io.StringIO())
     logging.getLogger("verifiers").addHandler(other)

@@ -77,7 +77,7 @@ def test_an_unknown_name_of_the_module_is_an_attribute_error() -> None:
         ({"api_base_ur": "x"}, "no key 'api_base_ur'. Did you mean 'api_base_url'"),
         ({"timeout": 0}, "greater than 0"),
         ({"extra_headers": {"X": "a\r\nb"}}, "not a valid header"),
-        ({"endpoint_configs": [{"endpoint_configs": [{}]}]}, "cannot contain endpoint_configs"),
+        ({"endpoint_configs": [{"endpoint_configs": [{}]}]}, "cannot include endpoint_configs"),
     ],
 )
 def test_a_wrong_client_configuration_says_what_is_wrong(config: Any, message: str) -> None:

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, TypeVar
 
+import orjson
+
 from verifiers.envs.environment import DEFAULT_SAMPLING_ARGS, Environment
 from verifiers.envs.options import merged_sampling_args
 from verifiers.errors import ConfigError, DatasetError, RewardArgumentError
@@ -22,6 +24,8 @@ RowT = TypeVar("RowT", bound=dict[str, Any])
 
 ENV_GROUP_INFO_KEY = "env_id"
 """Key of a row's `info` that names its environment; in groups inside groups, the list of names from the outside in."""
+ENV_GROUP_INFO_KEY = "env_id"
+"""Key of a row's `info` that names its environment."""
 _ROUTING = ("info", "task")
 """Fields of a row that name its environment."""
 
@@ -149,7 +153,8 @@ class EnvGroup(Environment):
         names = list(env_names) if env_names else [f"env_{index}" for index in range(len(envs))]
         if len(names) != len(envs):
             raise ConfigError(
-                f"Number of env_names ({len(names)}) must match number of envs ({len(envs)})"
+                "Number of env_names must match number of envs: there are "
+                f"{len(names)} names and {len(envs)} environments."
             )
         if len(set(names)) != len(names):
             raise ConfigError(f"env_names must differ from each other; got {names}.")
@@ -193,6 +198,19 @@ class EnvGroup(Environment):
             raise DatasetError(
                 "A row of an EnvGroup is missing info['env_id']. Take rows from get_dataset() or get_eval_dataset(), "
                 "or set that value."
+            )
+        return route
+
+    def _input_env_route(self, input: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the names that lead from this group to the row's environment, outermost first.
+
+        Raises DatasetError (a ValueError) if the row has none.
+        """
+        route = _route_of(input.get("info"))
+        if not route:
+            raise DatasetError(
+                f"The row is missing info['{ENV_GROUP_INFO_KEY}'], which names its environment. Use rows of "
+                f"EnvGroup.get_dataset() or get_eval_dataset(); got info={input.get('info')!r:.200}."
             )
         return route
 
@@ -279,6 +297,20 @@ class EnvGroup(Environment):
         for env in self.envs:
             await env.aclose()
         await super().aclose()
+
+
+def _route_of(info: Any) -> tuple[str, ...]:
+    """Return the route in a row's `info`: of this library, or a list in `env_id`, as 0.1.14 saved nested groups."""
+    if isinstance(info, str):
+        try:
+            info = orjson.loads(info)
+        except orjson.JSONDecodeError:
+            return ()
+    if not isinstance(info, Mapping):
+        return ()
+    route = info.get("env_route") or info.get(ENV_GROUP_INFO_KEY)
+    names = (route,) if isinstance(route, str) else tuple(route or ())
+    return names if all(isinstance(name, str) for name in names) else ()
 
 
 def _have_equal_keys(rows: Sequence[Row]) -> bool:

@@ -21,8 +21,9 @@ A value in a table replaces the whole value at the top, including tables such as
 from __future__ import annotations
 
 import itertools
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,6 +137,10 @@ def _expanded(
     sweep = table.get("sweep")
     if not isinstance(sweep, dict) or not sweep:
         raise ConfigError(f"{where} needs [ablation.sweep] with the lists of values to combine.")
+    for key in sorted(invalid_ablation_sweep_fields(sweep, {*FILE_OPTIONS, *_OLDER})):
+        near = get_close_matches(key, FILE_OPTIONS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"Invalid sweep: {where} sweeps {key!r}, which is not a setting.{hint}")
     axes: list[tuple[tuple[str, ...], list[Any]]] = []
     for key, values in sweep.items():
         if key in SWEPT_TABLES and isinstance(values, dict):
@@ -144,10 +149,6 @@ def _expanded(
                 for name, v in values.items()
             ]
         else:
-            if key not in (*FILE_OPTIONS, *_OLDER):
-                near = get_close_matches(key, FILE_OPTIONS, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{where} sweeps {key!r}, which is not a setting.{hint}")
             axes.append(((key,), _swept_values(key, values, where)))
     for (key, *name), _ in axes:
         if name and name[0] in fixed.get(key, {}):
@@ -167,8 +168,15 @@ def _expanded(
 
 def _swept_values(name: str, values: Any, where: str) -> list[Any]:
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"{where}: the sweep of {name} must be a list of values; got {values!r}.")
+        raise ConfigError(
+            f"Invalid sweep: {where} needs a non-empty list of values for {name}; got {values!r}."
+        )
     return values
+
+
+def invalid_ablation_sweep_fields(sweep: Iterable[str], valid_fields: Collection[str]) -> set[str]:
+    """Return the swept keys that are not settings. The keys of `env_args` are the environment's, so any are valid."""
+    return set(sweep) - set(valid_fields) - set(SWEPT_TABLES)
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +205,7 @@ def _with_paths(
         and "endpoints_path" not in overrides
         and not Path(value).is_absolute()
     ):
-        values["endpoints_path"] = str(folder / value)
+        values["endpoints_path"] = os.path.normpath(folder / value)
     return values
 
 

@@ -57,7 +57,9 @@ class _Checked(Config):
                 if older not in value:
                     continue
                 if key in value:
-                    raise ValueError(f"{older} and {key} are the same setting; give one of them")
+                    raise ValueError(
+                        f"both {older} and {key} are given; they are the same setting, so give one of them"
+                    )
                 value[key] = value.pop(older)
         for name in ("taskset", "harness"):
             if name in value:

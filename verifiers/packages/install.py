@@ -382,12 +382,6 @@ def is_installed(env_name: str, version: str | None = None) -> bool:
     return version in (None, "latest", found)
 
 
-def check_hub_env_installed(env_id: str) -> bool:
-    """Return whether the environment of a hub id is installed, in the version of the id if it has one."""
-    _, name, version = parse_env_id(env_id)
-    return is_installed(name, version)
-
-
 def install_from_local(env_name: str, env_dir: str = DEFAULT_PATH) -> bool:
     """Install the folder `env_dir/<env_name>` and return whether it worked. The log has the reason of a failure."""
     return _succeeds(env_name, path=env_dir)

@@ -57,7 +57,7 @@ def parse_hub_id(env_id: str) -> HubEnvironment:
     match = re.fullmatch(r"([\w][\w.-]*)/([\w][\w.-]*)(?:@([\w.!+-]*))?", env_id)
     if match is None:
         raise ConfigError(
-            f"{env_id!r} is not an id on a hub: write owner/name or owner/name@version."
+            f"Invalid environment ID: {env_id!r} is not an id on a hub. Write owner/name or owner/name@version."
         )
     version = match[3]
     return HubEnvironment(

@@ -29,12 +29,17 @@ class ToolMonitorRubric(Rubric):
     """Metrics `total_tool_calls` and `<tool>_calls`, with weight 0."""
 
     def __init__(
-        self, tools: Sequence[Callable[..., Any] | str] | None = None, **kwargs: Any
+        self,
+        tools: Sequence[Callable[..., Any] | str] | None = None,
+        *,
+        tool_names: Sequence[str] | None = None,
+        **kwargs: Any,
     ) -> None:
+        """`tool_names` is v0's form: names without functions."""
         super().__init__(**kwargs)
         self.tool_names: list[str] = []
         self.add_metric(self.total_tool_calls)
-        for tool in tools or []:
+        for tool in [*(tools or ()), *(tool_names or ())]:
             self.add_tool_metric(tool)
 
     async def total_tool_calls(self, completion: Any) -> float:

@@ -313,7 +313,9 @@ class ErrorChain:
         return any(issubclass(kind, error_type) for kind in self._types())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ErrorChain) and self._types() == other._types()
+        if not isinstance(other, ErrorChain):
+            return NotImplemented
+        return self._types() == other._types()
 
     def __hash__(self) -> int:
         return hash(self._types())

@@ -1,5 +1,8 @@
 """v0 import path: running evaluations, their configuration files, printing results."""
 
+from verifiers.evaluate.config_file import (
+    invalid_ablation_sweep_fields as invalid_ablation_sweep_fields,
+)
 from verifiers.evaluate.config_file import load_toml_config as load_toml_config
 from verifiers.evaluate.registry import load_endpoints as load_endpoints
 from verifiers.evaluate.registry import registry_file as resolve_endpoints_file

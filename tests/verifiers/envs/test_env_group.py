@@ -5,6 +5,7 @@ import pytest
 from datasets import Dataset
 
 import verifiers as vf
+from verifiers.envs.env_group import ENV_GROUP_INFO_KEY
 from verifiers.testing import ScriptedClient, run
 
 
@@ -82,7 +83,9 @@ async def test_an_unknown_task_is_an_error_that_names_the_environments() -> None
 def test_names_must_match_and_differ() -> None:
     with pytest.raises(ValueError, match="at least one environment"):
         vf.EnvGroup([])
-    with pytest.raises(ValueError, match=r"env_names \(1\) must match number of envs \(2\)"):
+    with pytest.raises(
+        ValueError, match=r"Number of env_names must match number of envs: .* 1 names and 2 env"
+    ):
         vf.EnvGroup([single("a", 1.0), single("b", 1.0)], env_names=["one"])
     with pytest.raises(ValueError, match="must differ"):
         vf.EnvGroup([single("a", 1.0), single("b", 1.0)], env_names=["one", "one"])
@@ -216,3 +219,20 @@ def test_an_unknown_task_has_no_environment() -> None:
     group = vf.EnvGroup([vf.SingleTurnEnv(dataset=[{"question": "a"}], rubric=vf.Rubric())])
     with pytest.raises(vf.DatasetError, match="No environment found"):
         group.get_env_for_task("unknown")
+
+
+def test_the_route_of_a_row_leads_to_its_environment_through_nested_groups() -> None:
+    def group() -> vf.EnvGroup:
+        rows = [{"question": "q", "answer": "a"}]
+        members = [vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric()) for _ in range(2)]
+        return vf.EnvGroup(members, env_names=["x", "y"])
+
+    nested = vf.EnvGroup([group(), group()], env_names=["n", "z"])
+    routes = [nested._input_env_route(row) for row in nested.get_dataset()]
+    assert routes == [("n", "x"), ("n", "y"), ("z", "x"), ("z", "y")]
+    assert nested._input_env_route({"info": {ENV_GROUP_INFO_KEY: "z"}, "task": "n"}) == ("z",)
+    assert nested._input_env_route({"info": {"env_id": ["n", "x"]}}) == ("n", "x")
+    assert nested._input_env_route({"info": '{"env_id": "z"}'}) == ("z",)
+    for info in ({}, None, "{", {"env_id": []}, {"env_id": [3]}):
+        with pytest.raises(ValueError, match=r"missing info\['env_id'\]"):
+            nested._input_env_route({"info": info, "task": "n"})

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from verifiers.errors import ConfigError
-from verifiers.evaluate.config_file import load_toml_config, read_config_file
+from verifiers.evaluate.config_file import (
+    invalid_ablation_sweep_fields,
+    load_toml_config,
+    read_config_file,
+)
 from verifiers.evaluate.settings import resolve
 
 
@@ -75,7 +79,7 @@ def test_an_ablations_arguments_replace_the_tops():
         ('[[eval]]\nenv_id = "a"\nnum_exampels = 3', "Did you mean 'num_examples'?"),
         ('[[evals]]\nenv_id = "a"', "Did you mean [[eval]]?"),
         ('nonsense = 1\n[[eval]]\nenv_id = "a"', "at the top: there is no key 'nonsense'"),
-        ('[[eval]]\nid = "a"\nenv_id = "b"', "the same setting"),
+        ('[[eval]]\nid = "a"\nenv_id = "b"', "both id and env_id are given"),
         ('[[eval]]\nenv_id = "a"\nmodel = "m"\nendpoint_id = "e"', "both choose the model"),
         ('[[eval]]\nenv_id = "a"\nprovider = "zz"', "'zz' is not one of 'prime'"),
         ('[[eval]]\nenv_id = "a"\ntaskset = "t"', "verifiers v1"),
@@ -83,10 +87,10 @@ def test_an_ablations_arguments_replace_the_tops():
         ('[[eval]]\nenv_id = "a"\nrollouts_per_example = 0', "rollouts_per_example"),
         ('[[eval]]\nenv_id = "a"\nnum_workers = "some"', "'auto' nor a number"),
         ('[[ablation]]\nenv_id = "a"', "needs [ablation.sweep]"),
-        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep]\ntemperature = 0.5', "must be a list"),
-        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep]\ntemperature = []', "must be a list"),
+        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep]\ntemperature = 0.5', "Invalid sweep"),
+        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep]\ntemperature = []', "a non-empty list"),
         ('[[ablation]]\nenv_id = "a"\n[ablation.sweep]\ntemprature = [1]', "Did you mean 'temperature'?"),
-        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep.sampling_args]\ntop_p = [1]', "must be a list"),
+        ('[[ablation]]\nenv_id = "a"\n[ablation.sweep.sampling_args]\ntop_p = [1]', "a non-empty list"),
         (
             '[[ablation]]\nenv_id = "a"\nenv_args = {x = 1}\n[ablation.sweep.env_args]\nx = [1, 2]',
             "both fixes and sweeps env_args.x",
@@ -126,6 +130,21 @@ def test_the_registrys_path_is_relative_to_the_file():
     [planned] = read_config_file("configs/file.toml").evaluations
 
     assert resolve(planned.settings).client_config.api_base_url == "http://h/v1"
+
+
+def test_a_path_of_the_registry_that_leads_upwards_is_normalised():
+    Path("configs").mkdir()
+    Path("configs/file.toml").write_text(
+        'endpoints_path = "./../other/./ends.toml"\n[[eval]]\nenv_id = "a"\nmodel = "m"'
+    )
+    [planned] = read_config_file("configs/file.toml").evaluations
+    assert planned.settings["endpoints_path"] == "other/ends.toml"
+
+
+def test_the_invalid_keys_of_a_sweep_are_those_that_are_not_settings():
+    sweep = {"temperature": [1], "env_args": {"a": [1]}, "args": {"b": [2]}, "bogus": [1]}
+    assert invalid_ablation_sweep_fields(sweep, {"temperature", "model"}) == {"bogus"}
+    assert invalid_ablation_sweep_fields({}, set()) == set()
 
 
 def test_v0s_reader_gives_dicts():

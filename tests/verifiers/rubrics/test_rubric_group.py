@@ -92,6 +92,14 @@ def test_a_group_needs_a_rubric() -> None:
         vf.RubricGroup([])
 
 
+def test_a_group_that_a_caller_has_emptied_takes_no_functions() -> None:
+    group = vf.RubricGroup([vf.Rubric()])
+    group.rubrics = []
+    for add in (group.add_reward_func, group.add_metric):
+        with pytest.raises(AssertionError, match="at least one rubric"):
+            add(lambda: 1.0)
+
+
 async def test_class_objects_and_cleanup_reach_every_rubric() -> None:
     cleaned: list[str] = []
     parts = [rubric(one=1.0), rubric(two=2.0)]
