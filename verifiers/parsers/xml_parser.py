@@ -58,11 +58,13 @@ class XMLParser(Parser):
         return SimpleNamespace(**found)
 
     def parse_answer(self, completion: Any) -> Any:
-        """Return the last content of the answer field in the model's latest message that has one; None without.
+        """Return the first content of the answer field in the model's latest message that has one; None without.
 
-        A text counts as a single message. `extract_fn` is applied to the content.
+        Of a text it is the last content. 0.1.14 distinguishes the two, and rewards depend on it. `extract_fn` is
+        applied to the content.
         """
-        if isinstance(completion, str):
+        is_text = isinstance(completion, str)
+        if is_text:
             texts = [completion]
         else:
             messages = self.get_assistant_messages(completion) or self._messages_of(
@@ -70,7 +72,7 @@ class XMLParser(Parser):
             )
             texts = [self.text_of(message) for message in reversed(messages)]
         for text in texts:
-            parsed = self.parse(text, last=True)
+            parsed = self.parse(text, last=is_text)
             for name in self._names(self.answer_field):
                 content = getattr(parsed, name, None)
                 if content is not None:

@@ -154,7 +154,14 @@ def test_the_last_of_several_can_be_asked_for() -> None:
     assert PARSER.parse("<answer>1</answer><answer>2</answer>", last=True).answer == "2"
 
 
-def test_the_answer_is_the_last_one_of_the_latest_message_that_has_one() -> None:
+def test_the_answer_is_the_first_one_of_a_message_and_the_last_one_of_a_text() -> None:
+    twice = "<answer>3</answer> or <answer>4</answer>"
+    assert PARSER.parse_answer(said("<answer>1</answer>", twice)) == "3"
+    assert PARSER.parse_answer(twice) == "4"
+    assert PARSER.parse_answer(said("<answer></answer><answer>5</answer>")) == ""
+
+
+def test_the_answer_is_in_the_latest_message_that_has_one() -> None:
     completion = said("<answer>1</answer>", "<result>2</result>", "no tags")
     assert PARSER.parse_answer(completion) == "2"
     assert PARSER.parse_answer("<answer>3</answer>") == "3"
