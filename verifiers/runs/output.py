@@ -273,11 +273,12 @@ def output_from_state(state: State, state_columns: Sequence[str] | None = None) 
     for key in ("rollout_index", "input_key", "judge_response", "score_details"):
         if (value := _of(state, key)) is not None:
             output[key] = value
+    own = frozenset(output)
     if metrics:
         for name, value in metrics.items():
             output.setdefault(name, value)
     for key in state_columns or ():
-        if key not in output:
+        if key not in own:
             output[key] = _column(state, key)
     return output
 

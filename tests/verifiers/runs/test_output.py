@@ -179,6 +179,14 @@ def test_a_metric_never_overwrites_a_field(make_state):
     assert output["metrics"]["reward"] == 5.0
 
 
+def test_a_state_column_replaces_the_copy_of_a_metric_of_that_name(make_state):
+    state = make_state(solved=True, metrics={"solved": 1.0, "reward": 3.0}, reward=0.5)
+    output = output_from_state(state, ["solved", "reward"])
+    assert output["solved"] is True
+    assert output["metrics"] == {"solved": 1.0, "reward": 3.0}
+    assert output["reward"] == 0.5
+
+
 def test_state_columns_are_added_and_missing_ones_are_none(make_state):
     output = output_from_state(
         make_state(score_sheet=[1, 2]), ["score_sheet", "absent", "client", "info"]
