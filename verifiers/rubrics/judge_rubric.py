@@ -150,7 +150,7 @@ class JudgeRubric(Rubric):
         filled = self.judge_prompt.format(
             question=question_of(prompt), answer=answer, response=self._response_of(completion)
         )
-        asked = f"{self.judge_model}: {filled}"
+        asked = self._key_of(filled, state)
         known = state.get("judge_response") if state is not None else None
         if isinstance(known, dict) and (cached := known.get(asked)) is not None:
             _note(cached)
@@ -166,6 +166,16 @@ class JudgeRubric(Rubric):
             state["judge_response"] = {**(known if isinstance(known, dict) else {}), asked: verdict}
         _note(verdict)
         return verdict
+
+    def _key_of(self, filled: str, state: State | None) -> str:
+        """Return the key of a reply in `state["judge_response"]`: the judge's prompt, as in 0.1.14.
+
+        If another model has received the same prompt, the name of the model is in front.
+        """
+        if state is None:
+            return filled
+        first_asked = state.setdefault("judge_models", {}).setdefault(filled, self.judge_model)
+        return filled if first_asked == self.judge_model else f"{self.judge_model}: {filled}"
 
     def _response_of(self, completion: Any) -> Any:
         return self.parser.parse_answer(completion)

@@ -52,6 +52,19 @@ async def test_equal_questions_of_one_rollout_are_asked_once() -> None:
     assert list(output["judge_response"].values()) == ["yes"]
 
 
+async def test_replies_are_stored_under_the_prompt_of_the_judge() -> None:
+    prompt = "Rate: {question} {answer} {response}"
+    first, second = ScriptedClient(["yes"]), ScriptedClient(["no"])
+    rubrics = [
+        judged(vf.JudgeRubric(judge_client=client, judge_model=model, judge_prompt=prompt))
+        for client, model in ((first, "one"), (second, "two"))
+    ]
+    output = await play(vf.RubricGroup(rubrics), "Ada")
+    asked = "Rate: Who wrote it? Ada Ada"
+    assert output["judge_response"] == {asked: "yes", f"two: {asked}": "no"}
+    assert output["reward"] == 1.0
+
+
 async def test_verdicts_are_saved_without_naming_a_state_column() -> None:
     rubric = judged(vf.JudgeRubric(judge_client=ScriptedClient(["yes, because it says so"])))
 
