@@ -50,8 +50,10 @@ class EnvGroupRubric(Rubric):
         return [w for env in self.env_map.values() for w in env.rubric._get_reward_weights()]
 
     def _get_reward_func_names(self) -> list[str]:
-        names = [n for env in self.env_map.values() for n in env.rubric._get_reward_func_names()]
-        return list(dict.fromkeys(names))
+        """Return every name once, sorted, as 0.1.14 does."""
+        return sorted(
+            {n for env in self.env_map.values() for n in env.rubric._get_reward_func_names()}
+        )
 
     @property
     def has_group_rewards(self) -> bool:

@@ -35,7 +35,7 @@ class GEPAConfig:
     env_args: dict[str, Any] = field(default_factory=dict)
     model: str = ""
     reflection_model: str | None = None
-    client_config: ClientConfig = field(default_factory=lambda: ClientConfig())
+    client_config: ClientConfig = field(default_factory=lambda: ClientConfig.model_validate({}))
     num_train_examples: int = 100
     num_val_examples: int = 50
     max_metric_calls: int = 500
