@@ -204,7 +204,7 @@ def _with_text_tool_calls(message: Any) -> Any:
     calls = [
         call
         if isinstance(call, str)
-        else json.dumps(call.model_dump() if isinstance(call, Record) else dict(call))
+        else json.dumps(call.model_dump() if hasattr(call, "model_dump") else dict(call))
         for call in message["tool_calls"]
     ]
     return {**message, "content": message.get("content") or "", "tool_calls": calls}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from math import isfinite
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NotRequired, Self, TypedDict, TypeVar, overload
 
 from verifiers.records import Messages, Response, SamplingArgs, Tool
@@ -184,38 +186,81 @@ class RolloutTiming(_Fields):
         return max(0.0, self.total - known - self.model.duration - self.env.duration)
 
 
-class StateUsageTracker(dict[str, Any]):
-    """Token counts of a rollout so far: `state["usage"]`, and `state["usage_tracker"]` of v0."""
+def extract_usage_tokens(response: Any) -> tuple[int, int]:
+    """Return the (prompt tokens, completion tokens) of a response of any API; a missing value counts 0.
 
-    __slots__ = ()
+    `input_tokens` and `output_tokens` are used if the names of the chat API hold no tokens.
+    """
+    usage = (
+        response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
+    )
+    if usage is None:
+        return 0, 0
+    for names in (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):
+        counts = [
+            max(
+                0, int(_count(usage.get(n) if isinstance(usage, dict) else getattr(usage, n, None)))
+            )
+            for n in names
+        ]
+        if any(counts):
+            return counts[0], counts[1]
+    return 0, 0
+
+
+def _count(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # None, other text
+        return 0.0
+    return number if isfinite(number) else 0.0
+
+
+class StateUsageTracker(dict[str, Any]):
+    """Token counts of a rollout so far: `state["usage_tracker"]`, and `state["usage"]` unless an author sets that."""
+
+    __slots__ = ("_is_seen",)
 
     def __init__(self, input_tokens: float = 0.0, output_tokens: float = 0.0) -> None:
         super().__init__(input_tokens=input_tokens, output_tokens=output_tokens)
+        self._is_seen = bool(input_tokens or output_tokens)
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """A read-only view of the counts."""
+        return MappingProxyType(self)
 
     def increment(
         self, input_tokens: float = 0, output_tokens: float = 0, *, mark_seen: bool = True
     ) -> None:
-        """Add the token counts of a call that the environment made."""
-        self["input_tokens"] += input_tokens
-        self["output_tokens"] += output_tokens
+        """Add the token counts of a call that the environment made. Raises ValueError for negative counts.
+
+        `mark_seen=False` keeps `snapshot` None until another call is counted.
+        """
+        added = _count(input_tokens), _count(output_tokens)
+        if min(added) < 0:
+            raise ValueError(
+                f"Token usage increments must be non-negative; got {input_tokens!r} and {output_tokens!r}."
+            )
+        self["input_tokens"] += added[0]
+        self["output_tokens"] += added[1]
+        self._is_seen = self._is_seen or mark_seen
 
     def increment_from_response(self, response: Any) -> None:
         """Add the tokens that a response reports."""
-        usage = getattr(response, "usage", None)
-        if usage is not None:
-            self["input_tokens"] += getattr(usage, "prompt_tokens", 0) or 0
-            self["output_tokens"] += getattr(usage, "completion_tokens", 0) or 0
+        if getattr(response, "usage", None) is not None:
+            self.increment(*extract_usage_tokens(response))
 
     def snapshot(self) -> TokenUsage | None:
         """Return the counts so far; None if no call was counted."""
-        if not self["input_tokens"] and not self["output_tokens"]:
+        if not self._is_seen:
             return None
         return {"input_tokens": self["input_tokens"], "output_tokens": self["output_tokens"]}
 
 
 Value = TypeVar("Value")
 
-LIVE_KEYS = frozenset({"client", "scope"})
+LIVE_KEYS = frozenset({"client", "scope", "usage_tracker"})
 """Keys that hold live objects: never saved, never pickled."""
 
 
@@ -315,6 +360,8 @@ class State(dict[str, Any]):
     final_env_response: _Key[Any] = _Key()
     timing: _Key[RolloutTiming] = _Key()
     usage: _Key[StateUsageTracker] = _Key()
+    usage_tracker: _Key[StateUsageTracker | None] = _Key()
+    """Counts the tokens of the rollout, whatever an author writes into `usage`."""
     timed_out: _Key[bool | None] = _Key()
 
     def __init__(self, *args: Any, **fields: Any) -> None:

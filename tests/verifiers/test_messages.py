@@ -121,6 +121,12 @@ def test_saved_tool_calls_are_text() -> None:
     assert serialize_messages_for_output("text") == "text"
 
 
+def test_a_tool_call_of_any_class_with_model_dump_is_saved_as_text() -> None:
+    call = SimpleNamespace(model_dump=lambda **_: CALL)
+    [saved] = sanitize_tool_calls([{"role": "assistant", "content": "x", "tool_calls": [call]}])
+    assert [json.loads(text) for text in saved["tool_calls"]] == [CALL]
+
+
 def test_a_model_cannot_drive_the_terminal() -> None:
     shown = format_messages(
         [vf.AssistantMessage(content="\x1b[2Jhello\x07", reasoning_content="\x1b]0;x")]

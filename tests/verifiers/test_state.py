@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import verifiers as vf
+from verifiers.state import StateUsageTracker
+from verifiers.testing import ScriptedClient
+from verifiers.utils.save_utils import state_to_output
 
 keys = st.sampled_from(["answer", "info", "mine", "other"])
 operations = st.lists(
@@ -161,3 +165,36 @@ def test_however_input_is_written_it_replaces_the_row(how: str) -> None:
 def test_text_in_place_of_the_row_is_refused() -> None:
     with pytest.raises(TypeError, match=r"state\['input'\] is the dataset row, and 'text' is not"):
         state()["input"] = "text"
+
+
+def test_a_tracker_counts_calls_and_shows_a_live_view_that_nobody_can_change() -> None:
+    tracker = StateUsageTracker()
+    view = tracker.usage
+    assert (dict(view), tracker.snapshot()) == ({"input_tokens": 0.0, "output_tokens": 0.0}, None)
+    tracker.increment(3, "4", mark_seen=False)  # type: ignore[arg-type]  # text, as some endpoints send
+    assert (view["output_tokens"], tracker.snapshot()) == (4.0, None)
+    tracker.increment_from_response(SimpleNamespace(usage=None))
+    assert tracker.snapshot() is None
+    tracker.increment_from_response(SimpleNamespace(usage={"input_tokens": 1, "output_tokens": 2}))
+    assert tracker.snapshot() == {"input_tokens": 4.0, "output_tokens": 6.0}
+    with pytest.raises(TypeError):
+        view["input_tokens"] = 1.0  # type: ignore[index]  # what is tested
+    with pytest.raises(ValueError, match="non-negative; got -1"):
+        tracker.increment(-1)
+
+
+async def test_a_rollout_counts_its_tokens_whatever_an_author_writes_into_usage() -> None:
+    class Own(vf.SingleTurnEnv):
+        async def setup_state(self, state: vf.State) -> vf.State:
+            state["usage"] = {"input_tokens": 100.0, "output_tokens": 100.0}
+            return state
+
+    env = Own(dataset=[{"question": "q"}], rubric=vf.Rubric(), max_total_completion_tokens=50)
+    state = await env.rollout(env.get_dataset()[0], ScriptedClient(["12345"]), "m")
+    assert (state.error, state["usage"]["input_tokens"]) == (None, 100.0)
+    output = state_to_output(state)
+    assert output["token_usage"]["output_tokens"] == state["usage_tracker"]["output_tokens"] < 50
+    assert "usage_tracker" not in output
+    assert pickle.loads(pickle.dumps(state))["usage"] == state["usage"]
+    state["usage_tracker"].increment(0, 7)
+    assert env.get_state_usage(state) == dict(state["usage_tracker"])

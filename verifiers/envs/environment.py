@@ -228,10 +228,10 @@ class Environment(HasRows, OlderForms, ABC):
     def _get_usage_tracker(
         self, state: State, create_if_missing: bool = True
     ) -> StateUsageTracker | None:
-        key = "usage" if isinstance(state, State) else "usage_tracker"  # of a plain dict, as in v0
-        if state.get(key) is None and create_if_missing:
-            state[key] = state["usage"] = StateUsageTracker()
-        return state.get(key)
+        tracker = state.get("usage_tracker")
+        if not hasattr(tracker, "increment") and create_if_missing:
+            tracker = state["usage_tracker"] = state["usage"] = StateUsageTracker()
+        return tracker
 
     def increment_state_usage(
         self, state: State, input_tokens: float = 0, output_tokens: float = 0

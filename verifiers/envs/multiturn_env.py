@@ -147,7 +147,9 @@ class MultiTurnEnv(Environment):
     def max_total_completion_tokens_reached(self, state: State) -> bool:
         """The model has written the maximum number of tokens."""
         limit = self.max_total_completion_tokens
-        return limit > 0 and state.usage["output_tokens"] >= limit
+        if limit <= 0:
+            return False
+        return (state.usage_tracker or state.usage)["output_tokens"] >= limit
 
     @stops.condition(general=True)
     def max_total_tokens_reached(self, state: State) -> bool:

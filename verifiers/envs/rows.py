@@ -156,6 +156,7 @@ class HasRows:
             deepcopy(message) if isinstance(message.get("content"), list) else message.copy()
             for message in normalize_messages(state["prompt"], field_name="prompt")
         ]
+        usage = StateUsageTracker()
         state.begin(
             {
                 "client": self._client_resolver()(client),
@@ -173,7 +174,8 @@ class HasRows:
                 "advantage": None,
                 "error": None,
                 "final_env_response": None,
-                "usage": StateUsageTracker(),
+                "usage": usage,
+                "usage_tracker": usage,
                 "timing": RolloutTiming(),
             }
         )

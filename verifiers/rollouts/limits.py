@@ -50,14 +50,14 @@ class RolloutLimits(RolloutOptions):
         """Whether the rollout has used all the tokens that the limit allows."""
         if self.max_total_tokens is None:
             return False
-        usage = state.usage
+        usage = state.usage_tracker or state.usage
         return usage["input_tokens"] + usage["output_tokens"] >= self.max_total_tokens
 
     def cost_reached(self, state: State) -> bool:
         """Whether the rollout has reached its cost limit."""
         if self.max_cost_usd is None:
             return False
-        usage = state.usage
+        usage = state.usage_tracker or state.usage
         cost_usd = usage["input_tokens"] * (self.input_usd_per_token or 0.0)
         cost_usd += usage["output_tokens"] * (self.output_usd_per_token or 0.0)
         return cost_usd >= self.max_cost_usd

@@ -27,7 +27,14 @@ import orjson
 from verifiers.errors import error_info
 from verifiers.messages import sanitize_tool_calls, serialize_message_for_output
 from verifiers.records import Record
-from verifiers.state import LIVE_KEYS, RolloutTiming, State, TimeSpan, TimeSpans
+from verifiers.state import (
+    LIVE_KEYS,
+    RolloutTiming,
+    State,
+    StateUsageTracker,
+    TimeSpan,
+    TimeSpans,
+)
 from verifiers.types import RolloutOutput, TokenUsage
 
 logger = logging.getLogger(__name__)
@@ -290,13 +297,6 @@ def _column(state: State, key: str) -> Any:
     return state[key] if key == "turn" else state.get(key)
 
 
-def outputs_from_states(
-    states: Iterable[State], state_columns: Sequence[str] | None = None
-) -> list[RolloutOutput]:
-    """Return `output_from_state` of every state, in order."""
-    return [output_from_state(state, state_columns) for state in states]
-
-
 def _saved_messages(messages: Any) -> Any:
     """Return messages in the form of 0.1.14: tool calls as JSON text; the `content` of such a message is "" if missing.
 
@@ -381,13 +381,14 @@ def token_usage(state: State) -> TokenUsage | None:
     trajectory = state.trajectory
     counted = _of(state, "token_usage")
     if counted is None:
-        tracker = state.usage or _of(state, "usage_tracker")
-        if tracker is not None:
-            counted = tracker.snapshot() if hasattr(tracker, "snapshot") else tracker
-    if counted is None and not trajectory:
+        for tracker in (state.usage_tracker, state.usage):
+            counted = tracker.snapshot() if isinstance(tracker, StateUsageTracker) else tracker
+            if counted:
+                break
+    if not counted and not trajectory:
         return None
     calls = [tokens for step in trajectory or () if (tokens := _step_tokens(step)) is not None]
-    if counted is None:
+    if not counted:
         if not calls:
             return None
         totals = (sum(call[0] for call in calls), sum(call[1] for call in calls))
@@ -427,33 +428,6 @@ def reported_tokens(response: Any) -> tuple[int, int] | None:
     if isinstance(usage, dict):
         return usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     return getattr(usage, "prompt_tokens", 0) or 0, getattr(usage, "completion_tokens", 0) or 0
-
-
-def extract_usage_tokens(response: Any) -> tuple[int, int]:
-    """Return the (prompt tokens, completion tokens) of a response of any API; a missing value counts 0.
-
-    `input_tokens` and `output_tokens` are used if the names of the chat API hold no tokens.
-    """
-    usage = (
-        response.get("usage") if isinstance(response, dict) else getattr(response, "usage", None)
-    )
-    if usage is None:
-        return 0, 0
-    for names in (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")):
-        counts = [
-            _count(usage.get(name) if isinstance(usage, dict) else getattr(usage, name, None))
-            for name in names
-        ]
-        if any(counts):
-            return counts[0], counts[1]
-    return 0, 0
-
-
-def _count(value: Any) -> int:
-    try:
-        return max(0, int(float(value)))
-    except (TypeError, ValueError, OverflowError):  # None, text, NaN, infinity
-        return 0
 
 
 _OWN = frozenset(name for name, key in vars(State).items() if hasattr(key, "__set_name__"))

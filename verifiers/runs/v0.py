@@ -5,10 +5,12 @@ The library itself uses `RunDescription`, `summary.RunningSummary`, `errors.erro
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict, runtime_checkable
@@ -16,10 +18,46 @@ from typing import Any, ClassVar, Protocol, TypedDict, runtime_checkable
 from verifiers.errors import Error, error_chain, error_info, is_void
 from verifiers.messages import content_text, messages_to_printable, printable_text
 from verifiers.runs.description import RunDescription, endpoint_url, get_version_info
-from verifiers.runs.output import jsonable
+from verifiers.runs.output import jsonable, output_from_state
 from verifiers.runs.statistics import pass_all_k, pass_at_k, powers_of_two
 from verifiers.runs.summary import RunningSummary, summarize
+from verifiers.state import State
 from verifiers.types import GenerateMetadata, GenerateOutputs, RolloutOutput, SamplingArgs, Tool
+
+
+def state_to_output(state: State, state_columns: Iterable[str] = ()) -> RolloutOutput:
+    """Return the saved form of a rollout. Raises ValueError for a requested column that JSON cannot hold.
+
+    A run of this library saves such a value as its `repr` instead, so that the rollout is not lost.
+    """
+    columns = list(state_columns or ())
+    output = output_from_state(state, columns)
+    for name in columns:
+        try:
+            json.dumps(output.get(name), default=_as_json)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"state_columns value for {name!r} is not JSON-serializable: {error}. Store plain data in the state."
+            ) from error
+    return output
+
+
+def states_to_outputs(
+    states: Iterable[State], state_columns: Iterable[str] = ()
+) -> list[RolloutOutput]:
+    """Return the saved forms of rollouts; see `state_to_output`."""
+    columns = list(state_columns or ())
+    return [state_to_output(state, columns) for state in states]
+
+
+def _as_json(value: Any) -> Any:
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return value.model_dump()
+    if isinstance(value, date | Path | BaseException):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"the value has the type {type(value).__name__}")
 
 
 class GenerateOutputsBuilder:

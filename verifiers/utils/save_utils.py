@@ -1,10 +1,7 @@
 """v0 import path; see `verifiers.runs`."""
 
-from verifiers.runs.output import extract_usage_tokens as extract_usage_tokens
 from verifiers.runs.output import is_jsonable as is_json_serializable
 from verifiers.runs.output import jsonable as make_serializable
-from verifiers.runs.output import output_from_state as state_to_output
-from verifiers.runs.output import outputs_from_states as states_to_outputs
 from verifiers.runs.output import saved_timing as serialize_timing
 from verifiers.runs.publish import get_hf_hub_dataset_name as get_hf_hub_dataset_name
 from verifiers.runs.publish import make_dataset as make_dataset
@@ -16,11 +13,12 @@ from verifiers.runs.store import save_metadata as save_metadata
 from verifiers.runs.store import save_new_outputs as save_new_outputs
 from verifiers.runs.store import save_outputs as save_outputs
 from verifiers.runs.v0 import GenerateOutputsBuilder as GenerateOutputsBuilder
+from verifiers.runs.v0 import state_to_output as state_to_output
+from verifiers.runs.v0 import states_to_outputs as states_to_outputs
+from verifiers.state import extract_usage_tokens as extract_usage_tokens
 
 __all__ = [
     "is_json_serializable",
     "make_serializable",
     "serialize_timing",
-    "state_to_output",
-    "states_to_outputs",
 ]

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,3 +306,21 @@ def test_prices():
     assert pricing_utils.format_cost_usd(1.5) == "$1.50"
     pricing = pricing_utils.ModelPricing(input_usd_per_mtok=2.0, output_usd_per_mtok=2.0)
     assert pricing["input_usd_per_mtok"] == 2.0
+
+
+@pytest.mark.parametrize("value", [object(), {1}, b"x", {"deep": [object()]}, print], ids=repr)
+def test_a_requested_column_that_json_cannot_hold_is_named(make_state, value):
+    state = make_state(secret=value)
+    with pytest.raises(ValueError, match="value for 'secret' is not JSON-serializable"):
+        save_utils.state_to_output(state, ["reward", "secret"])
+    with pytest.raises(ValueError, match="'secret' is not JSON-serializable"):
+        save_utils.states_to_outputs([state], state_columns=["secret"])
+    assert "secret" not in save_utils.state_to_output(state, [])
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, None]}, (1, 2), Path("x"), ValueError("x"), datetime(2026, 1, 1), None]
+)
+def test_a_requested_column_of_plain_data_is_kept(make_state, value):
+    [output] = save_utils.states_to_outputs([make_state(plain=value)], ["plain"])
+    assert output["plain"] is value
