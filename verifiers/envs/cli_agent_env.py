@@ -330,7 +330,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
     async def start_agent(self, state: State) -> None:
         """Start `run_command`. Its end ends the rollout."""
         sandbox_id = state["sandbox_id"]
-        job = await self.sandbox_client.start_background_job(sandbox_id, self.run_command)
+        job = await self._launch_agent(state)
         state["agent_start_time"] = time.time()
         state["background_job"] = job
         waiting = asyncio.get_running_loop().create_task(
@@ -338,6 +338,9 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         )
         state["completion_wait_task"] = waiting
         scope_of(state).on_exit(_end_task, waiting)
+
+    async def _launch_agent(self, state: State) -> Any:
+        return await self.sandbox_client.start_background_job(state["sandbox_id"], self.run_command)
 
     # ------------------------------------------------------------------------------------------------- its end
 
@@ -365,7 +368,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
                 status = await client.get_background_job(
                     sandbox_id, background_job, timeout=limit_s
                 )
-        _keep_job(state, status)
+        keep_job(state, status)
         if getattr(status, "oom", False):
             state["sandbox_oom"] = True
         if status.exit_code:
@@ -477,7 +480,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         if job is not None and isinstance(client, SandboxClient) and client.has(sandbox_id):
             status = await client.end_background_job(sandbox_id, job)
             if "agent_exit_code" not in state:
-                _keep_job(state, status)
+                keep_job(state, status)
         state.pop("request_id_queue", None)
         state.pop("current_request_id", None)
         if "rollout_id" in state:
@@ -501,7 +504,8 @@ async def _end_task(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _keep_job(state: State, status: Any) -> None:
+def keep_job(state: State, status: Any) -> None:
+    """Store the exit code and the output of an agent in the state."""
     state["agent_exit_code"] = status.exit_code
     state["agent_stdout"] = status.stdout
     state["agent_stderr"] = status.stderr

@@ -8,15 +8,21 @@ import re
 import sys
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from verifiers.envs.scoring_sandbox import ScoreIn, scoring_sandbox
+from verifiers.envs.scoring_sandbox import (
+    ScoreIn,
+    copied_sandbox,
+    default_score_in,
+    prepare_scoring,
+    scoring_sandbox,
+)
 from verifiers.errors import ConfigError, Error, SandboxError
 from verifiers.sandboxes import (
     Process,
@@ -169,6 +175,8 @@ class CreateSandboxRequest(BaseModel):
     """Not in v0: files that are written before the sandbox counts as ready, path → content."""
     folders: tuple[str, ...] = ()
     """Not in v0: further writable directories, empty at first; those in a writable place already are left out."""
+    host_names: tuple[str, ...] = ()
+    """Not in v0: see `SandboxSpec.host_names`."""
 
     @property
     def background_command(self) -> str | None:
@@ -191,6 +199,8 @@ def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSp
         changes["files"] = {**template.files, **files}
     if folders := getattr(request, "folders", ()):
         changes["folders"] = with_folders(template, folders)
+    if host_names := getattr(request, "host_names", None):
+        changes["host_names"] = (*template.host_names, *host_names)
     if (image := _image(request.docker_image, backend_name)) is not None:
         changes["image"] = image
     if request.cpu_cores is not None:
@@ -328,9 +338,9 @@ class SandboxClient:
         self._entries[sandbox_id] = _Entry(request, spec, sandbox, asyncio.get_running_loop())
         return CreatedSandbox(sandbox_id, request.name, "PENDING")
 
-    async def create_like(self, sandbox_id: str) -> CreatedSandbox:
-        """Not in v0: create another sandbox from the same request, without the files that commands have written."""
-        return await self.create(self._entry(sandbox_id).request)
+    def request_of(self, sandbox_id: str) -> CreateSandboxRequest:
+        """Not in v0: return the request from which a sandbox was created."""
+        return self._entry(sandbox_id).request
 
     def keep_warm(self, request: CreateSandboxRequest, size: int) -> None:
         """Keep `size` sandboxes for this exact request ready, from the first `create` on.
@@ -405,6 +415,40 @@ class SandboxClient:
         if entry.sandbox is not own:
             await own.terminate()
 
+    @asynccontextmanager
+    async def scoring_copy(
+        self,
+        sandbox_id: str,
+        score_in: ScoreIn | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[str]:
+        """Not in v0: the id of a copy of a sandbox to score in, while the sandbox itself stays in use.
+
+        Where files cannot be copied, it is the sandbox itself, without its processes. With "live" it is the sandbox as
+        it is.
+        """
+        entry = self._entry(sandbox_id)
+        if score_in == "live":
+            yield sandbox_id
+            return
+        backend = self.backends.here()
+        score_in = score_in or default_score_in(backend)
+        copy = await copied_sandbox(entry.sandbox, backend) if score_in == "snapshot" else None
+        if copy is None:
+            await scoring_sandbox(entry.sandbox, backend, "own", variables)
+            try:
+                yield sandbox_id
+            finally:
+                entry.sandbox.set_variables({})
+            return
+        copy_id = f"sandbox-{uuid.uuid4().hex[:12]}"
+        self._entries[copy_id] = _Entry(entry.request, copy.spec, copy, entry.loop)
+        try:
+            await prepare_scoring(copy, variables)
+            yield copy_id
+        finally:
+            await self.delete(copy_id)
+
     async def delete(self, sandbox_id: str) -> dict[str, Any]:
         """Delete a sandbox. An unknown or already deleted id is accepted."""
         entry = self._entries.pop(sandbox_id, None)
@@ -473,10 +517,11 @@ class SandboxClient:
         timeout: float = 900,
         working_dir: str | None = None,
         env: dict[str, str] | None = None,
+        user: str | None = None,
         **_: Any,
     ) -> BackgroundJobStatus:
         """Run a long command and wait for it, without polling."""
-        done = await self.execute_command(sandbox_id, command, working_dir, env, timeout)
+        done = await self.execute_command(sandbox_id, command, working_dir, env, timeout, user)
         return BackgroundJobStatus("", True, done.exit_code, done.stdout, done.stderr)
 
     async def start_background_job(

@@ -84,6 +84,11 @@ def check_score_in(score_in: str | None) -> ScoreIn | None:
     )
 
 
+def default_score_in(backend: SandboxBackend) -> ScoreIn:
+    """Return the first mode that a back end supports."""
+    return "snapshot" if "snapshot" in backend.capabilities else "own"
+
+
 async def scoring_sandbox(
     sandbox: Sandbox,
     backend: SandboxBackend,
@@ -99,13 +104,12 @@ async def scoring_sandbox(
         return sandbox
     await sandbox.end_processes()
     if score_in is None:
-        score_in = "snapshot" if "snapshot" in backend.capabilities else "own"
-    scoring = await _copy(sandbox, backend) if score_in == "snapshot" else None
+        score_in = default_score_in(backend)
+    scoring = await copied_sandbox(sandbox, backend) if score_in == "snapshot" else None
     if scoring is None:
         scoring = sandbox
     try:
-        folder = await _lay_out(scoring)
-        scoring.set_variables({**clean_variables(scoring, folder), **(variables or {})})
+        await prepare_scoring(scoring, variables)
     except BaseException:
         if scoring is not sandbox:
             await scoring.terminate()
@@ -113,7 +117,13 @@ async def scoring_sandbox(
     return scoring
 
 
-async def _copy(sandbox: Sandbox, backend: SandboxBackend) -> Sandbox | None:
+async def prepare_scoring(sandbox: Sandbox, variables: Mapping[str, str] | None) -> None:
+    """Give later commands a clean HOME and clean variables."""
+    folder = await _lay_out(sandbox)
+    sandbox.set_variables({**clean_variables(sandbox, folder), **(variables or {})})
+
+
+async def copied_sandbox(sandbox: Sandbox, backend: SandboxBackend) -> Sandbox | None:
     """Return a new sandbox with the files of another one, or None if the files cannot be copied."""
     spec = sandbox.spec
     roomy = spec.model_copy(

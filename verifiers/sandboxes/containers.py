@@ -396,6 +396,7 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         f"--memory-swap={spec.memory_mb}m",  # the same number: no swap
         f"--network={'none' if spec.network == 'none' else 'bridge'}",
         f"--workdir={spec.workdir}",
+        *(f"--add-host={name}:127.0.0.1" for name in spec.host_names),
         "--log-driver=none",  # the engine need not store a copy of the stream on disk
     ]
     if is_podman:

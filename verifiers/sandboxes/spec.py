@@ -16,6 +16,7 @@ ISOLATION_ORDER: tuple[IsolationLevel, ...] = ("none", "restricted", "container"
 _DOMAIN = re.compile(
     r"(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 )
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})")
 _FOLDER = re.compile(r"(/[^/\0:,]+)+")
 
 
@@ -107,6 +108,10 @@ class SandboxSpec(BaseModel):
     """Further writable directories, empty at first, as absolute paths: directories that programs expect,
     such as "/app" and "/logs". They share `disk_mb` with the work directory.
     """
+    host_names: tuple[str, ...] = ()
+    """Names that lead to the sandbox's own loopback interface, for servers that run in the sandbox. Back ends without
+    an own /etc/hosts ignore them.
+    """
     ttl_s: float | None = Field(default=None, gt=0)
     """Maximum lifetime in seconds. None: until the sandbox is terminated or this process ends."""
     command_timeout_s: float = Field(default=30.0, gt=0)
@@ -125,6 +130,16 @@ class SandboxSpec(BaseModel):
                     f"environment variable {name!r} has an empty name, a '=' or a zero byte"
                 )
         return env
+
+    @field_validator("host_names")
+    @classmethod
+    def _valid_host_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is not a host name. Use letters, digits, '.', '-' and '_'."
+                )
+        return names
 
     @field_validator("workdir")
     @classmethod

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-import shlex
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verifiers.envs.cli_agent_env import CliAgentEnv
-from verifiers.envs.harbor.mcp_servers import HarborMCPHealthcheck, HarborMCPMixin
-from verifiers.envs.harbor.task_files import task_rows
-from verifiers.envs.harbor.verifier import REWARD_DIR, UPLOADS, HarborVerifierMixin
+from verifiers.decorators import cleanup
+from verifiers.envs.cli_agent_env import CliAgentEnv, keep_job
+from verifiers.envs.harbor.mcp_servers import (
+    HarborMCPHealthcheck,
+    HarborMCPMixin,
+    becomes_healthy,
+    succeeds,
+)
+from verifiers.envs.harbor.task_config import Healthcheck, resolved_variables
+from verifiers.envs.harbor.task_files import HarborTask, task_of, task_rows
+from verifiers.envs.harbor.verifier import (
+    INSTRUCTION_PATH,
+    TASK_DIR,
+    UPLOADS,
+    HarborVerifierMixin,
+    TestRun,
+    combined_rewards,
+)
 from verifiers.envs.hooks import call_hook
-from verifiers.errors import ConfigError
+from verifiers.envs.sandbox_client import SandboxClient
+from verifiers.envs.sandbox_mixin import FIRST, SandboxSetupError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxSpec
 from verifiers.state import State
 
-TASK_DIR = "/task"
+SETUP_TIMEOUT_S = 600.0
+"""Time limit of `setup.sh`."""
 _OWN_PLACES = ("/box", "/tmp")
 
 
@@ -40,6 +56,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         mcp_launch_commands: dict[str, str] | None = None,
         mcp_healthcheck: HarborMCPHealthcheck | None = None,
         *,
+        artifacts_dir: str | Path | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -50,6 +67,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
                 )
         self.dataset_path = Path(dataset_path)
         self.task_names = tasks
+        self.artifacts_dir = None if artifacts_dir is None else Path(artifacts_dir)
         self.agent_workdir = agent_workdir
         self.mcp_launch_commands = mcp_launch_commands or {}
         self.mcp_healthcheck = mcp_healthcheck or HarborMCPHealthcheck()
@@ -74,46 +92,160 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
     async def build_env_vars(self, state: State) -> dict[str, str]:
         """Return the variables of an agent, the location of its task and the URLs of the task's MCP servers."""
         info = state.get("info") or {}
+        own = task_of(info).config.environment.env if info.get("task_dir") else {}
         return {
+            **resolved_variables(own, "[environment] env"),
             **await super().build_env_vars(state),
             "HARBOR_TASK_NAME": str(info.get("task_name") or ""),
             "HARBOR_TASK_DIR": TASK_DIR,
-            "HARBOR_INSTRUCTION_PATH": f"{TASK_DIR}/instruction.md",
+            "HARBOR_INSTRUCTION_PATH": INSTRUCTION_PATH,
             "AGENT_WORKDIR": self.agent_workdir,
             **await self.mcp_agent_env_vars(info.get("config") or {}, state),
         }
 
     # ------------------------------------------------------------------------------------------- before the agent
 
+    async def create_sandbox(self, state: Any, request: Any) -> str:
+        """Create the sandbox of a task, in which the host names of its MCP servers lead to the sandbox itself."""
+        config = (state.get("info") or {}).get("config") or {}
+        if names := await self.mcp_host_names(config, state):
+            request = request.model_copy(update={"host_names": names})
+        return await super().create_sandbox(state, request)
+
     async def post_sandbox_setup(self, state: State) -> None:
-        """Upload the instruction of the task and start its MCP servers."""
-        info = state.get("info") or {}
-        task_dir = Path(info.get("task_dir") or "")
-        if not (task_dir / "instruction.md").is_file():
-            raise ConfigError(
-                f"The task folder {str(task_dir)!r} of this row does not exist or has no instruction.md."
-            )
-        state["harbor_task_dir"] = str(task_dir)
+        """Upload the instruction of the task, wait until its services are healthy and start its MCP servers."""
+        task = task_of(state.get("info") or {})
+        state["harbor_task_dir"] = str(task.folder)
         sandbox_id = state["sandbox_id"]
-        await call_hook(self.prepare_harbor_task, sandbox_id, task_dir)
+        await call_hook(self.prepare_harbor_task, sandbox_id, task.folder)
+        await self._wait_until_healthy(sandbox_id, task, task.config.environment.healthcheck)
         await call_hook(self.pre_mcp_setup, state)
-        await self.start_mcp_servers(sandbox_id, info.get("config") or {}, state)
+        await self.start_mcp_servers(sandbox_id, state["info"].get("config") or {}, state)
+        if task.config.steps:
+            state["harbor_steps"] = []
+            await self._begin_step(state, task, 0)
 
     async def pre_mcp_setup(self, state: State) -> None:
         """Hook for authors: install or upload the files that the MCP servers need."""
 
-    async def prepare_harbor_task(self, sandbox_id: str, task_dir: Path) -> None:
-        """Create the folders that tasks expect, and upload the instruction."""
-        await self._shell(
-            sandbox_id, f"mkdir -p {TASK_DIR} {REWARD_DIR} {shlex.quote(self.agent_workdir)}"
+    async def _wait_until_healthy(
+        self, sandbox_id: str, task: HarborTask, check: Healthcheck | None
+    ) -> None:
+        if check is None:
+            return
+        if not await becomes_healthy(
+            lambda: succeeds(self.sandbox_client, sandbox_id, check.command, check.timeout_sec),
+            retries=check.retries,
+            interval_s=check.interval_sec,
+            start_period_s=check.start_period_sec,
+            start_interval_s=check.start_interval_sec,
+        ):
+            raise SandboxSetupError(
+                f"The health check {check.command[:200]!r} of the task {task.name} failed {check.retries} times in a "
+                "row. If the services need more time, raise retries or start_period_sec in task.toml."
+            )
+
+    # -------------------------------------------------------------------------------------------- the agent and steps
+
+    async def _launch_agent(self, state: State) -> Any:
+        task = task_of(state["info"])
+        config = task.config.of_step(state.get("harbor_step", 0))
+        user = self.user_inside(state["sandbox_id"], config.agent.user)
+        options = {} if user is None else {"user": user}
+        return await self.sandbox_client.start_background_job(
+            state["sandbox_id"], self.run_command, **options
         )
-        instruction = str(task_dir / "instruction.md")
-        await self.upload_file(sandbox_id, f"{TASK_DIR}/instruction.md", instruction)
+
+    async def poll_job_completion(self, state: State, sandbox_id: str, background_job: Any) -> None:
+        """Wait until the agent has ended, in each step of the task. Earlier steps are verified in between."""
+        task = task_of(state["info"])
+        await self._wait_for_agent(state, task, background_job)
+        for number in range(1, task.step_count):
+            if not await self._finish_step(state, task, number - 1):
+                return
+            await self._begin_step(state, task, number)
+            state["background_job"] = await self._launch_agent(state)
+            await self._wait_for_agent(state, task, state["background_job"])
+
+    async def _wait_for_agent(self, state: State, task: HarborTask, job: Any) -> None:
+        """Wait until the agent has ended. `[agent] timeout_sec` ends it, unless `timeout_seconds` limits rollouts."""
+        sandbox_id, client = state["sandbox_id"], self.sandbox_client
+        config = task.config.of_step(state.get("harbor_step", 0))
+        limit_s = config.agent.timeout_sec if self.timeout_seconds is None else None
+        try:
+            async with asyncio.timeout(limit_s):
+                await super().poll_job_completion(state, sandbox_id, job)
+        except TimeoutError:
+            self.logger.info("Task %s: the agent was stopped after %s s", task.name, limit_s)
+            if isinstance(client, SandboxClient):
+                status = await client.end_background_job(sandbox_id, job)
+                keep_job(state, status)
+            if state.get("harbor_step", 0) + 1 == task.step_count:
+                state.timed_out = True
+
+    async def _begin_step(self, state: State, task: HarborTask, number: int) -> None:
+        """Give the agent the instruction and the files of a step, and run its `setup.sh`."""
+        sandbox_id = state["sandbox_id"]
+        state["harbor_step"] = number
+        await self.upload_file(sandbox_id, INSTRUCTION_PATH, str(task.instruction_file(number)))
+        files, workdir = task.step_folder(number) / "workdir", self.agent_workdir
+        await self._upload_folder(sandbox_id, files, workdir)
+        if (files / "setup.sh").is_file():
+            done = await self.sandbox_client.execute_command(
+                sandbox_id, "bash setup.sh", workdir, timeout=SETUP_TIMEOUT_S
+            )
+            if done.exit_code != 0:
+                raise SandboxSetupError(
+                    f"setup.sh of the step {task.config.steps[number].name!r} of {task.name} failed with exit code "
+                    f"{done.exit_code}: {(done.stderr or done.stdout).strip()[-1000:]}"
+                )
+        await self._wait_until_healthy(sandbox_id, task, task.config.steps[number].healthcheck)
+
+    async def _finish_step(self, state: State, task: HarborTask, number: int) -> bool:
+        """Verify a step before the next one. Return whether the task goes on."""
+        run = await self.verify_between(state, number)
+        return self._note_step(state, task, number, run)
+
+    def _note_step(self, state: State, task: HarborTask, number: int, run: TestRun) -> bool:
+        step = task.config.steps[number]
+        is_passed = step.is_passed_by(run.rewards)
+        state["harbor_steps"].append(
+            {"name": step.name, "rewards": dict(run.rewards), "passed": is_passed}
+        )
+        return is_passed
+
+    # -------------------------------------------------------------------------------------------- after the agent
+
+    @cleanup(priority=FIRST)
+    async def begin_scoring(self, state: State) -> None:
+        """See SandboxMixin. A separate verifier reads artifacts and needs no copy of the agent's sandbox."""
+        if self.is_scored_separately(state) and not self._is_kept_for_scoring(state):
+            await self._before_scoring(state)
+        else:
+            await super().begin_scoring(state)
 
     async def post_rollout(self, state: State) -> None:
-        """Score the sandbox in the state in which the agent left it."""
+        """Score the task: the tests of its last step, and the verdicts of earlier steps."""
         if state.error is None and "harbor_task_dir" in state:
             state.reward = await self.compute_reward(state)
+
+    async def compute_reward(self, state: State) -> float:
+        """Return the reward of the task, which the tests of its last step write.
+
+        With steps, `multi_step_reward_strategy` combines the verdicts: "mean" (the default) or "final". Steps that
+        were not played do not count. See `verify_step` for a missing reward.
+        """
+        task = task_of(state["info"])
+        number, played = state.get("harbor_step", 0), state.get("harbor_steps")
+        if played is None:
+            rewards = dict((await self.verify_step(state, number)).rewards)
+        else:
+            if len(played) <= number:
+                self._note_step(state, task, number, await self.verify_step(state, number))
+            by_step = [step["rewards"] for step in played]
+            rewards = combined_rewards(by_step, task.config.multi_step_reward_strategy or "mean")
+        state["harbor_rewards"] = rewards
+        return rewards["reward"]
 
     async def harbor_reward(self, state: State, **_: Any) -> float:
         """Return the reward that the tests of the task have written."""

@@ -38,7 +38,9 @@ class Root(NamedTuple):
     python: str
 
 
-def host_root(path: str, interpreter: Sequence[str], *, with_shim: bool) -> Root:
+def host_root(
+    path: str, interpreter: Sequence[str], host_names: Sequence[str] = (), *, with_shim: bool
+) -> Root:
     """Return a view of this machine for `interpreter`. Raises SandboxImageError if it cannot be executed."""
     view = interpreter_view(interpreter)
     os.makedirs(path)
@@ -47,7 +49,7 @@ def host_root(path: str, interpreter: Sequence[str], *, with_shim: bool) -> Root
         _show(path, f"/{name}", f"/{name}", mounts)
     for file in rootfs.SYSTEM_FILES:
         _copy(file, path + file)
-    for file, text in rootfs.WRITTEN_FILES.items():
+    for file, text in rootfs.written_files(host_names).items():
         _write(path + file, text.encode())
     if with_shim:
         _add_shim(path)

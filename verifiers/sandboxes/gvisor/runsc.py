@@ -92,13 +92,15 @@ class RunscHost:
     def root_for(self, spec: SandboxSpec) -> Root:
         """Return the root file system for a specification; made at the first call."""
         interpreter = _interpreter(spec)
-        kind = (spec.image, *interpreter)
+        kind = (spec.image, *interpreter, *spec.host_names)
         with self._lock:
             if kind not in self._roots:
                 path = os.path.join(self.folder, f"root-{len(self._roots)}")
                 with_shim = self._needs_shim
                 if spec.image == "host":
-                    self._roots[kind] = host_root(path, interpreter, with_shim=with_shim)
+                    self._roots[kind] = host_root(
+                        path, interpreter, spec.host_names, with_shim=with_shim
+                    )
                 else:
                     python = spec.python or self._config.python
                     self._roots[kind] = image_root(path, spec.image, python, with_shim=with_shim)

@@ -171,6 +171,7 @@ class LocalBackend(GuestBackend):
             config.use_cgroups,
             trial_uid=self.host_uid(0),
             folders=spec.folders,
+            host_names=spec.host_names,
         )
 
     async def zygote_for(self, spec: SandboxSpec) -> ZygoteProcess:

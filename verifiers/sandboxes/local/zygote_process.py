@@ -55,6 +55,7 @@ class ZygoteKind(NamedTuple):
     use_cgroups: bool
     trial_uid: int
     folders: tuple[str, ...]
+    host_names: tuple[str, ...]
 
 
 class Exit(NamedTuple):
@@ -114,6 +115,7 @@ class ZygoteProcess:
             "host_pid": os.getpid(),
             "trial_uid": self.kind.trial_uid,
             "folders": list(self.kind.folders),
+            "host_names": list(self.kind.host_names),
         }
         self._send(settings)
         try:

@@ -135,14 +135,17 @@ async def test_the_servers_of_a_task_run_beside_the_agent(tasks: Path):
         '[[environment.mcp_servers]]\nname = "own"\ntransport = "stdio"\ncommand = "own"\n'
     )
     write_task(tasks / "answer", config=declared)
-    ask = "import os, urllib.request as u; print(u.urlopen(os.environ['HARBOR_MCP_NOTES_1_URL'][:-4]).status)"
+    ask = (
+        "import os, urllib.request as u; print(u.urlopen(os.environ['HARBOR_MCP_NOTES_1_URL'][:-4]).status); "
+        "print(u.urlopen('http://notes:8099/').status)"
+    )
     output = await only_output(
         f'python3 -c "{ask}" && {SOLUTION}',
         tasks,
         mcp_launch_commands={"notes-1": "python3 -m http.server 8099 --bind 127.0.0.1"},
         mcp_healthcheck=HarborMCPHealthcheck(retries=3000, interval_sec=0.01),
     )
-    assert (output["error"], output["agent_stdout"], output["reward"]) == (None, "200\n", 1.0)
+    assert (output["error"], output["agent_stdout"], output["reward"]) == (None, "200\n200\n", 1.0)
 
 
 async def test_a_server_that_does_not_start_fails_the_rollout(tasks: Path):
@@ -152,7 +155,10 @@ async def test_a_server_that_does_not_start_fails_the_rollout(tasks: Path):
     launch = {"notes": "echo no notes here >&2; exit 3"}
     output = await only_output("true", tasks, mcp_launch_commands=launch, mcp_healthcheck=check)
     assert output["error"]["error"] == "SandboxSetupError"
-    assert "'notes' ended with code 3" in output["error"]["error_chain_repr"]
+    assert (
+        "on port 8099 exited before becoming healthy (exit_code=3)"
+        in output["error"]["error_chain_repr"]
+    )
     assert "no notes here" in output["error"]["error_chain_repr"]
 
 

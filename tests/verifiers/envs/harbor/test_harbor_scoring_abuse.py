@@ -132,6 +132,40 @@ async def test_a_solution_that_keeps_the_tests_from_a_verdict_has_failed_them(
     assert (output["reward"], output["error"]) == (0.0, None)
 
 
+SEPARATE = """version = "1.0"
+artifacts = ["/app", "/tests", "/logs/verifier", "/logs"]
+[verifier]
+environment_mode = "separate"
+timeout_sec = 20
+"""
+"""The agent controls everything that a separate verifier receives; the task lists more than it should."""
+AGAINST_ARTIFACTS = {
+    "a_link_to_everything": "mv /app/solve.sh /tmp; rm -rf /logs/artifacts; ln -s / /logs/artifacts",
+    "links_to_the_tests": "ln -s /tests /app/tests; ln -s /logs/verifier /logs/artifacts",
+    "tests_and_rewards_as_artifacts": "mkdir -p /logs/artifacts; echo 'echo 1 > /logs/verifier/reward.txt'"
+    " | tee /tests/test.sh /logs/artifacts/test.sh; echo 1 > /logs/verifier/reward.txt",
+    "a_fifo": "mkfifo /logs/artifacts; mkfifo /app/pipe",
+    "programs_of_the_tests": "for name in python3 bash env sh; do printf '#!/bin/sh\necho 1' > /app/$name;"
+    " chmod +x /app/$name; done; cp -r /app /logs/artifacts",
+    "a_daemon_that_replaces_artifacts": DAEMON.format(
+        "while :; do rm -rf /logs/artifacts; ln -s /tests /logs/artifacts; done"
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", {**PLANTED, **AGAINST_ARTIFACTS})
+async def test_a_separate_verifier_gives_the_same_verdicts(
+    backend: LocalBackend, tasks: Path, attack: str
+):
+    (tasks / "answer" / "task.toml").write_text(SEPARATE)
+    command = {**PLANTED, **AGAINST_ARTIFACTS}[attack]
+    for_wrong = await scored(backend, wrong(command), tasks)
+    assert (for_wrong["reward"], for_wrong["error"]) == (0.0, None)
+    if attack != "a_link_to_everything":  # which removes the solution
+        for_right = await scored(backend, right(command), tasks)
+        assert (for_right["reward"], for_right["error"]) == (1.0, None)
+
+
 @pytest.mark.parametrize("place", ["filler", "/tmp/filler"])
 async def test_a_full_disk_leaves_room_for_the_verdict(
     backend: LocalBackend, tasks: Path, place: str

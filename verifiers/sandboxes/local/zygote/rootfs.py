@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from . import linux
@@ -47,11 +48,12 @@ SYSTEM_FILES = (
     "/etc/pki/ca-trust/extracted",
     "/etc/ca-certificates",
 )
+_HOSTS = "/etc/hosts"
 WRITTEN_FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\n{USER_NAME}:x:{USER_ID}:{USER_ID}::/box:/bin/sh\n"
     "nobody:x:65534:65534:nobody:/:/bin/false\n",
     "/etc/group": f"root:x:0:\n{USER_NAME}:x:{USER_ID}:\nnogroup:x:65534:\n",
-    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    _HOSTS: "127.0.0.1 localhost\n::1 localhost\n",
     "/etc/hostname": "sandbox\n",
 }
 _READ_ONLY = MS_RDONLY | MS_NOSUID | MS_NODEV
@@ -112,7 +114,13 @@ def host_packages_to_hide(visible: list[str]) -> list[str]:
     )
 
 
-def build_template(folders: tuple[str, ...] = ()) -> Template:
+def written_files(host_names: Sequence[str]) -> dict[str, str]:
+    """Return path → text of the files that are not those of the host."""
+    added = "".join(f"127.0.0.1 {name}\n" for name in host_names)
+    return {**WRITTEN_FILES, _HOSTS: WRITTEN_FILES[_HOSTS] + added}
+
+
+def build_template(folders: tuple[str, ...] = (), host_names: tuple[str, ...] = ()) -> Template:
     """Replace this process's root with the read-only view. Needs CAP_SYS_ADMIN in the mount namespace."""
     prefixes = interpreter_prefixes(())
     hidden = host_packages_to_hide(prefixes)
@@ -142,7 +150,7 @@ def build_template(folders: tuple[str, ...] = ()) -> Template:
     for folder in folders:
         os.makedirs(folder, 0o755, exist_ok=True)
     _make_devices()
-    for path, text in WRITTEN_FILES.items():
+    for path, text in written_files(host_names).items():
         with open(path, "w") as file:
             file.write(text)
     # Recursive: a sandbox may only mount a new proc while a complete one is visible here.

@@ -43,6 +43,8 @@ class ZygoteSettings(NamedTuple):
     """User id on the host of the trial sandbox."""
     folders: list[str]
     """Additional directories that each sandbox can write."""
+    host_names: list[str]
+    """Names that lead to a sandbox's own loopback interface."""
 
 
 class Zygote:
@@ -79,7 +81,10 @@ class Zygote:
         if not self._is_root:
             confine.step("map the own user", confine.write_id_maps, os.getpid(), uid, uid, gid)
         self._template = confine.step(
-            "read-only view of the host", rootfs.build_template, tuple(self._settings.folders)
+            "read-only view of the host",
+            rootfs.build_template,
+            tuple(self._settings.folders),
+            tuple(self._settings.host_names),
         )
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
