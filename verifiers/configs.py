@@ -90,16 +90,17 @@ class ClientConfig(EndpointClientConfig):
     @field_validator("endpoint_configs", mode="before")
     @classmethod
     def endpoints_do_not_nest(cls, value: Any) -> Any:
-        """Nested endpoints have no meaning."""
+        """Nested endpoints have no meaning; an empty list of them is left out."""
+        kept: list[Any] = []
         for endpoint in value or []:
-            nested = (
-                endpoint.get("endpoint_configs")
-                if isinstance(endpoint, dict)
-                else getattr(endpoint, "endpoint_configs", None)
-            )
-            if nested:
+            is_table = isinstance(endpoint, dict)
+            name = "endpoint_configs"
+            if endpoint.get(name) if is_table else getattr(endpoint, name, None):
                 raise ValueError("an entry of endpoint_configs cannot include endpoint_configs")
-        return value
+            if is_table:
+                endpoint = {k: v for k, v in endpoint.items() if k != name}
+            kept.append(endpoint)
+        return kept
 
 
 EndpointConfig = EndpointClientConfig

@@ -75,7 +75,7 @@ class RowFormat:
         """Return the row with a `prompt` and an integer `example_id`; any other `example_id` moves to `src_id`."""
         if not isinstance(row, Mapping):
             raise DatasetError(f"Row {index} is a {type(row).__name__}, not a dict: {row!r:.200}")
-        row = _with_task_payload(row)
+        row = with_task_payload(row)
         formatted = dict(row)
         own_id = formatted.get("example_id")
         if type(own_id) is not int:
@@ -96,7 +96,7 @@ class RowFormat:
         return formatted
 
 
-def _with_task_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_task_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the row with the fields of a JSON object that its `task` holds as text, if that object has a `prompt`
     (generation (b)).
     """

@@ -95,6 +95,15 @@ def test_a_response_reads_in_the_openai_shape_of_generation_a() -> None:
     assert "choices" not in response  # a way of reading it: nothing more is stored
 
 
+def test_an_endpoint_may_have_an_empty_list_of_endpoints() -> None:
+    nested = {"api_base_url": "http://a", "endpoint_configs": []}
+    [endpoint] = vf.ClientConfig(endpoint_configs=[nested]).endpoint_configs
+    assert (endpoint.api_base_url, "endpoint_configs" in nested) == ("http://a", True)
+    assert vf.ClientConfig(endpoint_configs=[]).endpoint_configs == []
+    with pytest.raises(ValueError, match="cannot include endpoint_configs"):
+        vf.ClientConfig(endpoint_configs=[{**nested, "endpoint_configs": [endpoint]}])
+
+
 def test_a_system_message_from_a_file_is_verbatim(tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text("  Über dir.\n\n", encoding="utf-8")
     assert vf.SystemMessage.from_path(tmp_path / "prompt.txt").content == "  Über dir.\n\n"

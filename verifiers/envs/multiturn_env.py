@@ -35,7 +35,7 @@ from verifiers.types import (
     TrajectoryStep,
     UserMessage,
 )
-from verifiers.v0.call_forms import own_is_completed, reply_of
+from verifiers.v0.call_forms import called_with_state, reply_of
 
 
 class MultiTurnEnv(Environment):
@@ -245,7 +245,7 @@ class MultiTurnEnv(Environment):
     async def _is_completed(self, state: State) -> bool:
         if type(self).is_completed is Environment.is_completed:
             return await self.is_completed(state)
-        done = await own_is_completed(self.is_completed, state)
+        done = bool(await called_with_state(self.is_completed, state))
         if done and not state.is_completed:
             state.is_completed = True
             state.stop_condition = state.stop_condition or "is_completed"

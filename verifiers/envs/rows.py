@@ -11,7 +11,7 @@ from typing import Any
 from verifiers.errors import ConfigError
 from verifiers.messages import normalize_messages
 from verifiers.state import RolloutTiming, State, StateUsageTracker
-from verifiers.tasks import RowFormat, TaskSource
+from verifiers.tasks import RowFormat, TaskSource, with_task_payload
 from verifiers.tools.functions import normalize_tool
 from verifiers.types import Messages, MessageType, SamplingArgs, Tool
 
@@ -146,10 +146,11 @@ class HasRows:
         sampling_args: SamplingArgs | None = None,
     ) -> State:
         """Return a fresh state for one dataset row. It shares nothing with other rollouts of the row."""
-        state = State.for_row(input)
-        if "prompt" not in state:
-            state["prompt"] = self.row_format.prompt_of(input, state.get("example_id", 0))
-        for key, value in input.items():
+        row = with_task_payload(input)
+        state = State.for_row(row)
+        if row is not input or "prompt" not in state:
+            state["prompt"] = self.row_format.prompt_of(row, state.get("example_id", 0))
+        for key, value in row.items():
             if isinstance(value, dict | list) and key != "prompt":
                 state["input"][key] = _copied(value)
         state["prompt"] = [

@@ -59,6 +59,7 @@ from verifiers.sandboxes import (
 )
 from verifiers.sandboxes.open import BackendName
 from verifiers.state import State
+from verifiers.v0.call_forms import called_with_state
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -505,7 +506,7 @@ class SandboxMixin:
         """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
         sandbox_id = state.get("sandbox_id")
         try:
-            await call_hook(post_rollout, state)
+            await called_with_state(post_rollout, state)
         except Exception as error:  # noqa: BLE001 - what scoring needs is missing now: the rollout has failed
             note_error(state, error, self)
         if sandbox_id is not None and not self._is_kept_for_scoring(state):

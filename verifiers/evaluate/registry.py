@@ -134,9 +134,9 @@ def _endpoint(entry: Any, where: str) -> Endpoint:
             near = get_close_matches(str(key), [*_KEYS, *_ALIASES], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{where} has no key {key!r}.{hint}")
-        if name in values:
+        if values.get(name, value) != value:
             raise ConfigError(
-                f"{where} has {name!r} twice, under two names ({key!r} is one of them)."
+                f"{where} has {name!r} twice, under two names ({key!r} is one of them), with different values."
             )
         values[name] = value
     values.pop("endpoint_id", None)

@@ -182,24 +182,21 @@ def also_takes_messages(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-async def own_is_completed(method: Callable[..., Any], state: State) -> bool:
-    """Call an author's `is_completed` in the form of 0.1.8, `(state)`, or in the earlier form `(messages, state)`."""
+async def called_with_state(method: Callable[..., Any], state: State) -> Any:
+    """Return the result of an author's method in the form `(state)`, or in the earlier form `(messages, state)`."""
     positional = [
         p
         for p in inspect.signature(method).parameters.values()
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
     ]
     if len(positional) < 2:
-        done = method(state)
+        result = method(state)
     else:
-        trajectory = state.trajectory
-        conversation = (
-            [*trajectory[-1]["prompt"], *trajectory[-1]["completion"]]
-            if trajectory
-            else state.prompt
-        )
-        done = method(conversation, state)
-    return bool(await done if inspect.isawaitable(done) else done)
+        trajectory = state.get("trajectory")
+        last = trajectory[-1] if trajectory else None
+        conversation = [*last["prompt"], *last["completion"]] if last else state.get("prompt")
+        result = method(conversation, state)
+    return await result if inspect.isawaitable(result) else result
 
 
 def reply_of(returned: Any, state: State) -> Messages | str | None:

@@ -671,6 +671,16 @@ async def test_a_task_given_as_json_text_becomes_the_row(kind: Any) -> None:
     assert spoken(client.prompts[0]) == [("user", "inner")]
 
 
+async def test_a_state_for_a_row_with_json_text_in_task_is_that_of_the_object() -> None:
+    inner = {"prompt": [{"role": "user", "content": "inner"}], "answer": "4", "level": 3}
+    row = {"prompt": [{"role": "user", "content": "outer"}], "task": json.dumps(inner)}
+    env = vf.SingleTurnEnv(dataset=[{"question": "q"}], system_prompt="s", rubric=vf.Rubric())
+    state = await env.init_state({**row, "example_id": 7}, ScriptedClient(), "m")
+    assert spoken(state["prompt"]) == [("system", "s"), ("user", "inner")]
+    assert (state["task"], state["level"], state["example_id"]) == (inner, 3, 7)
+    assert state["input"]["answer"] == "4"
+
+
 @pytest.mark.parametrize("task", ["plain", "{broken", '{"level": 3}', "[1]"])
 async def test_other_text_in_task_stays_text(task: str) -> None:
     env = vf.SingleTurnEnv(

@@ -173,6 +173,16 @@ def test_a_folder_or_a_missing_toml_file_falls_back_to_the_older_registry():
     assert load_endpoints("nowhere.toml") == {}
 
 
+def test_a_field_of_a_registry_may_be_given_under_both_of_its_names_if_they_agree():
+    text = '[[endpoint]]\nendpoint_id="a"\nmodel="m"\nurl="u"\napi_base_url="u"\nkey="K"\napi_key_var="K"\n'
+    Path("both.toml").write_text(text)
+    [endpoint] = load_endpoints("both.toml")["a"]
+    assert (endpoint["url"], endpoint["key"]) == ("u", "K")
+    Path("both.toml").write_text(text.replace('api_base_url="u"', 'api_base_url="other"'))
+    with pytest.raises(ConfigError, match="with different values"):
+        load_endpoints("both.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -209,6 +209,23 @@ async def test_a_gpu_ends_the_run_with_a_configuration_error():
             await run(env, ScriptedClient(["x"]))
 
 
+async def test_post_rollout_of_generation_a_receives_the_conversation_too():
+    seen: list[Any] = []
+
+    class Older(SandboxEnv):
+        async def setup_state(self, state: vf.State, **kwargs: Any) -> vf.State:
+            return state  # this test needs no sandbox
+
+        async def post_rollout(self, messages: Any, state: vf.State, **kwargs: Any) -> None:
+            seen.append(([message["content"] for message in messages], state["question"]))
+
+    async with Older(**SMALL) as env:
+        [output] = await run(env, ScriptedClient(["done"]))
+    assert output["error"] is None
+    [(conversation, question)] = seen
+    assert (conversation[-1], conversation[-2]) == ("done", question)
+
+
 async def test_what_post_rollout_raises_fails_the_rollout_and_the_sandbox_goes():
     class Careless(SandboxEnv):
         async def post_rollout(self, state: vf.State) -> None:
