@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from verifiers.clients import OpenAICompletionsClient as OpenAICompletionsClient
     from verifiers.clients import OpenAIResponsesClient as OpenAIResponsesClient
+    from verifiers.comparison.compare import compare as compare
     from verifiers.decorators import advantage as advantage
     from verifiers.decorators import cleanup as cleanup
     from verifiers.decorators import metric as metric

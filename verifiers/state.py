@@ -361,7 +361,7 @@ class State(dict[str, Any]):
     timing: _Key[RolloutTiming] = _Key()
     usage: _Key[StateUsageTracker] = _Key()
     usage_tracker: _Key[StateUsageTracker | None] = _Key()
-    """Counts the tokens of the rollout, whatever an author writes into `usage`."""
+    """Counts the tokens of the rollout; an author may write other values into `usage`."""
     timed_out: _Key[bool | None] = _Key()
 
     def __init__(self, *args: Any, **fields: Any) -> None:

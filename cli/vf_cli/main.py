@@ -40,6 +40,20 @@ def validate_main() -> int:
     return run(app, "vf-validate")
 
 
+def compare_main() -> int:
+    """`vf-compare`."""
+    from vf_cli.compare import app
+
+    return run(app, "vf-compare")
+
+
+def plan_main() -> int:
+    """`vf-plan`."""
+    from vf_cli.plan import app
+
+    return run(app, "vf-plan")
+
+
 def endpoint_main() -> int:
     """`vf-endpoint`."""
     from vf_cli.endpoint import app

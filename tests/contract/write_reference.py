@@ -31,6 +31,8 @@ COMMANDS = {
     "vf-install": "vf_cli.install",
     "vf-build": "vf_cli.build",
     "vf-validate": "vf_cli.validate",
+    "vf-compare": "vf_cli.compare",
+    "vf-plan": "vf_cli.plan",
     "vf-gepa": "vf_cli.gepa",
     "vf-endpoint": "vf_cli.endpoint",
     "vf-train": "vf_cli.train",

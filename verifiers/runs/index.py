@@ -42,7 +42,15 @@ _COPIED = (
     "stop_condition",
     "token_usage",
 )
-_ERROR_FIELDS = ("error", "error_chain_repr", "where", "voids_reward", "function", "message")
+_ERROR_FIELDS = (
+    "error",
+    "error_chain_repr",
+    "error_chain_str",
+    "where",
+    "voids_reward",
+    "function",
+    "message",
+)
 
 
 class Place(NamedTuple):

@@ -187,7 +187,7 @@ def rewards_by_example(outputs: Iterable[Mapping[str, Any]]) -> dict[Hashable, l
     rewards: dict[Hashable, list[float]] = {}
     for output in outputs:
         key = (output.get("example_id"), repr(output.get("answer")))
-        reward = None if is_void(output) else _finite(output.get("reward"))
+        reward = None if is_void(output) else finite(output.get("reward"))
         rewards.setdefault(key, []).append(reward or 0.0)
     return rewards
 
@@ -325,7 +325,7 @@ class RunningSummary:
             example = ("no example_id", self.rollouts)
         self._take_tools(output.get("tool_defs"))
         self.rollouts += 1
-        reward = _finite(output.get("reward"))
+        reward = finite(output.get("reward"))
         failed = self._add_failures(output, unscored=reward is None)
         is_crash = failed and is_void(output)
         if reward is None or is_crash:
@@ -339,7 +339,7 @@ class RunningSummary:
         passes = reward >= self.pass_threshold and not is_crash
         self._passes[example] = self._passes.get(example, 0) + passes
         for name, value in (output.get("metrics") or {}).items():
-            number = _finite(value)
+            number = finite(value)
             if number is not None:
                 if name not in self._metrics:
                     self._metrics[name] = _Clusters()
@@ -460,7 +460,7 @@ class RunningSummary:
         return at, every
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
     """Return the value as a float, or None if it is not a finite number."""
     if value is None or isinstance(value, str):
         return None

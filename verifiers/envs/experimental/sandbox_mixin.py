@@ -37,7 +37,7 @@ class _MissingPackage:
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ConfigError(
             "Sandboxes of a provider are left, and its package is not installed to delete them. Install it: "
-            "pip install 'verifiers[prime]'"
+            "pip install 'prime-sandboxes>=0.5'"
         )
 
 
