@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
+from hub_server import cli
 from hub_server.accounts import service as accounts
 from hub_server.accounts.authorisation import Action
 from hub_server.app import create_app
@@ -216,15 +217,7 @@ async def open_hub(settings: Settings) -> AsyncIterator[Hub]:
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite file to copy: migrating takes longer than most tests."""
     path = tmp_path_factory.mktemp("template") / "hub.db"
-
-    async def make() -> None:
-        database = Database(f"sqlite+aiosqlite:///{path}")
-        await upgrade(database.engine)
-        await database.aclose()
-
-    # In a thread: the fixture may be asked for while a test's event loop runs.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(make())).result()
+    path.write_bytes(processes.migrated_database())
     return path
 
 
@@ -273,6 +266,47 @@ def open_small_hub(sqlite_settings: Settings) -> Callable[..., Any]:
         return open_hub(sqlite_settings.model_copy(update=changes))
 
     return opened
+
+
+class Done(NamedTuple):
+    """What a command did."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def vf_hub(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    """Run `vf-hub` in this process: `vf_hub("user", "list", VF_HUB_DATA_DIR=folder)`. Nothing is served."""
+
+    def served(*_: Any) -> None:
+        raise AssertionError("the hub would be served by this process")
+
+    def call(*arguments: str, **variables: str) -> Done:
+        umask = os.umask(0)
+        os.umask(umask)
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["vf-hub", *arguments])
+            # This process goes on, with its own log.
+            patch.setattr(os, "_exit", sys.exit)
+            patch.setattr(os, "execve", served)
+            patch.setattr(cli, "configure_logging", lambda: None)
+            try:
+                with pytest.raises(SystemExit) as ended:
+                    cli.main()
+            finally:
+                os.umask(umask)
+        out, err = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, out, err)
+
+    return call
 
 
 # --- PostgreSQL and S3 ------------------------------------------------------------------------

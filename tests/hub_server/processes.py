@@ -1,18 +1,27 @@
 """Hubs as processes of their own: `vf-hub serve` on a free port; the conftests load this."""
 
+import asyncio
 import contextlib
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from hub_server.database import Database
+from hub_server.logins.service import new_setup_token, use_setup_token
+from hub_server.migrations import upgrade
+from verifiers.hub.wire import SetupRequest
 
 
 def free_port() -> int:
@@ -106,16 +115,65 @@ def stop_hub(hub: LiveHub) -> None:
         hub.process.wait()
 
 
+@functools.cache
+def migrated_database() -> bytes:
+    """A SQLite file with all tables and no user: making them takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _database_after(Path(folder) / "hub.db", _migrate)[0]
+
+
+@functools.cache
+def founded_database() -> tuple[bytes, str]:
+    """A SQLite file with the administrator `alice`, and her token."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "hub.db"
+        path.write_bytes(migrated_database())
+        return _database_after(path, _found)
+
+
+async def _migrate(database: Database) -> str:
+    await upgrade(database.engine)
+    return ""
+
+
+async def _found(database: Database) -> str:
+    async with database.write() as session:
+        token = await new_setup_token(session)
+        assert token is not None
+        request = SetupRequest(token=token, username="alice", password="correct horse")
+        return (await use_setup_token(session, request)).text
+
+
+def _database_after(path: Path, work: Callable[[Database], Awaitable[str]]) -> tuple[bytes, str]:
+    async def done() -> str:
+        database = Database(f"sqlite+aiosqlite:///{path}")
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    # In a thread: this may be asked for while a test's event loop runs.
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(lambda: asyncio.run(done())).result()
+    return path.read_bytes(), answer
+
+
 @contextlib.contextmanager
 def served_hub(data_dir: Path, **settings: Any) -> Iterator[LiveHub]:
     """A served hub with the administrator `alice`, for the block."""
+    token = ""
+    if not {"database_url", "storage_url"} & settings.keys():
+        database, token = founded_database()
+        for folder in (data_dir, data_dir / "blobs", data_dir / "staging"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (data_dir / "hub.db").write_bytes(database)
     hub = start_hub(data_dir, **settings)
     try:
-        answer = httpx.post(
-            f"{hub.url}/api/v1/setup",
-            json={"token": hub.setup_token, "username": "alice", "password": "correct horse"},
-        )
-        hub.token = answer.raise_for_status().json()["data"]["token"]
+        if not token:
+            body = {"token": hub.setup_token, "username": "alice", "password": "correct horse"}
+            answer = httpx.post(f"{hub.url}/api/v1/setup", json=body)
+            token = answer.raise_for_status().json()["data"]["token"]
+        hub.token = token
         yield hub
     finally:
         stop_hub(hub)

@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 
 import pytest
 
@@ -52,21 +50,21 @@ async def test_a_hub_makes_files_and_folders_for_its_own_account(tmp_path, open_
     assert open_to_others(tmp_path / "restored") == []
 
 
-def test_serving_closes_a_hub_that_an_earlier_release_left_open(serve_hub, wheel):
-    hub = serve_hub()
-    hub.process.terminate()
-    hub.process.wait(30)
-    log = hub.data_dir / "serve.log"
-    shelf = hub.data_dir / "blobs" / "ab"
-    shelf.mkdir(exist_ok=True)
-    (shelf / ("ab" * 32)).write_bytes(b"x")
-    for path in [hub.data_dir, *hub.data_dir.rglob("*")]:
+async def test_serving_closes_a_hub_that_an_earlier_release_left_open(small_hub, serve_hub, wheel):
+    alice = await small_hub.person("alice")
+    assert (await alice.push(wheel()))[0].is_success
+    answer = await alice.http.post("/api/v1/secrets/", json={"name": "KEY", "value": "v"})
+    assert answer.is_success
+    folder = small_hub.settings.data_dir
+    names = {path.name for path in folder.rglob("*")}
+    assert {"hub.db", "hub.db-wal", "secret.key", "blobs", "staging"} <= names
+    for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    strange = hub.data_dir / "notes-of-somebody.txt"
+    strange = folder / "notes-of-somebody.txt"
     strange.write_text("x")
-    hub = serve_hub(data_dir=hub.data_dir)
-    left_open = [path for path, _ in open_to_others(hub.data_dir)]
-    assert set(left_open) <= {log, strange}, "what is not the hub's stays as it is"
+    hub = serve_hub(data_dir=folder)
+    left_open = [path for path, _ in open_to_others(folder)]
+    assert set(left_open) <= {hub.log, strange}, "what is not the hub's stays as it is"
     assert stat.S_IMODE(strange.stat().st_mode) == 0o644
 
 
@@ -83,10 +81,8 @@ def test_links_and_shared_folders_are_left_alone(tmp_path):
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
 
 
-def test_commands_make_files_for_their_own_account(sqlite_settings, tmp_path):
-    environment = {**os.environ, **environment_of(sqlite_settings)}
+def test_commands_make_files_for_their_own_account(sqlite_settings, tmp_path, vf_hub):
     into = tmp_path / "saved"
-    subprocess.run(
-        [sys.executable, "-m", "hub_server.cli", "backup", str(into)], env=environment, check=True
-    )
+    done = vf_hub("backup", str(into), **environment_of(sqlite_settings))
+    assert done.returncode == 0, done.stderr
     assert open_to_others(into) == []

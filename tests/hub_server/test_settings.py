@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hub_server import cli
 from hub_server.errors import SettingsError
 from hub_server.settings import Settings, environment_of, settings_from_environment
 
@@ -64,24 +63,18 @@ def test_the_usual_spelling_of_a_postgresql_address_is_understood():
     ],
 )
 def test_what_an_operator_gets_wrong_is_said_and_changes_nothing(
-    tmp_path, sqlite_settings, monkeypatch, capsys, arguments, code, said
+    tmp_path, sqlite_settings, monkeypatch, vf_hub, arguments, code, said
 ):
     empty = tmp_path / "empty"
     empty.mkdir()
     monkeypatch.chdir(empty)
-    for name, value in environment_of(sqlite_settings).items():
-        monkeypatch.setenv(name, value)
-    # This process goes on, with the rights of new files that it had.
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    monkeypatch.setattr(cli, "keep_private", lambda: None)
-    made = ["user", "add", "alice", "--password", "correct horse"]
-    for command in ([made] if arguments[0] == "token" else []) + [arguments]:
-        monkeypatch.setattr(sys, "argv", ["vf-hub", *command])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    shown = capsys.readouterr().err
-    assert (ended.value.code, said in shown) == (code, True), shown
-    assert "Traceback" not in shown
+    variables = environment_of(sqlite_settings)
+    if arguments[0] == "token":
+        made = vf_hub("user", "add", "alice", "--password", "correct horse", **variables)
+        assert made.returncode == 0, made.stderr
+    done = vf_hub(*arguments, **variables)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
     assert list(empty.iterdir()) == []
 
 
@@ -150,16 +143,11 @@ def test_the_variable_of_a_command_stops_no_other_command(monkeypatch):
     assert "correct horse" not in str(settings)
 
 
-def test_the_password_of_a_new_account_may_come_from_its_variable(sqlite_settings):
-    environment = {
-        **os.environ,
-        **environment_of(sqlite_settings),
-        "VF_HUB_PASSWORD": "correct horse",
-    }
+def test_the_password_of_a_new_account_may_come_from_its_variable(sqlite_settings, vf_hub):
+    variables = {**environment_of(sqlite_settings), "VF_HUB_PASSWORD": "correct horse"}
 
     def run(*arguments):
-        command = [sys.executable, "-m", "hub_server.cli", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = vf_hub(*arguments, **variables)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -79,18 +79,9 @@ def prime(
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A served hub (SQLite and a folder) with the administrator `alice`."""
-    running = hub_processes.start_hub(
-        tmp_path_factory.mktemp("prime") / "hub-data", login_limit_per_minute=600
-    )
-    try:
-        answer = httpx.post(
-            f"{running.url}/api/v1/setup",
-            json={"token": running.setup_token, "username": "alice", "password": "correct horse"},
-        )
-        running.token = answer.raise_for_status().json()["data"]["token"]
+    data_dir = tmp_path_factory.mktemp("prime") / "hub-data"
+    with hub_processes.served_hub(data_dir, login_limit_per_minute=600) as running:
         yield running
-    finally:
-        hub_processes.stop_hub(running)
 
 
 @pytest.fixture(scope="session")

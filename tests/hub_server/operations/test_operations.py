@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import socket
@@ -318,23 +317,13 @@ async def test_a_fault_of_ours_is_told_without_its_cause(small_hub):
 # --- the command --------------------------------------------------------------------------------
 
 
-def run_vf_hub(*arguments, **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "hub_server.cli", *arguments],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def test_a_hub_that_cannot_start_says_why_in_one_line(tmp_path):
+def test_a_hub_that_cannot_start_says_why_in_one_line(tmp_path, vf_hub):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         data_dir = str(tmp_path / "hub")
-        busy = run_vf_hub("serve", "--data-dir", data_dir, "--port", port)
+        busy = vf_hub("serve", "--data-dir", data_dir, "--port", port)
         assert (busy.returncode, busy.stdout) == (2, "")
         assert f"port {port}: Address already in use" in busy.stderr
     (tmp_path / "file").write_text("")
@@ -343,23 +332,24 @@ def test_a_hub_that_cannot_start_says_why_in_one_line(tmp_path):
         (("serve", "--data-dir", str(tmp_path / "file" / "below"), "--port", port), {}),
         (("fsck", "--data-dir", data_dir), {"VF_HUB_DATABASE_URL": database}),
     ):
-        failed = run_vf_hub(*arguments, **variables)
+        failed = vf_hub(*arguments, **variables)
         assert (failed.returncode, failed.stdout) == (1, "")
         assert failed.stderr.startswith("vf-hub: ")
         assert len(failed.stderr.splitlines()) == 1
         assert "s3cret" not in failed.stderr
 
 
-def test_an_account_and_a_token_are_made_beside_a_serving_hub(live_hub):
+def test_an_account_and_a_token_are_made_beside_a_serving_hub(live_hub, vf_hub):
     added = live_hub.run("user", "add", "carol", "--password", "correct horse")
     assert added.stdout == "Created the account carol.\n"
-    token = live_hub.run("token", "new", "carol", "--action", "read").stdout.strip()
+    variables = {"VF_HUB_DATA_DIR": str(live_hub.data_dir)}
+    token = vf_hub("token", "new", "carol", "--action", "read", **variables).stdout.strip()
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{live_hub.url}/api/v1/user/whoami", headers=headers)
     assert list(answer.json()["data"]["scope"]) == ["read"]
-    wrong = live_hub.run("token", "new", "carol", "--action", "reed", check=False)
+    wrong = vf_hub("token", "new", "carol", "--action", "reed", **variables)
     assert (wrong.returncode, wrong.stdout, "publish" in wrong.stderr) == (2, "", True)
-    refused = live_hub.run("user", "add", "car0l", "--password", "correct horse", check=False)
+    refused = vf_hub("user", "add", "car0l", "--password", "correct horse", **variables)
     assert (refused.returncode, "looks like" in refused.stderr) == (2, True)
 
 

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import anthropic
-import openai
 import pytest
 
 import verifiers as vf
@@ -91,6 +89,8 @@ def base_url(server: InterceptionServer) -> str:
 
 @pytest.fixture
 async def gpt(server: InterceptionServer):
+    import openai
+
     url = base_url(server) + "/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key=SECRET, max_retries=0) as client:
         yield client
@@ -98,6 +98,8 @@ async def gpt(server: InterceptionServer):
 
 @pytest.fixture
 async def claude(server: InterceptionServer):
+    import anthropic
+
     url = base_url(server)
     async with anthropic.AsyncAnthropic(base_url=url, api_key=SECRET, max_retries=0) as client:
         yield client
@@ -162,6 +164,9 @@ async def test_text_completions(server: InterceptionServer, gpt: Any):
 async def test_an_error_of_the_model_reaches_the_agent_with_its_status(
     server: InterceptionServer, gpt: Any, claude: Any
 ):
+    import anthropic
+    import openai
+
     async with answering(server, ModelError("the model broke")):
         for stream in (False, True):
             with pytest.raises(openai.InternalServerError, match="the model broke"):
@@ -264,6 +269,8 @@ async def test_who_may_ask_and_for_what(server: InterceptionServer):
 async def test_what_waits_of_one_rollout_is_bounded_and_others_are_not_hurt(
     server: InterceptionServer, gpt: Any, monkeypatch: pytest.MonkeyPatch
 ):
+    import openai
+
     monkeypatch.setattr(server_module, "MAX_WAITING_BYTES", 1500)
     queue = server.register_rollout("r1", {})
     long: Any = [{"role": "user", "content": "x" * 1000}]
@@ -281,6 +288,8 @@ async def test_what_waits_of_one_rollout_is_bounded_and_others_are_not_hurt(
 
 
 async def test_the_end_of_a_rollout_ends_its_requests(server: InterceptionServer, gpt: Any):
+    import openai
+
     queue = server.register_rollout("r1", {})
     for stream in (False, True):
         asking = asyncio.create_task(

@@ -3,11 +3,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import scipy.stats
-import statsmodels.api as sm
+import scipy  # which imports its parts on use
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from statsmodels.stats.proportion import proportion_confint
 
 from verifiers.runs.statistics import (
     beta_interval,
@@ -97,6 +95,8 @@ def test_normal_quantiles_agree_with_scipy():
 
 @given(clustered())
 def test_clustered_errors_agree_with_statsmodels(data):
+    import statsmodels.api as sm
+
     values, clusters = data
     assume(min(values) < 0 or max(values) > 1)  # rewards in [0, 1] have an interval of their own
     assume(max(values) - min(values) > 1e-6)
@@ -211,6 +211,8 @@ def test_beta_quantiles_of_very_many_rollouts_are_normal():
 
 
 def test_the_beta_interval_with_jeffreys_prior_agrees_with_statsmodels():
+    from statsmodels.stats.proportion import proportion_confint
+
     for successes, trials in ((1, 20), (10, 20), (19, 20), (199, 200)):
         expected = proportion_confint(successes, trials, method="jeffreys")
         assert beta_interval(successes, trials, 0.5) == pytest.approx(expected, abs=1e-9)
@@ -355,6 +357,8 @@ def test_the_interval_of_rewards_between_0_and_1_covers_the_mean(n, a, b):
 
 @given(st.integers(0, 500), st.integers(1, 500), st.sampled_from([0.8, 0.95, 0.99]))
 def test_wilson_agrees_with_statsmodels(successes, trials, confidence):
+    from statsmodels.stats.proportion import proportion_confint
+
     assume(successes <= trials)
     expected = proportion_confint(successes, trials, alpha=1 - confidence, method="wilson")
     assert wilson_interval(successes, trials, confidence) == pytest.approx(expected, abs=1e-9)

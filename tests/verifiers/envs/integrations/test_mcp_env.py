@@ -25,10 +25,14 @@ from verifiers.tools.mcp import (
     server_configs,
 )
 
-pytest.importorskip("mcp")
 SERVER = Path(__file__).parent / "tool_server.py"
 PLAIN_SERVER = Path(__file__).parent / "plain_tool_server.py"
 ROWS = [{"question": f"question {index}", "answer": ""} for index in range(600)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _mcp() -> None:
+    pytest.importorskip("mcp")
 
 
 @pytest.fixture

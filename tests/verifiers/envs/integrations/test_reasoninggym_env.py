@@ -7,13 +7,16 @@ from verifiers.envs.integrations.reasoninggym_env import import_reasoning_gym
 from verifiers.errors import ConfigError
 from verifiers.testing import ScriptedClient, check_environment, run
 
-pytest.importorskip("numpy")
-try:
-    import_reasoning_gym()
-except ConfigError:  # pragma: no cover
-    pytest.skip("reasoning-gym is not installed", allow_module_level=True)
-
 WITHOUT_STORED_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _reasoning_gym():
+    pytest.importorskip("numpy")
+    try:
+        import_reasoning_gym()
+    except ConfigError:  # pragma: no cover
+        pytest.skip("reasoning-gym is not installed")
 
 
 def rows(env, split="eval", n=-1):

@@ -8,7 +8,10 @@ from verifiers.envs.integrations.textarena_env import common_words
 from verifiers.errors import ConfigError
 from verifiers.testing import ScriptedClient, check_environment, run
 
-pytest.importorskip("textarena", reason="textarena is an optional extra", exc_type=ImportError)
+
+@pytest.fixture(autouse=True, scope="module")
+def _textarena():
+    pytest.importorskip("textarena", reason="textarena is an optional extra", exc_type=ImportError)
 
 
 @pytest.fixture(scope="module")
