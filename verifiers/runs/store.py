@@ -167,9 +167,9 @@ def read_output(folder: Path, place: Place) -> RolloutOutput:
         ) from error
 
 
-def load_outputs(folder: Path) -> list[RolloutOutput]:
-    """Return all saved rollouts of a run; see `iterate_outputs`."""
-    return list(iterate_outputs(folder))
+def load_outputs(results_path: Path) -> list[RolloutOutput]:
+    """Return all saved rollouts of the run in this folder; see `iterate_outputs`."""
+    return list(iterate_outputs(results_path))
 
 
 def load_metadata(folder: Path) -> dict[str, Any]:

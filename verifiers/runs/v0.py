@@ -93,7 +93,8 @@ class GenerateOutputsBuilder:
         self.summary = RunningSummary(pass_threshold)
         self.start_time = time.time()
 
-    def format_base_url(self, url: str) -> str:
+    @staticmethod
+    def format_base_url(url: str) -> str:
         """Return the URL as text."""
         return str(url)
 
@@ -101,7 +102,8 @@ class GenerateOutputsBuilder:
         """Return the URL that the client's requests go to; see `description.endpoint_url`."""
         return endpoint_url(client)
 
-    def tools_key(self, tools: list[Tool] | None) -> str:
+    @staticmethod
+    def tools_key(tools: list[Tool] | None) -> str:
         """Return text that is equal for equal tools."""
         return "" if not tools else str(jsonable(tools))
 

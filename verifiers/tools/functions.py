@@ -151,7 +151,7 @@ def _parameters_schema(
         default: Any = ... if parameter.default is inspect.Parameter.empty else parameter.default
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             annotation = list[annotation]
-        options: dict[str, Any] = {"title": parameter.name.title().replace("_", " ").strip()}
+        options: dict[str, Any] = {}
         if isinstance(default, FieldInfo):
             options["description"] = default.description
             default = default.default
@@ -206,7 +206,7 @@ def _strict(schema: Any, root: dict[str, Any]) -> Any:
         target: Any = root
         for step in schema["$ref"].removeprefix("#/").split("/"):
             target = target[step]
-        own = {key: value for key, value in schema.items() if key not in ("$ref", "title")}
+        own = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**own, **target, **own}
     strict = {
         key: {name: _strict(item, root) for name, item in value.items()}

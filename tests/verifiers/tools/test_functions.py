@@ -87,6 +87,21 @@ def test_models_and_enums_are_described_strictly() -> None:
     place = schema["$defs"]["Place"]
     assert (place["required"], place["additionalProperties"]) == (["city", "zip"], False)
     assert schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    # As in v0, a definition is inlined only where the parameter adds a description or a default.
+    assert schema["properties"]["colour"] == {"$ref": "#/$defs/Colour"}
+
+    def paint(colour: Colour, other: Colour | None, last: Colour = Colour.RED) -> None:
+        """Paint.
+
+        Args:
+            colour: of the wall
+        """
+
+    properties = parameters(paint)["properties"]
+    inlined = {"title": "Colour", "type": "string", "enum": ["red", "blue"]}
+    assert properties["colour"] == {"description": "of the wall", **inlined}
+    assert properties["other"] == {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]}
+    assert properties["last"] == {"default": "red", **inlined}
 
 
 def test_names_that_pydantic_dislikes_are_kept() -> None:
