@@ -23,19 +23,6 @@ CASES = sorted(all_cases())
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="session")
-def public_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a virtual environment with the published package."""
-    given = os.environ.get("VERIFIERS_0_1_14_PYTHON")
-    if given:
-        return Path(given)
-    folder = tmp_path_factory.mktemp("public") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "verifiers==0.1.14"], check=True)
-    return python
-
-
 def observed_by(python: Path | str, folder: Path) -> dict[str, Any]:
     """Return the observations of an interpreter, made in a separate process."""
     done = subprocess.run(

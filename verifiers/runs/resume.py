@@ -276,8 +276,8 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Set
     """Return the settings in `wanted` that keep the saved run from being continued.
 
     `num_examples` and `rollouts_per_example` may have grown (-1 means all examples); all others, e.g. `env_id`,
-    `model`, `env_args`, `sampling_args`, must be equal as JSON. Settings that the saved run does not have are not
-    compared.
+    `model`, `env_args`, `sampling_args`, must be equal as JSON; sampling arguments that are None, which 0.1.14 saves,
+    count as absent. Settings that the saved run does not have are not compared.
     """
     different: list[SettingDifference] = []
     for setting, value in wanted.items():
@@ -287,9 +287,20 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Set
         if setting in ("num_examples", "rollouts_per_example"):
             if isinstance(old, int) and 0 <= value < old:
                 different.append(SettingDifference(setting, old, value, " (it may only grow)"))
-        elif jsonable(value) != old:
+        elif not _are_equal(setting, old, value):
             different.append(SettingDifference(setting, old, value))
     return different
+
+
+def _are_equal(setting: str, saved: Any, wanted: Any) -> bool:
+    wanted = jsonable(wanted)
+    if setting == "sampling_args" and isinstance(saved, dict) and isinstance(wanted, dict):
+        return _given(saved) == _given(wanted)
+    return saved == wanted
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def validate_resume_metadata(
@@ -384,7 +395,7 @@ def find_latest_incomplete(
             and _at_most(metadata.get("num_examples"), num_examples)
             and _at_most(metadata.get("rollouts_per_example"), rollouts_per_example)
             and all(
-                name not in metadata or metadata[name] == jsonable(value)
+                name not in metadata or _are_equal(name, metadata[name], value)
                 for name, value in (settings or {}).items()
             )
             and sum(1 for _ in _complete_lines(folder / RESULTS_FILE)) < total

@@ -1,6 +1,7 @@
 """Runs: evaluating what is on the hub, and putting the results there."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,20 @@ def test_a_folder_that_was_pushed_knows_where_its_runs_belong(prime, alice, endp
     [report] = done.json["evaluations"]
     assert report["pushed"]["environment"] == f"alice/{folder.name.replace('_', '-')}"
     assert Path(report["saved_to"]).is_dir()
+
+
+def test_a_run_folder_of_0_1_14_is_pushed(prime, published, tmp_path):
+    saved = Path(__file__).parents[1] / "saved_by_0_1_14" / "outputs"
+    shutil.copytree(saved, tmp_path / "outputs")
+    folder = tmp_path / "outputs/evals/counting--scripted/ffa3da4d"
+    done = prime("eval", "push", folder, "--env", published, "--json")
+    assert done.code == 0, done.err
+    evaluation = prime("eval", "get", done.json["evaluation_id"]).json
+    assert (evaluation["status"], evaluation["model_name"]) == ("COMPLETED", "scripted")
+    assert evaluation["metrics"]["reward"] == 0.5
+    samples = prime("eval", "samples", done.json["evaluation_id"], "--json").json["samples"]
+    assert sorted(sample["reward"] for sample in samples) == [0.0, 0.0, 1.0, 1.0]
+    assert {len(sample["completion"]) for sample in samples} == {0, 1, 3}
 
 
 def test_a_run_that_cannot_be_pushed_is_kept_and_exit_1(
