@@ -93,6 +93,9 @@ if TYPE_CHECKING:
     from verifiers.rubrics.rubric import Rubric as Rubric
     from verifiers.rubrics.rubric_group import RubricGroup as RubricGroup
     from verifiers.rubrics.tool_rubric import ToolRubric as ToolRubric
+    from verifiers.runs.frames import messages_df as messages_df
+    from verifiers.runs.frames import rollouts_df as rollouts_df
+    from verifiers.runs.frames import runs_df as runs_df
     from verifiers.tools.mcp import MCPTool as MCPTool
     from verifiers.tools.mcp import MCPToolConfig as MCPToolConfig
     from verifiers.types import AssistantMessage as AssistantMessage

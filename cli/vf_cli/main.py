@@ -54,6 +54,13 @@ def plan_main() -> int:
     return run(app, "vf-plan")
 
 
+def export_main() -> int:
+    """`vf-export`."""
+    from vf_cli.export import app
+
+    return run(app, "vf-export")
+
+
 def endpoint_main() -> int:
     """`vf-endpoint`."""
     from vf_cli.endpoint import app

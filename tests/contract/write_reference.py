@@ -33,6 +33,7 @@ COMMANDS = {
     "vf-validate": "vf_cli.validate",
     "vf-compare": "vf_cli.compare",
     "vf-plan": "vf_cli.plan",
+    "vf-export": "vf_cli.export",
     "vf-gepa": "vf_cli.gepa",
     "vf-endpoint": "vf_cli.endpoint",
     "vf-train": "vf_cli.train",

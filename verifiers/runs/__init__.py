@@ -12,6 +12,7 @@ A run is a folder with `results.jsonl` (one finished rollout per line) and `meta
     summary      Summary of a run: summarize, RunningSummary
     description  metadata of a run: RunDescription, versions, provenance
     prices       tokens → cost, from a price table of the user
+    frames       runs as tables for pandas, polars, Arrow: runs_df, rollouts_df, messages_df
     publish      a run as a `datasets.Dataset`, and on the Hugging Face hub
     v0           names that only callers of v0 use
 
