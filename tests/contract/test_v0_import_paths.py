@@ -35,6 +35,20 @@ PATHS = {
         discover_sibling_dir""",
     "verifiers.envs.experimental.composable.composable_env": "ComposableEnv tarfile",
     "verifiers.envs.experimental.composable.harness": "Harness",
+    "verifiers.envs.experimental.composable.harnesses": """DEFAULT_DISABLED_TOOLS DEFAULT_RELEASE_SHA256
+        DEFAULT_RLM_EXEC_TIMEOUT DEFAULT_RLM_MAX_TURNS DEFAULT_RLM_REF DEFAULT_RLM_REPO_URL DEFAULT_SYSTEM_PROMPT
+        MINI_SWE_AGENT_CONFIG MINI_SWE_AGENT_INSTALL_SCRIPT OPENCODE_INSTALL_SCRIPT
+        build_mini_swe_agent_install_script build_mini_swe_agent_run_command build_opencode_config
+        build_opencode_install_script build_opencode_run_command build_rlm_install_script build_rlm_run_command
+        mini_swe_agent_harness opencode_harness rlm_harness""",
+    "verifiers.envs.experimental.composable.harnesses.mini_swe_agent": "mini_swe_agent_harness",
+    "verifiers.envs.experimental.composable.harnesses.opencode": """DEFAULT_DISABLED_TOOLS DEFAULT_RELEASE_REPO
+        DEFAULT_RELEASE_SHA256 DEFAULT_RELEASE_VERSION DEFAULT_SYSTEM_PROMPT OPENCODE_INSTALL_SCRIPT
+        build_install_script build_opencode_config build_opencode_run_command opencode_harness""",
+    "verifiers.envs.experimental.composable.harnesses.rlm": """COMPACTION_BOUNDARY_MARKER
+        DEFAULT_APPEND_TO_SYSTEM_PROMPT_PATH DEFAULT_RLM_CHECKOUT_PATH DEFAULT_RLM_CHECKOUT_UPLOAD_NAME
+        DEFAULT_RLM_LOCAL_CHECKOUT_CACHE_ROOT DEFAULT_RLM_MAX_DEPTH build_install_script build_run_command
+        render_completion_with_branches render_rlm_completion resolve_local_checkout rlm_harness""",
     "verifiers.envs.experimental.composable.task": """SandboxSpec SandboxTaskSet Task TaskSet
         discover_sibling_dir""",
     "verifiers.envs.experimental.gym_env": "EpisodicSumRubric GymEnv",

@@ -1,7 +1,7 @@
-"""v0 import path of `ComposableEnv`."""
+"""v0 import path of `ComposableEnv`. It is the module itself, because callers replace its globals."""
 
-import tarfile as tarfile
+import sys
 
-from verifiers.envs.agents.composable_env import ComposableEnv, HarnessMetricsRubricGroup
+from verifiers.envs.agents import composable_env
 
-__all__ = ["ComposableEnv", "HarnessMetricsRubricGroup"]
+sys.modules[__name__] = composable_env

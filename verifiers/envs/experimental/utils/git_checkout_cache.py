@@ -1,17 +1,7 @@
-"""v0 import path of git checkouts."""
+"""v0 import path of git checkouts. It is the module itself, because callers replace its globals."""
 
-import subprocess as subprocess
+import sys
 
-from verifiers.envs.git_checkouts import (
-    DEFAULT_GIT_CHECKOUT_CACHE_ROOT,
-    _release_all_in_use_locks,
-    resolve_git_checkout,
-    validate_git_checkout,
-)
+from verifiers.envs import git_checkouts
 
-__all__ = [
-    "DEFAULT_GIT_CHECKOUT_CACHE_ROOT",
-    "_release_all_in_use_locks",
-    "resolve_git_checkout",
-    "validate_git_checkout",
-]
+sys.modules[__name__] = git_checkouts
