@@ -24,6 +24,7 @@ SHORT_FOLDERS = (
     "verifiers/utils/",
     "verifiers/scripts/",
     "verifiers/gepa/",
+    "verifiers/rubrics/experimental/",
     "verifiers/envs/experimental/",
 )
 """Folders of import paths of older releases."""

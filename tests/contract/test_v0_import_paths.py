@@ -89,6 +89,7 @@ PATHS = {
     "verifiers.parsers.think_parser": "ThinkParser",
     "verifiers.parsers.xml_parser": "XMLParser",
     "verifiers.rubrics": "math_rubric",
+    "verifiers.rubrics.experimental.hybrid_math_rubric": "HybridMathRubric RemoteHybridMathRubric",
     "verifiers.rubrics.judge_rubric": "JudgeRubric",
     "verifiers.rubrics.math_rubric": "MathRubric",
     "verifiers.rubrics.rubric": "Rubric",
