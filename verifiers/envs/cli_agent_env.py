@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 from verifiers.decorators import cleanup, stop, teardown
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv
-from verifiers.envs.sandbox_client import AdvancedConfigs, CreateSandboxRequest, SandboxClient
+from verifiers.envs.sandbox_client import SandboxClient
 from verifiers.envs.sandbox_mixin import (
     SandboxMixin,
     SandboxMonitorRubric,
     SandboxTimeouts,
     note_death,
 )
+from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.errors import InfraError, TunnelError
 from verifiers.interception.answers import empty_response

@@ -12,8 +12,8 @@ from typing import Any, TypedDict
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from verifiers.envs.sandbox_client import IMAGELESS_BACKENDS
 from verifiers.envs.sandbox_env import SandboxEnv, SandboxState
+from verifiers.envs.sandbox_request import IMAGELESS_BACKENDS
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import CellResult, SandboxDead, SandboxSpec

@@ -8,14 +8,9 @@ from typing import Any, TypedDict
 
 from verifiers.decorators import cleanup, teardown
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import (
-    AdvancedConfigs,
-    CommandTimeoutError,
-    CreateSandboxRequest,
-    SandboxClient,
-    timeout_errors,
-)
+from verifiers.envs.sandbox_client import CommandTimeoutError, SandboxClient, timeout_errors
 from verifiers.envs.sandbox_mixin import SandboxMixin, SandboxMonitorRubric, SandboxNotReadyError
+from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.envs.tool_env import StatefulToolEnv
 from verifiers.errors import Error, InfraError, SandboxError, ToolCallError

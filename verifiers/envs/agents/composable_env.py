@@ -28,7 +28,8 @@ from verifiers.envs.cli_agent_env import CliAgentEnv
 from verifiers.envs.file_locks import open_locked, sibling_lock_path
 from verifiers.envs.git_checkouts import IN_USE_SUFFIX
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import SandboxClient, is_python_image, timeout_errors
+from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
+from verifiers.envs.sandbox_request import is_python_image
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.rubrics.rubric_group import RubricGroup
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric

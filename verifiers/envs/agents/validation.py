@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import CreateSandboxRequest, timeout_errors
+from verifiers.envs.sandbox_client import timeout_errors
 from verifiers.envs.sandbox_mixin import ThreadedAsyncSandboxClient, note_death
+from verifiers.envs.sandbox_request import CreateSandboxRequest
 from verifiers.errors import ConfigError, SandboxError
 
 logger = logging.getLogger(__name__)

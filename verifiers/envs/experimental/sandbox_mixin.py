@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from verifiers.envs.sandbox_client import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.sandbox_mixin import (
     SandboxCreationError,
     SandboxMixin,
@@ -16,6 +15,7 @@ from verifiers.envs.sandbox_mixin import (
     is_retryable_sandbox_api_error,
     is_retryable_sandbox_read_error,
 )
+from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.errors import ConfigError
 
 _OF_PROVIDER = ("APIClient", "SandboxClient")

@@ -23,8 +23,9 @@ from verifiers.envs.harbor.artifacts import CollectedArtifact, collect_artifacts
 from verifiers.envs.harbor.task_config import TaskConfig, resolved_variables
 from verifiers.envs.harbor.task_files import HarborTask, task_of
 from verifiers.envs.hooks import call_hook
-from verifiers.envs.sandbox_client import CreateSandboxRequest, SandboxClient, timeout_errors
+from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
 from verifiers.envs.sandbox_mixin import SandboxMixin
+from verifiers.envs.sandbox_request import CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ROOM_MB
 from verifiers.errors import ConfigError, SandboxError
 from verifiers.sandboxes import SandboxDead, SandboxFileError

@@ -153,7 +153,7 @@ async def test_with_retry_repeats_what_may_pass_and_nothing_else():
 
 
 def test_v0s_arguments_become_the_specification():
-    from verifiers.envs.sandbox_client import spec_of
+    from verifiers.envs.sandbox_request import spec_of
 
     env = SandboxEnv(
         **{**SMALL, "memory_gb": 1.5, "disk_size_gb": 2},
