@@ -408,6 +408,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             intercept = self._require_interception_server().intercepts.get(request_id)
             if intercept is None or intercept["response_future"].done():
                 continue  # the agent closed the connection
+            if self._takes_aside(state, request_id, intercept):
+                continue
             state["current_request_id"] = request_id
             try:
                 return await call_hook(self.normalize_intercepted_messages, intercept["messages"])
@@ -415,6 +417,10 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
                 await self._answer(intercept, None, error)
                 raise
         return []
+
+    def _takes_aside(self, state: State, request_id: str, intercept: Intercept) -> bool:
+        """Hook of subclasses in this library: return whether a request is answered beside the rollout."""
+        return False
 
     async def get_model_response(self, *args: Any, **kwargs: Any) -> Any:
         """Get the response of the model and send it to the agent.
