@@ -55,7 +55,12 @@ PATHS = {
     "verifiers.envs.experimental.harbor_env": """HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer
         mcp_agent_url mcp_url_port parse_mcp_servers""",
     "verifiers.envs.experimental.mcp_env": "MCPEnv",
-    "verifiers.envs.experimental.sandbox_mixin": """SandboxCreationError SandboxMixin SandboxNotReadyError
+    "verifiers.envs.experimental.opencode_env": """DEFAULT_INSTALL_COMMAND DEFAULT_RUN_COMMAND_TEMPLATE
+        DEFAULT_SYSTEM_PROMPT OPENCODE_TOOLS OpenCodeEnv OpenCodeMonitorRubric""",
+    "verifiers.envs.experimental.opencode_qa_env": "OpenCodeQAEnv",
+    "verifiers.envs.experimental.opencode_rlm_env": """OpenCodeRLMEnv OpenCodeRLMMonitorRubric
+        RLM_RUN_COMMAND_TEMPLATE""",
+    "verifiers.envs.experimental.sandbox_mixin": """APIClient SandboxClient SandboxCreationError SandboxMixin SandboxNotReadyError
         SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
         is_retryable_sandbox_read_error""",
     "verifiers.envs.experimental.utils": """DEFAULT_GIT_CHECKOUT_CACHE_ROOT exclusive_file_lock

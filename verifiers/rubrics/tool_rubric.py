@@ -11,18 +11,22 @@ from verifiers.state import State
 from verifiers.types import RewardFunc
 
 
-def tool_calls_in(completion: Any, tool_name: str | None = None) -> int:
-    """Return the number of tool calls in the messages, of one tool if it is named."""
+def called_tools(completion: Any) -> list[str]:
+    """Return the name of the tool of each call in the messages, typed or in OpenAI's format."""
     if not isinstance(completion, list):
-        return 0
-    return sum(
-        1
+        return []
+    return [
+        call.get("name", (call.get("function") or {}).get("name"))
         for message in completion
         if message.get("role") == "assistant"
         for call in message.get("tool_calls") or []
-        if tool_name is None
-        or call.get("name", (call.get("function") or {}).get("name")) == tool_name
-    )
+    ]
+
+
+def tool_calls_in(completion: Any, tool_name: str | None = None) -> int:
+    """Return the number of tool calls in the messages, of one tool if it is named."""
+    names = called_tools(completion)
+    return len(names) if tool_name is None else names.count(tool_name)
 
 
 class ToolMonitorRubric(Rubric):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +24,9 @@ from verifiers.envs.agents.open_code_config import (
     build_opencode_config,
 )
 from verifiers.envs.cli_agent_env import CliAgentEnv
+from verifiers.envs.sandbox_client import SandboxClient, is_python_image
 from verifiers.messages import content_text
-from verifiers.rubrics.tool_rubric import ToolMonitorRubric
+from verifiers.rubrics.tool_rubric import ToolMonitorRubric, called_tools
 from verifiers.state import State
 from verifiers.types import Response, ToolCall
 
@@ -115,21 +115,11 @@ class OpenCodeMonitorRubric(ToolMonitorRubric):
 
     async def unique_tools_used(self, completion: Any) -> float:
         """Return the number of different tools that were called."""
-        return float(len(_called_tools(completion)))
+        return float(len(set(called_tools(completion))))
 
     async def has_tool_calls(self, completion: Any) -> float:
         """Return 1 if a tool was called."""
-        return float(bool(_called_tools(completion)))
-
-
-def _called_tools(completion: Any) -> Counter[str]:
-    messages = completion if isinstance(completion, list) else []
-    return Counter(
-        ToolCall.model_validate(call).name
-        for message in messages
-        if message.get("role") == "assistant"
-        for call in message.get("tool_calls") or []
-    )
+        return float(bool(called_tools(completion)))
 
 
 class OpenCodeEnv(CliAgentEnv):
@@ -266,6 +256,15 @@ class OpenCodeEnv(CliAgentEnv):
         if "websearch" not in (self.disabled_tools or ()):
             env["OPENCODE_ENABLE_EXA"] = "1"
         return env
+
+    async def create_sandbox(self, state: Any, request: Any) -> str:
+        """See `SandboxMixin.create_sandbox`. The sandbox has the folders of the agent."""
+        if isinstance(self.sandbox_client, SandboxClient):
+            folders = [*request.folders, self.asset_dir]
+            if is_python_image(request.docker_image):  # others contain the folder, with their files
+                folders.append(self.agent_workdir)
+            request = request.model_copy(update={"folders": tuple(folders)})
+        return await super().create_sandbox(state, request)
 
     async def post_sandbox_setup(self, state: State) -> None:
         """Upload the question and the system prompt."""

@@ -29,8 +29,7 @@ from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv, completion_messages, step_tokens
 from verifiers.interception.server import Intercept
 from verifiers.rubrics.rubric import Rubric
-from verifiers.runs.output import extract_usage_tokens
-from verifiers.state import State
+from verifiers.state import State, extract_usage_tokens
 from verifiers.types import Messages, Response, TrajectoryStep
 
 ROLE_HEADER = "x-rlm-role"

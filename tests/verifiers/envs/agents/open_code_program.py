@@ -117,7 +117,7 @@ def main():
         path = build["prompt"].removeprefix("{file:").removesuffix("}")
         messages.append({"role": "system", "content": pathlib.Path(path).read_text()})
     messages.append({"role": "user", "content": sys.stdin.read()})
-    offered = [tool for tool in (BASH, *([SUBAGENTS] if config.get("plugin") else []))]
+    offered = [BASH, SUBAGENTS] if config.get("plugin") else [BASH]
     for name in build.get("tools", {}):
         offered = [tool for tool in offered if tool["function"]["name"] != name]
     print("offers", *(tool["function"]["name"] for tool in offered))

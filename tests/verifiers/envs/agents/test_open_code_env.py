@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import datasets
 import pytest
+from open_code_sandbox import ROWS, SMALL, WithProgram
 
 import verifiers as vf
 from verifiers.envs.experimental.opencode_env import (
@@ -19,31 +19,11 @@ from verifiers.envs.experimental.opencode_env import (
 from verifiers.envs.experimental.opencode_qa_env import OpenCodeQAEnv
 from verifiers.testing import ScriptedClient, call
 
-PROGRAM = Path(__file__).with_name("open_code_program.py").read_text()
-ROWS = [{"question": "Write 42 into answer.txt.", "answer": "42"}]
-SMALL: dict[str, Any] = {"memory_gb": 0.25, "disk_size_gb": 0.05, "timeout_seconds": 60}
-
-
-class WithProgram:
-    """An environment whose sandbox has a program in OpenCode's place, as an image with OpenCode has."""
-
-    async def post_sandbox_setup(self, state: Any) -> None:
-        await super().post_sandbox_setup(state)  # type: ignore[misc]
-        await self.put_program(state["sandbox_id"], "opencode", PROGRAM)
-
-    async def put_program(self, sandbox_id: str, name: str, text: str) -> None:
-        await self.upload_content(sandbox_id, text, f"/box/{name}")  # type: ignore[attr-defined]
-        done = await self.sandbox_client.execute_command(  # type: ignore[attr-defined]
-            sandbox_id,
-            f"mkdir -p ~/.opencode/bin && install -m 755 /box/{name} ~/.opencode/bin/{name}",
-        )
-        assert done.exit_code == 0, done.stderr
-
 
 class Played(WithProgram, OpenCodeEnv):
     async def post_rollout(self, state: vf.State) -> None:
         await super().post_rollout(state)
-        state["written"] = await self.read_file(state["sandbox_id"], "/box/work/answer.txt")
+        state["written"] = await self.read_file(state["sandbox_id"], "/app/answer.txt")
 
 
 def config_of(run_command: str, **variables: str) -> dict[str, Any]:
@@ -73,8 +53,6 @@ async def test_opencode_works_on_a_row_and_its_model_calls_are_the_turns() -> No
     client = ScriptedClient([call("Bash", command="echo 42 > answer.txt; ls"), "Done."])
     async with Played(
         ROWS,
-        asset_dir="/box/assets",
-        agent_workdir="/box/work",
         system_prompt="Be brief.",
         task_system_prompt="Be right.",
         include_task_system_prompt=True,
@@ -108,7 +86,7 @@ async def test_opencode_works_on_a_row_and_its_model_calls_are_the_turns() -> No
 
 
 async def test_a_sandbox_without_opencode_and_network_is_an_error_that_says_so() -> None:
-    async with OpenCodeEnv(ROWS, install_command="false", agent_workdir="/box", **SMALL) as env:
+    async with OpenCodeEnv(ROWS, install_command="false", **SMALL) as env:
         env.run_command = env.run_command.replace("sleep 2", "true")
         results = await env.evaluate(ScriptedClient(), "m")
     [output] = results["outputs"]
@@ -208,10 +186,10 @@ def test_the_command_expands_to_the_configuration_of_the_options() -> None:
         enable_interleaved=False,
         provider_timeout_ms=5,
     )
-    config = config_of(env.run_command, OPENAI_MODEL="qwen", OPENAI_API_KEY="se'c\"ret")
+    config = config_of(env.run_command, OPENAI_MODEL="qwen", OPENAI_API_KEY="se'cret")
     [(name, provider)] = config["provider"].items()
     assert (name, provider["options"]["timeout"]) == ("vllm", 5)
-    assert provider["options"]["apiKey"] == "se'c\"ret"
+    assert provider["options"]["apiKey"] == "se'cret"
     assert provider["models"]["qwen"]["interleaved"] is False
     assert "compaction" not in config
     assert config["agent"]["build"] == {
@@ -277,7 +255,8 @@ class Provider:
         return SimpleNamespace(exit_code=0, stdout="log\n", stderr="")
 
     async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
-        self.files[remote_path] = Path(local_path).read_text()
+        with open(local_path) as file:  # noqa: ASYNC230 - a small file
+            self.files[remote_path] = file.read()
 
 
 async def test_prompts_are_uploaded_and_logs_kept_with_any_client_and_a_plain_state() -> None:
