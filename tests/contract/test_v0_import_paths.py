@@ -60,8 +60,8 @@ PATHS = {
     "verifiers.envs.experimental.opencode_qa_env": "OpenCodeQAEnv",
     "verifiers.envs.experimental.opencode_rlm_env": """OpenCodeRLMEnv OpenCodeRLMMonitorRubric
         RLM_RUN_COMMAND_TEMPLATE""",
-    "verifiers.envs.experimental.sandbox_mixin": """APIClient SandboxClient SandboxCreationError SandboxMixin SandboxNotReadyError
-        SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
+    "verifiers.envs.experimental.sandbox_mixin": """APIClient SandboxClient SandboxCreationError SandboxMixin
+        SandboxNotReadyError SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
         is_retryable_sandbox_read_error""",
     "verifiers.envs.experimental.utils": """DEFAULT_GIT_CHECKOUT_CACHE_ROOT exclusive_file_lock
         exclusive_path_lock file_locks git_checkout_cache resolve_git_checkout shared_file_lock shared_path_lock
