@@ -287,7 +287,7 @@ class OpenCodeRLMEnv(OpenCodeEnv):
     async def add_model_response(
         self, state: State, prompt_messages: Messages, response: Response
     ) -> None:
-        """Store a turn. The prompt of the first one, whatever sub-LLMs did before, is the prompt of the rollout."""
+        """Store a turn. The prompt of the agent's first own turn becomes the prompt of the rollout."""
         if not prompt_messages:
             return
         if not main_steps(state):
