@@ -24,7 +24,8 @@ from verifiers.envs.agents.open_code_config import (
     build_opencode_config,
 )
 from verifiers.envs.cli_agent_env import CliAgentEnv
-from verifiers.envs.sandbox_client import SandboxClient, is_python_image
+from verifiers.envs.sandbox_client import SandboxClient
+from verifiers.envs.sandbox_request import is_python_image
 from verifiers.messages import content_text
 from verifiers.rubrics.tool_rubric import ToolMonitorRubric, called_tools
 from verifiers.state import State
