@@ -24,8 +24,6 @@ RowT = TypeVar("RowT", bound=dict[str, Any])
 
 ENV_GROUP_INFO_KEY = "env_id"
 """Key of a row's `info` that names its environment; in groups inside groups, the list of names from the outside in."""
-ENV_GROUP_INFO_KEY = "env_id"
-"""Key of a row's `info` that names its environment."""
 _ROUTING = ("info", "task")
 """Fields of a row that name its environment."""
 
@@ -107,10 +105,16 @@ class EnvGroupRubric(Rubric):
 def env_route(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names in `info["env_id"]`, from the outside in; empty if the row has none."""
     info = row.get("info")
+    if isinstance(info, str):  # JSON text, as in 0.1.14
+        try:
+            info = orjson.loads(info)
+        except orjson.JSONDecodeError:
+            return ()
     names = info.get(ENV_GROUP_INFO_KEY) if isinstance(info, Mapping) else None
     if isinstance(names, str):
         return (names,)
-    return tuple(names) if isinstance(names, Sequence) else ()
+    route = tuple(names) if isinstance(names, Sequence) else ()
+    return route if all(isinstance(name, str) for name in route) else ()
 
 
 def routed_name(row: Mapping[str, Any], env_map: Mapping[str, Environment]) -> str:
@@ -193,26 +197,13 @@ class EnvGroup(Environment):
             return Dataset.from_list(rows)
         return rows
 
-    def _input_env_route(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+    def _input_env_route(self, input: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of a row's environments, from the outside in. Raises DatasetError if the row has none."""
-        route = env_route(row)
+        route = env_route(input)
         if not route:
             raise DatasetError(
                 "A row of an EnvGroup is missing info['env_id']. Take rows from get_dataset() or get_eval_dataset(), "
                 "or set that value."
-            )
-        return route
-
-    def _input_env_route(self, input: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names that lead from this group to the row's environment, outermost first.
-
-        Raises DatasetError (a ValueError) if the row has none.
-        """
-        route = _route_of(input.get("info"))
-        if not route:
-            raise DatasetError(
-                f"The row is missing info['{ENV_GROUP_INFO_KEY}'], which names its environment. Use rows of "
-                f"EnvGroup.get_dataset() or get_eval_dataset(); got info={input.get('info')!r:.200}."
             )
         return route
 
@@ -299,20 +290,6 @@ class EnvGroup(Environment):
         for env in self.envs:
             await env.aclose()
         await super().aclose()
-
-
-def _route_of(info: Any) -> tuple[str, ...]:
-    """Return the route in a row's `info`: of this library, or a list in `env_id`, as 0.1.14 saved nested groups."""
-    if isinstance(info, str):
-        try:
-            info = orjson.loads(info)
-        except orjson.JSONDecodeError:
-            return ()
-    if not isinstance(info, Mapping):
-        return ()
-    route = info.get("env_route") or info.get(ENV_GROUP_INFO_KEY)
-    names = (route,) if isinstance(route, str) else tuple(route or ())
-    return names if all(isinstance(name, str) for name in names) else ()
 
 
 def _have_equal_keys(rows: Sequence[Row]) -> bool:

@@ -143,7 +143,8 @@ def main() -> None:
     """Compare the answers of each line of stdin until the parent closes it."""
     import math_verify  # type: ignore[import-untyped]  # the package ships no types
 
-    parse, verify = math_verify.parse, math_verify.verify
+    parse: Any = math_verify.parse  # its types do not include None, which disables its own limit
+    verify: Any = math_verify.verify
     parse("\\boxed{1}", parsing_timeout=None)
     out = reserve_stdout()
     out.write(b"ready\n")

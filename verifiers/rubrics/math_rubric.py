@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 
 def verify_response(
-    response: str, answer: str, max_verify_chars: int, timeout_seconds: int = 5
+    response: str, answer: str, max_verify_chars: int, timeout_seconds: float = 5
 ) -> tuple[float, float]:
     """Compare two answers. Return 1.0 or 0.0, and the elapsed time in seconds.
 
@@ -59,7 +59,7 @@ def verify_response(
 _OWN_VERIFY_RESPONSE = verify_response
 
 
-def _equal(truth: str, response: str, timeout_seconds: int) -> bool:
+def _equal(truth: str, response: str, timeout_seconds: float) -> bool:
     has_signals = threading.current_thread() is threading.main_thread()
     if has_signals or _is_replaced():
         module = sys.modules[__name__]
