@@ -43,10 +43,17 @@ def validate(
         float,
         typer.Option("--play-limit", help="Maximum time for one set of rollouts, in seconds."),
     ] = 60.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CHECK", help="Run this check only; can be repeated."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> int:
     """Check an environment without a model: rows, gold answers, empty answers, determinism, isolation.
+
+    Checks: rows, same-rows, gold, empty, same-scores, isolation, contract. Tasks in Harbor's format have two more: with
+    oracle, the solution of each task must score 1; with nop, an agent that does nothing must score less.
 
     A right answer must get the full reward and an empty answer none. For conversations and tools, write a function
     gold_completion(row) that returns the right replies, beside load_environment. Without it that check is skipped, and
@@ -56,17 +63,21 @@ def validate(
     """
     import logging
 
-    from verifiers.packages.validation import ValidationLimits, validate
+    from verifiers.packages.validation import CHECKS, ValidationLimits, validate
     from vf_cli.command import configure_logging
     from vf_cli.eval_options import json_object
 
     # The checks make rollouts fail on purpose, and report the failures that matter.
     configure_logging(is_verbose=verbose, least=logging.CRITICAL)
     arguments = json_object(env_args, "-a") if env_args else {}
+    if unknown := sorted(set(only or ()) - set(CHECKS)):
+        raise typer.BadParameter(
+            f"--only {', '.join(unknown)} is not a check. Choose from {', '.join(CHECKS)}."
+        )
     limits = ValidationLimits(num_rows, num_played, load_limit, play_limit)
     protect()
     with output.stderr().status(f"checking {env} …"):
-        result = run(validate(env, arguments, limits=limits))
+        result = run(validate(env, arguments, limits=limits, only=only or ()))
     if as_json:
         checks = [check._asdict() for check in result.checks]
         output.show_json({"env_id": result.env_id, "is_sound": result.is_sound, "checks": checks})

@@ -374,3 +374,36 @@ def test_the_next_step_after_a_folder_names_the_folder(run, make_environment):
     path = make_environment()
 
     assert f"next: vf-eval {path} -m MODEL" in run("validate", path).out
+
+
+HARBOR = """
+import verifiers as vf
+
+def load_environment():
+    return vf.HarborEnv("true", "tasks", memory_gb=0.125, disk_size_gb=0.01)
+"""
+
+
+def test_the_tasks_of_an_environment_are_checked_with_their_solutions_and_without(run):
+    for name in ("tests", "solution"):
+        Path("tasks/answer", name).mkdir(parents=True)
+    Path("harbor_answer.py").write_text(HARBOR)
+    Path("tasks/answer/task.toml").write_text("")
+    Path("tasks/answer/instruction.md").write_text("Create /app/done.")
+    Path("tasks/answer/tests/test.sh").write_text(
+        "[ -e /app/done ] && echo 1 > $R || echo 0 > $R".replace("$R", "/logs/verifier/reward.txt")
+    )
+    solution = Path("tasks/answer/solution/solve.sh")
+    solution.write_text("touch /app/done")
+    only = ("--only", "oracle", "--only", "nop")
+    done = run("validate", "./harbor_answer.py", *only)
+    assert done.code == 0, done.err
+    assert "oracle  1 solutions score 1" in done.out
+    assert "nop     1 tasks score at most 0" in done.out
+    solution.write_text("echo done")
+    done = run("validate", "./harbor_answer.py", *only, "--json")
+    assert done.code == 1
+    checks = {check["name"]: check["status"] for check in done.json["checks"]}
+    assert (checks["oracle"], checks["nop"]) == ("fail", "pass")
+    done = run("validate", "./harbor_answer.py", "--only", "orakel")
+    assert (done.code, "Choose from rows, same-rows" in done.err) == (2, True)

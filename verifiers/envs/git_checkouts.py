@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_GIT_CHECKOUT_CACHE_ROOT = Path("~/.cache/verifiers/git-checkouts")
 IN_USE_SUFFIX = ".in-use.lock"
 """A checkout is in use while a process holds the shared lock of this suffix beside it."""
+DEFAULT_REF = "HEAD"
+"""The newest commit of the default branch, as a ref."""
 _FULL_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _HOST_AND_PATH = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::\d+)?/")
 _in_use: dict[Path, IO[bytes]] = {}
@@ -158,6 +160,11 @@ class _Mirror:
         """Return the commit of a ref; fetch it if it is not here."""
         if ref.startswith("-"):
             raise ConfigError(f"{ref!r} is not a valid branch, tag or commit.")
+        if ref == DEFAULT_REF:
+            commit = self._default_commit()
+            if not self._has(f"{commit}^{{commit}}"):
+                self._fetch()
+            return commit
         if _FULL_COMMIT.fullmatch(ref):
             if not self._has(f"{ref}^{{commit}}"):
                 self._fetch()
@@ -176,6 +183,21 @@ class _Mirror:
                 f"{self._shown_url()} has no branch or tag {ref!r}. Write a commit with all its 40 hex digits."
             )
         return commit
+
+    def _default_commit(self) -> str:
+        """Return the newest commit of the default branch; without a network, of the last fetch."""
+        known = self._path / "DEFAULT_COMMIT"
+        try:
+            found = self._run("ls-remote", self._url, "HEAD").split()
+        except GitCheckoutError as error:
+            if not known.exists():
+                raise
+            logger.warning("%s; using the default branch as of the last fetch.", error)
+            return known.read_text().strip()
+        if not found:
+            raise GitCheckoutError(f"{self._shown_url()} has no commits.")
+        known.write_text(found[0])
+        return found[0]
 
     def _named(self, ref: str) -> str | None:
         for name in (f"refs/heads/{ref}", f"refs/tags/{ref}"):

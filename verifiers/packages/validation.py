@@ -8,6 +8,8 @@
     same-scores    scoring twice gives the same numbers
     isolation      rollouts change neither the dataset nor each other's scores
     contract       guarantees of every environment: it ends, cleans up, can be saved (`verifiers.testing`)
+    oracle         the solution of each task scores 1 (tasks in Harbor's format)
+    nop            an agent that does nothing scores less than 1 (tasks in Harbor's format)
 
 A scripted client plays the replies through the environment's own rollout and rubric. `gold` needs the right reply. An
 author can supply it as a method of the environment, or as a function beside `load_environment`:
@@ -26,10 +28,10 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from verifiers.errors import Error
+from verifiers.errors import ConfigError, Error
 from verifiers.loading import Loaded, load
 from verifiers.messages import normalize_messages
 from verifiers.packages.gold import (
@@ -48,6 +50,21 @@ from verifiers.types import RolloutOutput
 TOLERANCE = 1e-6
 
 Status = Literal["pass", "fail", "skip"]
+
+
+AGENT_CHECKS = ("oracle", "nop")
+"""Checks of environments with a method `reference_row`, which plays agents without a model."""
+CHECKS = (
+    "rows",
+    "same-rows",
+    "gold",
+    "empty",
+    "same-scores",
+    "isolation",
+    "contract",
+    *AGENT_CHECKS,
+)
+"""All checks after `load`, in their order."""
 
 
 class Check(NamedTuple):
@@ -94,11 +111,22 @@ class _Failed(Exception):
 
 
 async def validate(
-    env: str, env_args: Mapping[str, Any] | None = None, *, limits: ValidationLimits | None = None
+    env: str,
+    env_args: Mapping[str, Any] | None = None,
+    *,
+    limits: ValidationLimits | None = None,
+    only: Collection[str] = (),
 ) -> Validation:
     """Return the findings about an environment, named by its id or by the path of its folder or file. Faults do not
     raise.
+
+    `only` names the checks to run besides `load` and `rows`; by default all of them run. Raises ConfigError for an
+    unknown name.
     """
+    if unknown := sorted(set(only) - set(CHECKS)):
+        raise ConfigError(
+            f"{', '.join(unknown)}: no check has this name. Choose from {', '.join(CHECKS)}."
+        )
     limits = limits or ValidationLimits()
     arguments = dict(env_args or {})
 
@@ -113,7 +141,7 @@ async def validate(
     # A blocking reward function would block the loop, and with it the time limit of the set of rollouts.
     rubric.set_scoring_timeout_s(min(rubric.scoring_timeout_s, limits.play_s))
     try:
-        await _Validator(loaded, load_it, limits, checks).run()
+        await _Validator(loaded, load_it, limits, checks).run(only or CHECKS)
     finally:
         await loaded.environment.aclose()
     return Validation(loaded.environment.env_id, checks)
@@ -179,8 +207,9 @@ class _Validator:
         """example_id → replies with the full score."""
         self.first_scores: dict[str, list[tuple[float, dict[str, float]]]] = {}
 
-    async def run(self) -> None:
-        """Run every check."""
+    async def run(self, names: Collection[str]) -> None:
+        """Run the checks with these names, and `rows`, which all others need."""
+        has_agents = hasattr(self.environment, "reference_row")
         for name, work in (
             ("rows", self.check_rows),
             ("same-rows", self.check_same_rows),
@@ -189,8 +218,12 @@ class _Validator:
             ("same-scores", self.check_same_scores),
             ("isolation", self.check_isolation),
             ("contract", self.check_contract),
+            ("oracle", self.check_oracle),
+            ("nop", self.check_nop),
         ):
-            self.checks.append(await _checked(name, work()))
+            is_asked = name == "rows" or name in names
+            if is_asked and (has_agents or name not in AGENT_CHECKS or len(names) < len(CHECKS)):
+                self.checks.append(await _checked(name, work()))
 
     # ------------------------------------------------------------------------------------------------ rows
 
@@ -389,6 +422,46 @@ class _Validator:
             raise _Failed("; ".join(problem.rstrip(".") for problem in problems[:3]) + ".")
         return "it keeps the guarantees of every environment"
 
+    async def check_oracle(self) -> str:
+        """Check that the solution of each task has the full reward."""
+        outputs, missing = await self._play_agent("oracle")
+        for output in outputs:
+            reward = _reward(output)
+            if (fault := _what_failed(output)) or reward < 1 - TOLERANCE:
+                last_words = str(output.get("agent_stderr") or "").strip()[-300:]
+                raise _Failed(
+                    f"The solution of {_task_name(output)} scores {reward:g}, not 1 "
+                    f"({fault or last_words or 'its stderr is empty'}). Run its tests by hand after its solution."
+                )
+        lacking = f"; {missing} tasks without solution" if missing else ""
+        return f"{len(outputs)} solutions score 1{lacking}"
+
+    async def check_nop(self) -> str:
+        """Check that an agent that does nothing has less than the full reward."""
+        outputs, _ = await self._play_agent("nop")
+        for output in outputs:
+            if fault := _what_failed(output):
+                raise _Failed(f"Without an agent, {_task_name(output)} fails: {fault}")
+            if _reward(output) >= 1 - TOLERANCE:
+                raise _Failed(
+                    f"An agent that does nothing scores {_reward(output):g} in {_task_name(output)}. Its tests pass "
+                    "without a solution, or its image contains one."
+                )
+        return f"{len(outputs)} tasks score at most {max(map(_reward, outputs)):g}"
+
+    async def _play_agent(self, agent: str) -> tuple[list[RolloutOutput], int]:
+        """Return a rollout of an agent without a model per row, and the number of rows that lack such an agent."""
+        self._needs_rows()
+        reference_row = getattr(self.environment, "reference_row", None)
+        if reference_row is None:
+            raise _NotApplicable("the tasks of this environment are not in Harbor's format")
+        rows = [reference_row(row, agent) for row in self._played_rows()]
+        found = [row for row in rows if row is not None]
+        if not found:
+            raise _NotApplicable("no task has a solution/solve.sh")
+        columns = ["agent_stderr"]
+        return await self._generate(found, lambda state: None, columns), len(rows) - len(found)
+
     # --------------------------------------------------------------------------------------------- playing
 
     def _needs_rows(self) -> None:
@@ -441,10 +514,14 @@ class _Validator:
     ) -> list[RolloutOutput]:
         return await self._generate([dict(row) for row in rows], replies_for)
 
-    async def _generate(self, rows: list[Row], replies_for: Any) -> list[RolloutOutput]:
+    async def _generate(
+        self, rows: list[Row], replies_for: Any, columns: list[str] | None = None
+    ) -> list[RolloutOutput]:
         try:
             async with asyncio.timeout(self.limits.play_s):
-                results = await self.environment.generate(rows, Player(replies_for), "scripted")
+                results = await self.environment.generate(
+                    rows, Player(replies_for), "scripted", state_columns=columns
+                )
         except TimeoutError as error:
             raise TimeoutError(
                 f"Playing and scoring {len(rows)} rollouts took longer than {self.limits.play_s:g} s."
@@ -502,6 +579,10 @@ def _what_failed(output: Mapping[str, Any]) -> str | None:
         return str(error.get("error_chain_repr") if isinstance(error, Mapping) else error)
     reward_errors = output.get("errors") or []
     return str(reward_errors[0].get("message", reward_errors[0])) if reward_errors else None
+
+
+def _task_name(output: Mapping[str, Any]) -> str:
+    return str((output.get("info") or {}).get("task_name"))
 
 
 def _shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from verifiers.decorators import cleanup
 from verifiers.envs.cli_agent_env import CliAgentEnv, keep_job
+from verifiers.envs.harbor.datasets import dataset_folders
 from verifiers.envs.harbor.mcp_servers import (
     HarborMCPHealthcheck,
     HarborMCPMixin,
@@ -16,9 +17,10 @@ from verifiers.envs.harbor.mcp_servers import (
     succeeds,
 )
 from verifiers.envs.harbor.task_config import Healthcheck, resolved_variables
-from verifiers.envs.harbor.task_files import HarborTask, task_of, task_rows
+from verifiers.envs.harbor.task_files import HarborTask, has_solution, task_of, task_rows
 from verifiers.envs.harbor.verifier import (
     INSTRUCTION_PATH,
+    SOLUTION_DIR,
     TASK_DIR,
     UPLOADS,
     HarborVerifierMixin,
@@ -28,13 +30,13 @@ from verifiers.envs.harbor.verifier import (
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient
 from verifiers.envs.sandbox_mixin import FIRST, SandboxSetupError
+from verifiers.envs.sandbox_request import with_folders
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxSpec
 from verifiers.state import State
 
 SETUP_TIMEOUT_S = 600.0
 """Time limit of `setup.sh`."""
-_OWN_PLACES = ("/box", "/tmp")
 
 
 class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
@@ -57,6 +59,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         mcp_healthcheck: HarborMCPHealthcheck | None = None,
         *,
         artifacts_dir: str | Path | None = None,
+        registry: str | Path | None = None,
         sandbox_spec: SandboxSpec | Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -66,6 +69,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
                     f"HarborEnv creates its own {name} from dataset_path; use add_rubric for further metrics."
                 )
         self.dataset_path = Path(dataset_path)
+        self._reference, self.registry = dataset_path, registry
         self.task_names = tasks
         self.artifacts_dir = None if artifacts_dir is None else Path(artifacts_dir)
         self.agent_workdir = agent_workdir
@@ -83,7 +87,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
 
     def load_harbor_dataset(self) -> Any:
         """Return the tasks as rows: the instruction as prompt; name, folder, image and task.toml in `info`."""
-        return task_rows(self.dataset_path, self.task_names)
+        return task_rows(dataset_folders(self._reference, self.registry), self.task_names)
 
     async def get_docker_image(self, state: State) -> str:
         """Return the image of the task, or that of the environment."""
@@ -147,13 +151,32 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
 
     # -------------------------------------------------------------------------------------------- the agent and steps
 
+    def reference_row(self, row: Mapping[str, Any], agent: str) -> dict[str, Any] | None:
+        """Return a copy of a row in which `agent` replaces `run_command`: "oracle" runs the solution of the task, and
+        "nop" does nothing. Return None if the task has no solution.
+        """
+        info = row.get("info") or {}
+        if agent == "oracle" and not has_solution(task_of(info)):
+            return None
+        return {**row, "info": {**info, "harbor_agent": agent}}
+
     async def _launch_agent(self, state: State) -> Any:
-        task = task_of(state["info"])
-        config = task.config.of_step(state.get("harbor_step", 0))
-        user = self.user_inside(state["sandbox_id"], config.agent.user)
-        options = {} if user is None else {"user": user}
+        task, number = task_of(state["info"]), state.get("harbor_step", 0)
+        user = self.user_inside(state["sandbox_id"], task.config.of_step(number).agent.user)
+        options: dict[str, Any] = {} if user is None else {"user": user}
+        command, agent = self.run_command, state["info"].get("harbor_agent")
+        if agent is not None:
+            command, options = "true", {}
+        if agent == "oracle":
+            for folder in task.solution_folders(number):
+                await self._upload_folder(state["sandbox_id"], folder, SOLUTION_DIR)
+            variables = resolved_variables(task.config.solution.env, "[solution] env")
+            options["env"] = {"DEBIAN_FRONTEND": "noninteractive", **variables}
+            options["working_dir"] = self.agent_workdir
+            # Its tests judge a solution, not its exit code.
+            command = f'bash {SOLUTION_DIR}/solve.sh || echo "solve.sh: exit code $?" >&2'
         return await self.sandbox_client.start_background_job(
-            state["sandbox_id"], self.run_command, **options
+            state["sandbox_id"], command, **options
         )
 
     async def poll_job_completion(self, state: State, sandbox_id: str, background_job: Any) -> None:
@@ -256,13 +279,5 @@ def _with_folders(
     sandbox_spec: SandboxSpec | Mapping[str, Any] | None, agent_workdir: str
 ) -> SandboxSpec:
     spec = SandboxSpec.model_validate(sandbox_spec or {})
-    needed = [agent_workdir, TASK_DIR, "/logs", *UPLOADS.values()]
-    added = [
-        folder
-        for folder in needed
-        if not any(
-            folder == own or folder.startswith(own + "/") for own in (*_OWN_PLACES, spec.workdir)
-        )
-    ]
-    folders = tuple(dict.fromkeys([*spec.folders, *added]))
-    return SandboxSpec.model_validate({**dict(spec), "folders": folders})
+    needed = [agent_workdir, TASK_DIR, "/logs", SOLUTION_DIR, *UPLOADS.values()]
+    return SandboxSpec.model_validate({**dict(spec), "folders": with_folders(spec, needed)})

@@ -67,6 +67,14 @@ class HarborTask:
         return next((context / name for name in COMPOSE_FILES if (context / name).is_file()), None)
 
 
+def has_solution(task: HarborTask) -> bool:
+    """Return whether each step of a task has a `solve.sh`."""
+    return all(
+        any((folder / "solve.sh").is_file() for folder in task.solution_folders(number))
+        for number in range(task.step_count)
+    )
+
+
 def _folders(*candidates: Path) -> list[Path]:
     return [path for path in dict.fromkeys(candidates) if path.is_dir()]
 

@@ -35,6 +35,8 @@ TASK_DIR = "/task"
 INSTRUCTION_PATH = f"{TASK_DIR}/instruction.md"
 REWARD_DIR = "/logs/verifier"
 TESTS_DIR = "/tests"
+SOLUTION_DIR = "/solution"
+"""Where the agent "oracle" finds the solution."""
 TESTS_TIMEOUT_S = 600.0
 """Time limit of a task without `timeout_sec` under `[verifier]`."""
 UPLOADS = {"solution": "/oracle", "tests": TESTS_DIR}
