@@ -76,7 +76,7 @@ def place(tmp_path_factory):
     line = re.search(r"^pip install '\./(.*\.whl\[all\])'", PAGE, re.MULTILINE)
     assert line is not None, "the page says how to install the wheel"
     # What the extra brings is not asked of an index here; that the line names a wheel with this extra is.
-    there.run(f"{python} -m pip install --no-deps '{root / 'dist' / line[1]}'")
+    there.run(f"{python} -m pip install --no-deps --no-compile '{root / 'dist' / line[1]}'")
     yield there
     assert not (ROOT / "environments" / "first_env").exists()
 
@@ -87,7 +87,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def endpoint(place):
     """`vf-endpoint` in a terminal of its own."""
     port = free_port()

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
             process.kill()
 
 
-def test_sandboxes_of_a_server_are_listed_and_stopped(served: dict[str, Any]):
+def test_sandboxes_of_a_server_are_listed_and_stopped(
+    served: dict[str, Any], run: Callable[..., Any]
+):
     assert "token" not in served  # it was given, so it is not shown again
     body = {"name": "made\x1b[31m", "docker_image": "host", "labels": ["x"]}
     made = httpx.post(
@@ -54,18 +56,20 @@ def test_sandboxes_of_a_server_are_listed_and_stopped(served: dict[str, Any]):
     listed = command("list")
     assert (listed.returncode, made["id"] in listed.stdout) == (0, True)
     assert "\x1b" not in listed.stdout
-    assert [each["id"] for each in json.loads(command("list", "--json").stdout)] == [made["id"]]
-    stopped = command("stop", made["id"], "no-such")
-    assert (stopped.returncode, stopped.stdout) == (1, "1 ended\n")
-    assert "no-such" in stopped.stderr
-    assert json.loads(command("list", "--json").stdout) == []
-    assert command("stop", "--all").returncode == 0
-    assert command("stop").returncode == 2
-    wrong = command("list", "--token", "some-other-token-16")
-    assert (wrong.returncode, "does not accept this token" in wrong.stderr) == (2, True)
+    assert [each["id"] for each in run("sandboxes", "list", "--json").json] == [made["id"]]
+    stopped = run("sandboxes", "stop", made["id"], "no-such")
+    assert (stopped.code, stopped.out) == (1, "1 ended\n")
+    assert "no-such" in stopped.err
+    assert run("sandboxes", "list", "--json").json == []
+    assert run("sandboxes", "stop", "--all").code == 0
+    assert run("sandboxes", "stop").code == 2
+    wrong = run("sandboxes", "list", "--token", "some-other-token-16")
+    assert (wrong.code, "does not accept this token" in wrong.err) == (2, True)
 
 
-def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_wrong_usage_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Callable[..., Any]
+):
     monkeypatch.delenv("VF_SANDBOXES_TOKEN", raising=False)
     twice = tmp_path / "tokens.toml"
     twice.write_text("".join(f"[{name}]\ntoken = 'one-token-for-two'\n" for name in ("a", "b")))
@@ -81,8 +85,8 @@ def test_wrong_usage_is_said_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (["serve", "--tokens", str(twice)], "two tokens have the same token: a, b"),
         (["serve", "--public-url", "not a url"], "'not a url' is not the address of a server"),
     ]:
-        done = command(*arguments)
-        assert (done.returncode, complaint in done.stderr) == (2, True), done.stderr
-        assert "sha256" not in done.stderr
-    gone = command("list", "--token", "t", "--url", "http://127.0.0.1:9")
-    assert (gone.returncode, "does not answer" in gone.stderr) == (1, True)
+        done = run("sandboxes", *arguments)
+        assert (done.code, complaint in done.err) == (2, True), done.err
+        assert "sha256" not in done.err
+    gone = run("sandboxes", "list", "--token", "t", "--url", "http://127.0.0.1:9")
+    assert (gone.code, "does not answer" in gone.err) == (1, True)
