@@ -31,7 +31,23 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("repeatable")
+settings.register_profile("short", settings.get_profile("repeatable"), max_examples=40)
+settings.register_profile("long", settings.get_profile("repeatable"), max_examples=200)
+PROFILES = {"not long": "short", "long": "long"}
+"""Examples per property in `make test` and `make test-long`; otherwise Hypothesis's 100."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(PROFILES.get(config.option.markexpr, "repeatable"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Properties are in the long suite too, with more examples."""
+    if config.option.markexpr == "long":
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(wrapper=True)

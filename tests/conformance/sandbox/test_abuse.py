@@ -79,7 +79,7 @@ def host_facts() -> Iterator[dict[str, object]]:
     del os.environ["ABUSE_SECRET"]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sibling(bench: Bench) -> AsyncIterator[Sandbox]:
     async with bench.sandbox() as sandbox:
         await sandbox.ready()

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from wheels import Wheel
@@ -359,9 +359,6 @@ def test_s6_duplicate_members_are_refused(tmp_path):
         read_wheel(written(tmp_path, Wheel(write=write)))
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(data=st.data())
 def test_s6_a_wheel_with_changed_bytes_is_refused_or_reads_the_same(tmp_path, data):
     """No flipped byte may crash the reader, or change what a wheel says unnoticed."""

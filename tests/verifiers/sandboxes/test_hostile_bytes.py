@@ -6,7 +6,7 @@ import socket
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from verifiers.errors import SandboxError
@@ -81,7 +81,6 @@ def test_a_report_is_checked_or_refused(payload: bytes):
         pass
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(guest_frames | st.binary(max_size=60), max_size=25))
 def test_the_host_survives_any_conversation(pieces: list[bytes]):
     async def converse() -> None:

@@ -290,9 +290,10 @@ def _decode(value):
     return tuple(kept) if isinstance(kept, list) else kept
 
 
-def test_every_group_ends_exactly_once_in_any_order_of_events():
+@pytest.mark.parametrize("lives", [60, pytest.param(200, marks=pytest.mark.long)])
+def test_every_group_ends_exactly_once_in_any_order_of_events(lives):
     run_state_machine_as_test(
-        Life, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
+        Life, settings=settings(max_examples=lives, stateful_step_count=40, deadline=None)
     )
 
 
