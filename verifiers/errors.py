@@ -6,6 +6,7 @@
     │   │   └── BrowserSandboxError
     │   ├── MCPServerError         (also ToolError) an MCP server cannot be started or reached, or was lost
     │   │   └── MCPAnswerLost      it was lost after it was sent a call
+    │   ├── NoVerdict              a judge did not decide
     │   └── TunnelError
     ├── ModelError                 a model call failed
     │   ├── AuthenticationError    wrong or missing key: the run stops, no retry helps
@@ -132,6 +133,10 @@ class MCPAnswerLost(MCPServerError):
 
 class RolloutTimeout(Error, TimeoutError):
     """A rollout reached its timeout."""
+
+
+class NoVerdict(InfraError):
+    """A judge did not decide, also after it was asked again."""
 
 
 class ScoringTimeout(Error, TimeoutError):

@@ -61,6 +61,13 @@ def export_main() -> int:
     return run(app, "vf-export")
 
 
+def rescore_main() -> int:
+    """`vf-rescore`."""
+    from vf_cli.rescore import app
+
+    return run(app, "vf-rescore")
+
+
 def endpoint_main() -> int:
     """`vf-endpoint`."""
     from vf_cli.endpoint import app

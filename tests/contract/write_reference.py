@@ -34,6 +34,7 @@ COMMANDS = {
     "vf-compare": "vf_cli.compare",
     "vf-plan": "vf_cli.plan",
     "vf-export": "vf_cli.export",
+    "vf-rescore": "vf_cli.rescore",
     "vf-gepa": "vf_cli.gepa",
     "vf-endpoint": "vf_cli.endpoint",
     "vf-train": "vf_cli.train",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from numbers import Real
 from typing import Any
 
 from verifiers.clients import resolve_client
-from verifiers.errors import AuthenticationError
+from verifiers.errors import AuthenticationError, NoVerdict
 from verifiers.messages import content_text
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.reward_call import RewardCall
@@ -85,6 +86,9 @@ def explained(func: Callable[..., Any]) -> Callable[..., Any]:
 class JudgeRubric(Rubric):
     """A rubric whose reward functions may name `judge`, and call `await judge(prompt, completion, answer, state)`.
 
+    `await verdict(prompt, completion, answer, state)` returns the value of a decision instead of the text, and asks
+    again if the reply contains no decision.
+
     `judge_prompt` is a template with `{question}`, `{answer}` and `{response}`. Within one rollout, equal questions are
     sent once. If the judge cannot be reached, the call raises: the error of the reward function is recorded, and the
     rollout does not count as wrong. The replies are saved as the explanation of the function.
@@ -107,6 +111,7 @@ class JudgeRubric(Rubric):
         self.judge_sampling_args = dict(judge_sampling_args or {})
         self.class_objects.update(
             judge=self.judge,
+            verdict=self.verdict,
             judge_model=self.judge_model,
             judge_prompt=self.judge_prompt,
             judge_sampling_args=self.judge_sampling_args,
@@ -147,12 +152,49 @@ class JudgeRubric(Rubric):
         self, prompt: Any, completion: Any, answer: Any, state: State | None = None, **_: Any
     ) -> str:
         """Return the judge's reply to a completion, as text."""
-        filled = self.judge_prompt.format(
+        return await self._reply(self._filled(prompt, completion, answer), state)
+
+    async def verdict(
+        self,
+        prompt: Any,
+        completion: Any,
+        answer: Any,
+        state: State | None = None,
+        choices: Mapping[str, float] | None = None,
+        attempts: int = 3,
+        **_: Any,
+    ) -> Score:
+        """Return the value of the choice that the judge's reply names, with the reply as the explanation.
+
+        `choices` maps words to values; by default `yes` is 1.0 and `no` 0.0. The last line of the reply that names a
+        choice decides. A reply whose line names several choices, or that names none, decides nothing: the judge is
+        asked again, `attempts` times in all. Then NoVerdict is raised, which makes the reward of the rollout void: a
+        judge that does not decide never counts as a wrong answer.
+        """
+        values = {"yes": 1.0, "no": 0.0} if choices is None else dict(choices)
+        filled = self._filled(prompt, completion, answer)
+        reply = ""
+        for attempt in range(attempts):
+            reply = await self._reply(filled, state, is_fresh=attempt > 0)
+            if (choice := choice_in(reply, values)) is not None:
+                return Score(values[choice], answer=choice, explanation=reply)
+        raise NoVerdict(
+            f"The judge {self.judge_model!r} gave no verdict in {attempts} attempts: its last reply, {reply[-200:]!r}, "
+            f"names none or several of {', '.join(values)}."
+        )
+
+    def _filled(self, prompt: Any, completion: Any, answer: Any) -> str:
+        return self.judge_prompt.format(
             question=question_of(prompt), answer=answer, response=self._response_of(completion)
         )
+
+    async def _reply(self, filled: str, state: State | None, *, is_fresh: bool = False) -> str:
+        """Return the judge's reply to a filled prompt. An equal prompt of the rollout has the same reply, unless
+        `is_fresh`.
+        """
         asked = self._key_of(filled, state)
         known = state.get("judge_response") if state is not None else None
-        if isinstance(known, dict) and (cached := known.get(asked)) is not None:
+        if not is_fresh and isinstance(known, dict) and (cached := known.get(asked)) is not None:
             _note(cached)
             return cached
         client = resolve_client(self.judge_client)
@@ -161,11 +203,11 @@ class JudgeRubric(Rubric):
         }
         message = UserMessage.of({"role": "user", "content": filled})
         response = await client.get_response([message], self.judge_model, arguments)
-        verdict = content_text(response.message.content)
+        reply = content_text(response.message.content)
         if state is not None:
-            state["judge_response"] = {**(known if isinstance(known, dict) else {}), asked: verdict}
-        _note(verdict)
-        return verdict
+            state["judge_response"] = {**(known if isinstance(known, dict) else {}), asked: reply}
+        _note(reply)
+        return reply
 
     def _key_of(self, filled: str, state: State | None) -> str:
         """Return the key of a reply in `state["judge_response"]`: the judge's prompt, as in 0.1.14.
@@ -179,6 +221,22 @@ class JudgeRubric(Rubric):
 
     def _response_of(self, completion: Any) -> Any:
         return self.parser.parse_answer(completion)
+
+
+def choice_in(reply: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that the last line with a choice names; None if no line names one, or that line several.
+
+    Choices are whole words (or several), in any case.
+    """
+    patterns = {
+        choice: re.compile(rf"(?<!\w){re.escape(choice)}(?!\w)", re.IGNORECASE)
+        for choice in choices
+    }
+    for line in reversed(reply.splitlines()):
+        found = [choice for choice, pattern in patterns.items() if pattern.search(line)]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
 
 
 def question_of(prompt: Any) -> str:

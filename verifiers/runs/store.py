@@ -19,11 +19,11 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 from verifiers.errors import Error
 from verifiers.files import remove_leftovers, replace_file, replacement, sync, write_all
@@ -417,36 +417,64 @@ class RunStore:
         """
         if not positions:
             return
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._changing("moved"), (self.folder / SUPERSEDED_FILE).open("ab") as moved:
+
+            def kept(position: int, output: RolloutOutput) -> RolloutOutput | None:
+                if position not in positions:
+                    return output
+                entry = {"reason": positions[position], "date": date, "output": output}
+                moved.write(encode_line(entry))
+                return None
+
+            self._rewrite(kept, moved)
+
+    def replace(self, outputs: Mapping[int, RolloutOutput]) -> None:
+        """Replace saved rollouts in their places, for example after new scoring. See `supersede` for the positions.
+
+        A crash leaves either the old file or the new file. No rollout may be appended at the same time.
+        """
+        if outputs:
+            with self._changing("replaced"):
+                self._rewrite(lambda position, output: outputs.get(position, output))
+
+    @contextlib.contextmanager
+    def _changing(self, how: str) -> Iterator[None]:
         with self._guard:
             if self._is_writing:
                 raise RunStoreError(
-                    f"Rollouts of {self.folder} cannot be moved while others are being saved."
+                    f"Rollouts of {self.folder} cannot be {how} while others are being saved."
                 )
             with _explained(self.folder, "be changed"):
-                self._supersede(positions)
+                yield
 
-    def _supersede(self, positions: Mapping[int, str]) -> None:
+    def _rewrite(
+        self,
+        change: Callable[[int, RolloutOutput], RolloutOutput | None],
+        also_sync: IO[bytes] | None = None,
+    ) -> None:
+        """Rewrite `results.jsonl`: `change` receives every rollout with its position and returns it, another one, or
+        None to leave it out. Lines that are not rollouts stay. `also_sync` is on the disk before the file is replaced.
+        """
         path = self.folder / RESULTS_FILE
-        date = datetime.now(UTC).isoformat(timespec="seconds")
         position = -1
-        superseded_path = self.folder / SUPERSEDED_FILE
         with (
             replacement(path, is_durable=True) as temporary,
             path.open("rb") as old,
             temporary.open("wb") as new,
-            superseded_path.open("ab") as moved,
         ):
             for line in old:
                 output = _output_or_none(line)
-                position += output is not None
-                if output is not None and position in positions:
-                    moved.write(
-                        encode_line({"reason": positions[position], "date": date, "output": output})
-                    )
-                else:
+                if output is None:
                     new.write(line)
-            moved.flush()
-            os.fsync(moved.fileno())
+                    continue
+                position += 1
+                changed = change(position, output)
+                if changed is not None:
+                    new.write(line if changed is output else encode_line(changed))
+            if also_sync is not None:
+                also_sync.flush()
+                os.fsync(also_sync.fileno())
         self._index.close()
         complete_index(self.folder)
         self._index = IndexWriter(self.folder)
