@@ -54,6 +54,11 @@ class EnvGroupRubric(Rubric):
         )
 
     @property
+    def all_reward_names(self) -> list[str]:
+        """The names of the functions of all environments, sorted."""
+        return self._get_reward_func_names()
+
+    @property
     def has_group_rewards(self) -> bool:
         """Whether an environment of the group needs all rollouts of an example."""
         return any(env.rubric.has_group_rewards for env in self.env_map.values())
@@ -62,6 +67,21 @@ class EnvGroupRubric(Rubric):
     def has_advantages(self) -> bool:
         """Whether an environment of the group computes its own advantages."""
         return any(env.rubric.has_advantages for env in self.env_map.values())
+
+    async def score_rollout(self, state: State, score_sem: Any = None) -> None:
+        """Score one rollout, outside a run. It has the metrics of all environments, those of others as 0.0."""
+        await super().score_rollout(state, score_sem)
+        self._add_absent([state])
+
+    async def score_group(self, states: list[State], score_sem: Any = None, **_: Any) -> None:
+        """Score the rollouts of one example, outside a run. They have the metrics of all environments."""
+        await super().score_group(states, score_sem)
+        self._add_absent(states)
+
+    def _add_absent(self, states: Sequence[State]) -> None:
+        absent = dict.fromkeys(self.all_reward_names, 0.0)
+        for state in states:
+            state["metrics"] = {**absent, **(state.get("metrics") or {})}
 
     async def score(self, states: Sequence[State]) -> list[RolloutReward]:
         """Score the states with the rubrics of their environments; the order of the states is kept."""
@@ -254,6 +274,15 @@ class EnvGroup(Environment):
         }
         own = merged_sampling_args(self.sampling_args, env.sampling_args)
         return merged_sampling_args(own, asked)
+
+    async def _score(self, states: list[State], *, alone: bool) -> None:
+        """Score rollouts of a run: they have the metrics of their own environment, so that means exclude the others."""
+        if type(self.rubric) is not EnvGroupRubric:
+            await super()._score(states, alone=alone)
+        elif alone:
+            await Rubric.score_rollout(self.rubric, states[0])
+        else:
+            await Rubric.score_group(self.rubric, states)
 
     @property
     def has_update_handlers(self) -> bool:

@@ -364,6 +364,13 @@ class Environment(HasRows, OlderForms, ABC):
             fatal=fatal,
         )
 
+    async def _score(self, states: list[State], *, alone: bool) -> None:
+        """Score finished rollouts with the rubric: one rollout alone, or a group."""
+        if alone:
+            await self.rubric.score_rollout(states[0])
+        else:
+            await self.rubric.score_group(states)
+
     async def _run_rollout_state(
         self,
         input: Mapping[str, Any],

@@ -144,10 +144,8 @@ async def _scored_or_recorded(
     try:
         if not env.score_rollouts:
             await env.rubric.dummy_score_group(states)
-        elif alone:
-            await env.rubric.score_rollout(states[0])
         else:
-            await env.rubric.score_group(states)
+            await env._score(states, alone=alone)
     except (AuthenticationError, ConfigError):
         raise
     except Exception as error:

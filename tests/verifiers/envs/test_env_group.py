@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset
 
 import verifiers as vf
-from verifiers.envs.env_group import ENV_GROUP_INFO_KEY
+from verifiers.envs.env_group import ENV_GROUP_INFO_KEY, EnvGroupRubric
 from verifiers.testing import ScriptedClient, run
 
 
@@ -236,3 +236,15 @@ def test_the_route_of_a_row_leads_to_its_environment_through_nested_groups() -> 
     for info in ({}, None, "{", {"env_id": []}, {"env_id": [3]}):
         with pytest.raises(ValueError, match=r"missing info\['env_id'\]"):
             nested._input_env_route({"info": info, "task": "n"})
+
+
+async def test_a_scored_rollout_has_the_metrics_of_all_environments() -> None:
+    group = vf.EnvGroup(
+        [single("a", 0.5, rubric=rubric("first", 0.5)), single("b", 1.0)], env_names=["x", "y"]
+    )
+    assert isinstance(group.rubric, EnvGroupRubric)
+    assert group.rubric.all_reward_names == sorted(group.rubric.all_reward_names)
+    state = vf.State.for_row({"prompt": [], "info": {"env_id": "x"}, "example_id": 0})
+    state.update(completion=[], trajectory=[], error=None)
+    await group.rubric.score_rollout(state)
+    assert state["metrics"] == {"b": 0.0, "first": 0.5, "num_turns": 0.0}
