@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifiers.clients.openai_chat_completions_client import OpenAIChatCompletionsClient
+from verifiers.clients.payloads import native_of, payload_of
 from verifiers.types import Messages, Response, SamplingArgs, Tool
 
 
@@ -30,6 +31,20 @@ class NeMoRLChatCompletionsClient(OpenAIChatCompletionsClient):
         if trajectory and not isinstance(prompt, str):
             prompt = with_trajectory_tokens(prompt, trajectory)
         return await super().get_response(prompt, model, sampling_args, tools, **kwargs)
+
+    async def get_native_response(
+        self,
+        prompt: Any,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call the model and return the SDK's response object, with the token ids where vLLM puts them."""
+        native = await super().get_native_response(prompt, model, sampling_args, tools, **kwargs)
+        payload = payload_of(native)
+        moved = _with_generation_tokens(payload)
+        return native if moved is payload else native_of(moved, *self.dialect.sdk_type)
 
     def response_of(self, payload: Any) -> Response:
         """Return a response in the library's format; its token ids may be in the message."""
@@ -62,6 +77,7 @@ def with_trajectory_tokens(prompt: Messages, trajectory: Sequence[Mapping[str, A
 
 
 def _with_generation_tokens(payload: Any) -> Any:
+    """Move the token ids from the message to the response and its choice, one log-probability per token."""
     choices = payload.get("choices") or [{}]
     choice = choices[0]
     message = choice.get("message") or {}
@@ -69,9 +85,21 @@ def _with_generation_tokens(payload: Any) -> Any:
     if len(choices) != 1 or not generated or choice.get("token_ids"):
         return payload
     logprobs = message.get("generation_log_probs")
-    tokens = {
+    moved = {
+        **choice,
+        "message": {key: value for key, value in message.items() if key not in _TOKEN_FIELDS},
         "token_ids": [int(token) for token in generated],
-        "prompt_token_ids": [int(token) for token in message.get("prompt_token_ids") or []],
-        "logprobs": {"token_logprobs": logprobs} if logprobs else choice.get("logprobs"),
+        "logprobs": {"content": [_token_logprob(value) for value in logprobs]}
+        if logprobs
+        else choice.get("logprobs"),
     }
-    return {**payload, "choices": [{**choice, **tokens}]}
+    prompt = [int(token) for token in message.get("prompt_token_ids") or []]
+    return {"prompt_token_ids": prompt, **payload, "choices": [moved]}
+
+
+_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+
+def _token_logprob(logprob: float) -> dict[str, Any]:
+    """Return OpenAI's form of a log-probability. The text of the token is unknown."""
+    return {"token": "", "logprob": float(logprob), "bytes": None, "top_logprobs": []}

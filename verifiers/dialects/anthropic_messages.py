@@ -78,7 +78,7 @@ class AnthropicMessages(Dialect):
                     _append_tool_result(turns, message)
                 case _:
                     turns.append({"role": "user", "content": _user_content(message["content"])})
-        return turns, {"system": "\n\n".join(system)} if system else {}
+        return turns, {"system": "\n\n".join(system)}
 
     def native_tool(self, tool: Any) -> dict[str, Any]:
         """Return a tool definition."""

@@ -134,6 +134,8 @@ def _endpoint(entry: Any, where: str) -> Endpoint:
             near = get_close_matches(str(key), [*_KEYS, *_ALIASES], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{where} has no key {key!r}.{hint}")
+        if name == "extra_headers" and name in values:
+            raise ConfigError(f"{where} has both headers and extra_headers; keep one of them.")
         if values.get(name, value) != value:
             raise ConfigError(
                 f"{where} has {name!r} twice, under two names ({key!r} is one of them), with different values."

@@ -325,7 +325,7 @@ def validate_resume_metadata(
     different = differences(load_metadata(results_path), wanted)
     if different:
         raise RunMismatch(
-            f"The run at {results_path} cannot be continued with these settings: "
+            f"The run at {results_path} cannot be continued with these settings (metadata mismatch): "
             f"{'; '.join(map(str, different))}. Use the saved settings or start a new run."
         )
 

@@ -9,7 +9,7 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import takewhile
 from pathlib import Path
@@ -470,6 +470,8 @@ def results_text(results: GenerateOutputs, num_samples: int = 1) -> str:
     lines.append("--- All ---")
     reward = summary.reward
     lines.append(f"reward: mean {reward.mean:.3f}, standard error {reward.stderr:.3f}")
+    by_index = _by_rollout_index(outputs)
+    lines += _lines_of_rollouts(by_index, lambda output: output.get("reward"))
     for label, values in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_all_k)):
         if values:
             lines.append(
@@ -478,12 +480,54 @@ def results_text(results: GenerateOutputs, num_samples: int = 1) -> str:
             )
     for name, metric in summary.metrics.items():
         lines.append(f"{name}: mean {metric.estimate.mean:.3f}, deviation {metric.deviation:.3f}")
+        lines += _lines_of_rollouts(
+            by_index, lambda output, name=name: (output.get("metrics") or {}).get(name)
+        )
     lines.append(
         f"errors: {summary.error_count} of {summary.rollouts}, truncated: {summary.truncated}"
     )
     for name, errors in summary.errors.items():
         lines.append(f"  {name}: {errors.count}")
+    lines += _lines_of_usage(outputs)
     return "\n".join(lines) + "\n"
+
+
+def _by_rollout_index(outputs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the first rollouts of all examples, then the second ones, and so on."""
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for output in outputs:
+        groups.setdefault(output.get("example_id"), []).append(output)
+    longest = max(map(len, groups.values()), default=0)
+    return [
+        [group[index] for group in groups.values() if index < len(group)]
+        for index in range(longest)
+    ]
+
+
+def _lines_of_rollouts(
+    by_index: list[list[Mapping[str, Any]]], value_of: Callable[[Mapping[str, Any]], Any]
+) -> list[str]:
+    lines: list[str] = []
+    for index, outputs in enumerate(by_index, 1):
+        values = [value_of(output) for output in outputs]
+        shown = [None if value is None else round(float(value), 3) for value in values]
+        lines.append(f"r{index}: {shown}")
+    return lines
+
+
+_USAGE = ("input_tokens", "output_tokens", "final_input_tokens", "final_output_tokens")
+
+
+def _lines_of_usage(outputs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the mean tokens of the rollouts that have token counts."""
+    counted = [usage for output in outputs if (usage := output.get("token_usage"))]
+    if not counted:
+        return []
+    means = {
+        name: sum(float(usage.get(name) or 0.0) for usage in counted) / len(counted)
+        for name in _USAGE
+    }
+    return ["Usage:", *(f"{name} (avg): {mean:.3f}" for name, mean in means.items())]
 
 
 def _list(messages: object) -> list[object]:

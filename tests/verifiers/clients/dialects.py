@@ -32,7 +32,7 @@ class Dialect:
         if "prompt" in body:
             return body["prompt"].split("\n\n")
         messages = body.get("messages") or body.get("input") or []
-        texts = [body["system"]] if "system" in body else []
+        texts = [body["system"]] if body.get("system") else []
         return texts + [m["content"] for m in messages if isinstance(m.get("content"), str)]
 
 
