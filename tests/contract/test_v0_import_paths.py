@@ -51,6 +51,22 @@ PATHS = {
         render_completion_with_branches render_rlm_completion resolve_local_checkout rlm_harness""",
     "verifiers.envs.experimental.composable.task": """SandboxSpec SandboxTaskSet Task TaskSet
         discover_sibling_dir""",
+    "verifiers.envs.experimental.composable.tasksets": """
+        CPRubric CPTaskSet HarborDatasetRubric HarborDatasetTaskSet HarborRubric HarborTaskSet
+        LEAN_SYSTEM_PROMPT LeanTaskSet MathTaskSet make_multiswe_taskset make_openswe_taskset
+        make_r2e_taskset make_scaleswe_taskset make_swe_taskset make_swebench_taskset
+        make_swelego_real_taskset make_swerebench_v2_taskset make_swesmith_cpp_taskset
+        make_swesmith_go_taskset make_swesmith_java_taskset make_swesmith_js_taskset
+        make_swesmith_php_taskset make_swesmith_py_taskset make_swesmith_rs_taskset make_swesmith_taskset
+        make_swesmith_ts_taskset""",
+    "verifiers.envs.experimental.composable.tasksets.cp": "CPRubric CPTaskSet",
+    "verifiers.envs.experimental.composable.tasksets.harbor": """HarborDatasetRubric HarborDatasetTaskSet HarborRubric
+        HarborTaskSet""",
+    "verifiers.envs.experimental.composable.tasksets.lean": """LEAN_GUARD_BEGIN_MARKER LEAN_GUARD_END_MARKER
+        LEAN_SYSTEM_PROMPT LeanTaskSet""",
+    "verifiers.envs.experimental.composable.tasksets.math": "MathTaskSet",
+    "verifiers.envs.experimental.composable.tasksets.swe": """R2EGymTaskSet SWEBenchTaskSet make_r2e_taskset
+        make_swe_taskset make_swebench_taskset""",
     "verifiers.envs.experimental.gym_env": "EpisodicSumRubric GymEnv",
     "verifiers.envs.experimental.harbor_env": """HarborEnv HarborMCPHealthcheck HarborMCPMixin HarborMCPServer
         mcp_agent_url mcp_url_port parse_mcp_servers""",

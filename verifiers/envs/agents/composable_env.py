@@ -163,8 +163,11 @@ class ComposableEnv(CliAgentEnv):
         files += [harness.log_path] if harness.log_path else []
         yield from (posixpath.dirname(path) for path in files if path.startswith("/"))
         yield from (harness.get_effective_upload_dir_mapping() or {}).values()
-        if is_python_image(image):  # others contain the directory of the task, with its files
+        if is_python_image(
+            image
+        ):  # other images contain the directories of the task, with its files
             yield self.taskset.get_workdir(info_of(state))
+            yield from self.taskset.get_folders(info_of(state))
 
     # ------------------------------------------------------------------------------------------- before the agent
 

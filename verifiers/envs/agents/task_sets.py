@@ -143,6 +143,10 @@ class TaskSet:
         """Return the directory in which the agent works: `AGENT_WORKDIR`."""
         return "/app"
 
+    def get_folders(self, info: dict[str, Any]) -> list[str]:
+        """Return further directories that the sandbox needs, empty at first, if the image lacks them."""
+        return []
+
     def get_env_vars(self) -> dict[str, str]:
         """Return further environment variables of the sandbox."""
         return {}

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import timeout_errors
 from verifiers.envs.sandbox_mixin import ThreadedAsyncSandboxClient, note_death
-from verifiers.envs.sandbox_request import CreateSandboxRequest
+from verifiers.envs.sandbox_request import CreateSandboxRequest, is_python_image
 from verifiers.errors import ConfigError, SandboxError
 
 logger = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class _Check:
             environment_vars=self.taskset.get_env_vars() or None,
             gpu_type=spec.gpu_type,
             vm=spec.gpu_count > 0,
-            folders=(self.taskset.get_workdir(self.info),),
+            folders=self._folders(spec.image),
         )
         created = await self.client.create(request)
         try:
@@ -163,6 +163,11 @@ class _Check:
             return bool(await call_hook(self.taskset.validate_instance, state))
         finally:
             await self.client.delete(created.id)
+
+    def _folders(self, image: str) -> tuple[str, ...]:
+        if not is_python_image(image):
+            return ()
+        return (self.taskset.get_workdir(self.info), *self.taskset.get_folders(self.info))
 
 
 def _reason_of(error: Exception) -> str:
