@@ -68,7 +68,7 @@ constraints:  ## pin every dependency anew, with hashes and without addresses
 	$(PYTHON) -m venv --clear .constraints-venv
 	.constraints-venv/bin/python -m pip install --quiet uv
 	.constraints-venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-header $(foreach e,anthropic gym hub mcp rg serve ta,--extra $(e)) --group dev pyproject.toml -o constraints.txt
+		--no-header $(foreach e,anthropic gym hub mcp rg serve ta view,--extra $(e)) --group dev pyproject.toml -o constraints.txt
 	rm -rf .constraints-venv
 
 clean:

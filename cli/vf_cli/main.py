@@ -96,6 +96,13 @@ def gepa_main() -> int:
     return run(app, "vf-gepa")
 
 
+def view_main() -> int:
+    """`vf-view`."""
+    from vf_cli.view import app
+
+    return run(app, "vf-view")
+
+
 def sandboxes_main() -> int:
     """`vf-sandboxes`."""
     from vf_cli.sandboxes import app

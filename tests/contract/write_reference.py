@@ -39,6 +39,7 @@ COMMANDS = {
     "vf-endpoint": "vf_cli.endpoint",
     "vf-train": "vf_cli.train",
     "vf-rollouts": "vf_cli.rollouts",
+    "vf-view": "vf_cli.view",
     "vf-sandboxes": "vf_cli.sandboxes",
     "vf-hub": "hub_server.cli",
 }

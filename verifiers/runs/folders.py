@@ -165,6 +165,15 @@ class FolderLock:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
+def is_being_written(folder: Path) -> bool:
+    """Whether a live process holds the lock of a run folder. A process on another machine counts as alive."""
+    try:
+        owner = json.loads((folder / LOCK_FILE).read_bytes() or b"{}")
+    except (OSError, ValueError):
+        return False
+    return not _is_dead(owner if isinstance(owner, dict) else {})
+
+
 @contextlib.contextmanager
 def _only_one_acquires(folder: Path) -> Generator[None]:
     """Keep other processes from creating or removing the lock file of this folder; a takeover would race otherwise."""

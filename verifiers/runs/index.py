@@ -165,14 +165,18 @@ def fits(index: Path, results: Path) -> bool:
         if entries.readline() != HEADER:
             return False
         first = entries.tell()
+        checked: set[bytes] = set()
         for number in range(CHECKED_LINES + 1):
             entries.seek(first + (size - first) * number // CHECKED_LINES)
             if number:
                 entries.seek(max(first, entries.tell() - 1))
                 entries.readline()  # the rest of a line
             line = entries.readline()
-            if line.endswith(b"\n") and not _agrees(line, lines):
+            if line in checked or not line.endswith(b"\n"):
+                continue
+            if not _agrees(line, lines):
                 return False
+            checked.add(line)
     return True
 
 

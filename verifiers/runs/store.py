@@ -110,20 +110,21 @@ def _read(
                     damaged.append(DamagedLine(number, str(error)))
 
 
-def iterate_index(folder: Path) -> Iterator[IndexedRollout]:
+def iterate_index(folder: Path, start: int = 0) -> Iterator[IndexedRollout]:
     """Yield every rollout of a run in short form with its place in the file, in the order in which they were saved.
 
     The run may be written at the same time, or have been written by the public 0.1.14. An index that is missing or does
     not fit the results is replaced, unless the run is being written or the folder cannot be. Lines that cannot be read
-    are skipped with a warning.
+    are skipped with a warning. From `start` > 0, the end of a line in bytes, the results themselves are read: the
+    rollouts that were saved since.
     """
-    return _iterate_index(_results_path(folder), may_save=not (folder / LOCK_FILE).exists())
+    may_save = not start and not (folder / LOCK_FILE).exists()
+    return _iterate_index(_results_path(folder), may_save=may_save, end=start)
 
 
-def _iterate_index(results: Path, *, may_save: bool) -> Iterator[IndexedRollout]:
+def _iterate_index(results: Path, *, may_save: bool, end: int = 0) -> Iterator[IndexedRollout]:
     index = results.with_name(INDEX_FILE)
-    end = 0
-    is_trusted = fits(index, results)
+    is_trusted = not end and fits(index, results)
     if is_trusted:
         with index.open("rb") as file:
             file.readline()
