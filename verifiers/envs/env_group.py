@@ -276,7 +276,7 @@ class EnvGroup(Environment):
         return merged_sampling_args(own, asked)
 
     async def _score(self, states: list[State], *, alone: bool) -> None:
-        """Score rollouts of a run: they have the metrics of their own environment, so that means exclude the others."""
+        """Score rollouts of a run: they have the metrics of one environment, so that means exclude the others."""
         if type(self.rubric) is not EnvGroupRubric:
             await super()._score(states, alone=alone)
         elif alone:

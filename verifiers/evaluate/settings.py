@@ -26,7 +26,7 @@ from verifiers.run_options import (
     default_max_concurrent,
     is_adaptive,
 )
-from verifiers.types import Endpoint
+from verifiers.types import Endpoint, Endpoints
 
 DEFAULT_MODEL = "openai/gpt-4.1-mini"
 DEFAULT_NUM_EXAMPLES = 5
@@ -148,10 +148,12 @@ def resolve(
     *,
     environment_defaults: Callable[[str], Mapping[str, Any]] = lambda env_id: {},
     environ: Mapping[str, str] | None = None,
+    read_registry: Callable[[str], Endpoints] | None = None,
 ) -> EvalConfig:
     """Return the evaluation to run: the settings, then the environment's defaults, then the defaults of a command.
 
     `environment_defaults(env_id)` returns the `num_examples` and `rollouts_per_example` that an environment suggests.
+    `read_registry(path)` returns the endpoint registry, instead of the file at the path.
     Raises ConfigError, also if no setting names a host.
     """
     env_id = settings.get("env_id")
@@ -161,7 +163,7 @@ def resolve(
         )
     environ = os.environ if environ is None else environ
     suggested = environment_defaults(env_id)
-    model, endpoint_id, client_config = _client_of(settings, environ)
+    model, endpoint_id, client_config = _client_of(settings, environ, read_registry)
     options: dict[str, Any] = {
         "num_examples": suggested.get("num_examples", DEFAULT_NUM_EXAMPLES),
         "rollouts_per_example": suggested.get("rollouts_per_example", DEFAULT_ROLLOUTS_PER_EXAMPLE),
@@ -193,10 +195,12 @@ _EMPTY = ("", [])
 
 
 def _client_of(
-    settings: Mapping[str, Any], environ: Mapping[str, str]
+    settings: Mapping[str, Any],
+    environ: Mapping[str, str],
+    read_registry: Callable[[str], Endpoints] | None,
 ) -> tuple[str, str | None, ClientConfig]:
     """Return the model's name at the endpoint, its name in the registry or None, and the client's configuration."""
-    replicas, endpoint_id = _replicas(settings)
+    replicas, endpoint_id = _replicas(settings, read_registry)
     provider = PROVIDERS[settings["provider"]] if settings.get("provider") else None
     base_url = settings.get("api_base_url") or (provider.base_url if provider else None)
     key_var = settings.get("api_key_var") or (provider.key_var if provider else None)
@@ -247,12 +251,14 @@ def _client_of(
     return model, endpoint_id, config
 
 
-def _replicas(settings: Mapping[str, Any]) -> tuple[list[Endpoint], str | None]:
+def _replicas(
+    settings: Mapping[str, Any], read_registry: Callable[[str], Endpoints] | None
+) -> tuple[list[Endpoint], str | None]:
     path = settings.get("endpoints_path") or DEFAULT_ENDPOINTS_PATH
-    if settings.get("endpoints_path") and registry_file(path) is None:
+    if read_registry is None and settings.get("endpoints_path") and registry_file(path) is None:
         raise ConfigError(f"There is no endpoint registry at {path} (-e, endpoints_path).")
     name = settings.get("endpoint_id") or settings.get("model") or DEFAULT_MODEL
-    endpoints = load_endpoints(path)
+    endpoints = (read_registry or load_endpoints)(path)
     if name not in endpoints:
         if settings.get("endpoint_id"):
             known = ", ".join(sorted(endpoints)) or "no endpoints"

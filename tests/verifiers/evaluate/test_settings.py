@@ -191,7 +191,7 @@ def test_a_field_of_a_registry_may_be_given_under_both_of_its_names_if_they_agre
         ('[[endpoint]]\nendpoint_id="a"\nmodle="m"\nurl="u"\nkey="K"', "Did you mean 'model'?"),
         (
             '[[endpoint]]\nendpoint_id="a"\nmodel="m"\nurl="u"\nkey="K"\nheaders={A="1"}\nextra_headers={B="1"}',
-            "twice",
+            "both headers and extra_headers",
         ),
         (
             '[[endpoint]]\nendpoint_id="a"\nmodel="m"\nurl="u"\nkey="K"\nheaders={A=1}',
