@@ -69,7 +69,7 @@ class CliAgentMonitorRubric(Rubric):
 
     async def agent_timeout(self, state: State) -> float:
         """Return 1 if the time limit of the rollout ended the agent."""
-        return float(bool(state.timed_out))
+        return float(bool(state.get("timed_out")))
 
     async def agent_error(self, state: State) -> float:
         """Return 1 if the agent ended with an exit code other than 0."""
@@ -351,8 +351,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             await self.poll_job_completion(state, state["sandbox_id"], state["background_job"])
         except Exception as error:  # noqa: BLE001 - the rollout hears of it from its state
             note_death(state, error)
-            if state.error is None:
-                state.error = error
+            if state.get("error") is None:
+                state["error"] = error
         finally:
             state["agent_completed"] = True
 
@@ -373,7 +373,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         if getattr(status, "oom", False):
             state["sandbox_oom"] = True
         if status.exit_code:
-            turns = len(state.trajectory)
+            turns = len(state.get("trajectory") or [])
             when = f"after {turns} turn(s)" if turns else "before any LLM call"
             last_words = (status.stderr or status.stdout or "").strip()[-_MESSAGE_CHARACTERS:]
             raise make_agent_error(
@@ -432,7 +432,10 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             return await super().get_model_response(*args, **kwargs)
         request_id = state.get("current_request_id")
         if request_id is None:
-            return empty_response(state.get("model") or "")
+            prompt = args[1] if len(args) > 1 else kwargs.get("prompt")
+            if not prompt:
+                return empty_response(state.get("model") or "")
+            return await super().get_model_response(*args, **kwargs)
         intercept = self._servers.intercepts.get(request_id)
         state["_last_request_headers"] = dict((intercept or {}).get("headers") or {})
         state["current_request_id"] = None
@@ -464,8 +467,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Store the turn. The first prompt of the agent becomes the prompt of the rollout, because the model saw it."""
         if not prompt_messages:
             return
-        if not state.trajectory:
-            state.prompt = prompt_messages
+        if not state["trajectory"]:
+            state["prompt"] = prompt_messages
         await super().add_model_response(state, prompt_messages, response)
 
     # --------------------------------------------------------------------------------------------------- end

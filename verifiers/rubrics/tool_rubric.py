@@ -114,4 +114,4 @@ class TurnMonitorRubric(Rubric):
 
     def num_turns(self, state: State) -> float:
         """Return the number of responses of the model."""
-        return float(len(state.trajectory or []))
+        return float(len(state.get("trajectory") or []))

@@ -170,3 +170,25 @@ async def test_tools_are_called_for_a_plain_dict() -> None:
     assert answer["content"] == "abab"
     assert await env.no_tools_called(state) is False
     assert await env.no_tools_called({"trajectory": [step()]}) is True
+
+
+async def test_hooks_of_an_agent_take_a_plain_dict() -> None:
+    env = vf.CliAgentEnv(run_command="run", dataset=[{"question": "q"}], rubric=vf.Rubric())
+    variables = await env.build_env_vars({"interception_base_url": "http://h/v1", "model": "m"})  # type: ignore[arg-type]
+    assert (variables["OPENAI_BASE_URL"], variables["OPENAI_MODEL"]) == ("http://h/v1", "m")
+    assert await env.get_docker_image({}) == env.docker_image
+    assert env.get_sandbox_resources({})["timeout_minutes"] > 0
+    assert await env.post_sandbox_setup({"sandbox_id": "s"}) is None
+    assert await env.post_rollout({"sandbox_id": "s"}) is None  # type: ignore[func-returns-value]
+    assert await env.is_completed({"agent_completed": True, "trajectory": []}) is True
+
+    client = ScriptedClient(then="hi")
+    state = {"prompt": PROMPT, "trajectory": [], "client": client, "model": "m"}
+    ended = await env.get_model_response(state, [])
+    assert (ended.message.content, len(client.requests)) == ("", 0)
+    response = await env.get_model_response(state, PROMPT)
+    state["trajectory_id"] = "t"
+    await env.add_model_response(state, [{"role": "user", "content": "of the agent"}], response)
+    assert state["prompt"] == [{"role": "user", "content": "of the agent"}]
+    assert state["trajectory"][0]["completion"][0]["content"] == "hi"
+    await env.rubric.score_rollout({**state, "completion": ANSWER, "timed_out": True})

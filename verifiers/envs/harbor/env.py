@@ -204,7 +204,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
                 status = await client.end_background_job(sandbox_id, job)
                 keep_job(state, status)
             if state.get("harbor_step", 0) + 1 == task.step_count:
-                state.timed_out = True
+                state["timed_out"] = True
 
     async def _begin_step(self, state: State, task: HarborTask, number: int) -> None:
         """Give the agent the instruction and the files of a step, and run its `setup.sh`."""
@@ -249,8 +249,8 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
 
     async def post_rollout(self, state: State) -> None:
         """Score the task: the tests of its last step, and the verdicts of earlier steps."""
-        if state.error is None and "harbor_task_dir" in state:
-            state.reward = await self.compute_reward(state)
+        if state.get("error") is None and "harbor_task_dir" in state:
+            state["reward"] = await self.compute_reward(state)
 
     async def compute_reward(self, state: State) -> float:
         """Return the reward of the task, which the tests of its last step write.

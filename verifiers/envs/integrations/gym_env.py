@@ -112,7 +112,7 @@ def normalize_step(out: StepOut) -> Step:
 
 def sum_step_rewards(state: State) -> float:
     """Return the sum of the rewards of the episode's steps."""
-    return float(sum(step["reward"] or 0.0 for step in state.trajectory or []))
+    return float(sum(step["reward"] or 0.0 for step in state.get("trajectory") or []))
 
 
 class EpisodicSumRubric(Rubric):
