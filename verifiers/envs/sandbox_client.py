@@ -319,7 +319,7 @@ class SandboxClient:
             yield sandbox_id
             return
         backend = self.backends.here()
-        score_in = score_in or default_score_in(backend)
+        score_in = score_in or default_score_in(entry.sandbox, backend)
         copy = await copied_sandbox(entry.sandbox, backend) if score_in == "snapshot" else None
         if copy is None:
             await scoring_sandbox(entry.sandbox, backend, "own", variables)

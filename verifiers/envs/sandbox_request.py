@@ -65,8 +65,8 @@ class CreateSandboxRequest(BaseModel):
     """Not in v0: files that are written before the sandbox counts as ready, path → content."""
     folders: tuple[str, ...] = ()
     """Not in v0: further writable directories, empty at first; those in a writable place already are left out."""
-    host_names: tuple[str, ...] = ()
-    """Not in v0: see `SandboxSpec.host_names`."""
+    spec_fields: dict[str, Any] = Field(default_factory=dict)
+    """Not in v0: further fields of the `SandboxSpec`, which replace those of the environment."""
 
     @property
     def background_command(self) -> str | None:
@@ -89,8 +89,6 @@ def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSp
         changes["files"] = {**template.files, **files}
     if folders := getattr(request, "folders", ()):
         changes["folders"] = with_folders(template, folders)
-    if host_names := getattr(request, "host_names", None):
-        changes["host_names"] = (*template.host_names, *host_names)
     if (image := _image(request.docker_image, backend_name)) is not None:
         changes["image"] = image
     if request.cpu_cores is not None:
@@ -101,6 +99,7 @@ def spec_of(request: Any, template: SandboxSpec, backend_name: str) -> SandboxSp
         changes["disk_mb"] = max(1, round(request.disk_size_gb * 1024))
     if request.timeout_minutes is not None:
         changes["ttl_s"] = request.timeout_minutes * 60.0
+    changes |= getattr(request, "spec_fields", None) or {}
     return SandboxSpec.model_validate({**dict(template), **changes})
 
 

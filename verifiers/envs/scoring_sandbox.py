@@ -84,9 +84,10 @@ def check_score_in(score_in: str | None) -> ScoreIn | None:
     )
 
 
-def default_score_in(backend: SandboxBackend) -> ScoreIn:
-    """Return the first mode that a back end supports."""
-    return "snapshot" if "snapshot" in backend.capabilities else "own"
+def default_score_in(sandbox: Sandbox, backend: SandboxBackend) -> ScoreIn:
+    """Return the first mode that a sandbox supports. A snapshot lacks the changed files of a writable image."""
+    is_copied = "snapshot" in backend.capabilities and not sandbox.spec.writable_image
+    return "snapshot" if is_copied else "own"
 
 
 async def scoring_sandbox(
@@ -104,7 +105,7 @@ async def scoring_sandbox(
         return sandbox
     await sandbox.end_processes()
     if score_in is None:
-        score_in = default_score_in(backend)
+        score_in = default_score_in(sandbox, backend)
     scoring = await copied_sandbox(sandbox, backend) if score_in == "snapshot" else None
     if scoring is None:
         scoring = sandbox

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, Self
 
 from verifiers.sandboxes.admission import Admission
-from verifiers.sandboxes.errors import SandboxCreationError
+from verifiers.sandboxes.errors import SandboxCreationError, SandboxImageError
 from verifiers.sandboxes.guest_sandbox import GuestSandbox, Machine
 from verifiers.sandboxes.sandbox import Capability, SandboxInfo, Snapshot
 from verifiers.sandboxes.spec import SandboxSpec
@@ -31,6 +31,9 @@ class GuestBackend:
     capabilities: frozenset[Capability] = frozenset(
         ("snapshot", "fork_python", "per_command_limits")
     )
+
+    has_images = False
+    """Whether an engine runs images here: writable ones, and those of Compose files."""
 
     def __init__(self, *, admission: Admission | None = None) -> None:
         self._admission = admission or Admission()
@@ -57,6 +60,11 @@ class GuestBackend:
         """See SandboxBackend."""
         if self._is_closed:
             raise SandboxCreationError("This back end has been closed.")
+        if not self.has_images and (spec.writable_image or spec.compose is not None):
+            wanted = "a writable image" if spec.compose is None else f"{spec.compose.file}"
+            raise SandboxImageError(
+                f"The back end {self.name!r} cannot run {wanted}. Use Docker or Podman (backend='docker')."
+            )
         self._check(spec)
         sandbox = GuestSandbox(
             self.name, spec, self._machine(spec), self._info(spec), self._admission, self._on_gone

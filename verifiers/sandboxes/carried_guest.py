@@ -74,6 +74,7 @@ def parcel(
         "limit_memory": limit_memory,
         "max_processes": spec.max_processes if limit_processes else None,
         "owns_kernel": owns_kernel,
+        "keeps_variables": spec.writable_image,
         "filter_system_calls": filter_system_calls,
     }
     content = json.dumps({"modules": _modules(), "settings": settings}).encode()

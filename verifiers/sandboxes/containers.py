@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import IO, Literal, Protocol, TypedDict
+from typing import IO, Any, Literal, Protocol, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -37,10 +39,13 @@ from verifiers.sandboxes.owned_folders import make_folder, remove_folder
 from verifiers.sandboxes.sandbox import SandboxInfo
 from verifiers.sandboxes.spec import IsolationLevel, SandboxSpec, is_at_least
 
+MAIN_SERVICE = "main"
 MAX_STARTING = 8
 """Maximum number of containers that start at once. Engines become much slower beyond it."""
 USER_ID = 1000
 OPEN_FILES = 1024
+IMAGE_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+"""Capabilities of root in a writable image: what package managers need, and none that reaches the machine."""
 RUNTIME_ISOLATION: dict[str, IsolationLevel] = {
     "runsc": "gvisor",
     "kata": "vm",
@@ -274,6 +279,8 @@ class ContainerConfig(BaseModel):
 class ContainerBackend(GuestBackend):
     """See `SandboxBackend`. Isolation level "container", or the level of the runtime."""
 
+    has_images = True
+
     def __init__(self, config: ContainerConfig | None = None) -> None:
         super().__init__()
         self.config = config or ContainerConfig()
@@ -296,14 +303,22 @@ class ContainerBackend(GuestBackend):
             )
         number = next(self._numbers)
         name = f"vf-{os.getpid()}-{self._run}-{number}"
+        kind = EngineContainer if spec.compose is None else ComposeContainer
+        start_timeout_s = self.config.start_timeout_s
+        if spec.compose is not None:
+            start_timeout_s += spec.compose.start_timeout_s
         return ContainerMachine(
-            EngineContainer(program, name, spec, self.config),
+            kind(program, name, spec, self.config),
             carried_guest.parcel(
-                spec, workdir=spec.workdir, limit_memory=False, limit_processes=False
+                spec,
+                workdir=spec.workdir,
+                limit_memory=False,
+                limit_processes=False,
+                filter_system_calls=not spec.writable_image,
             ),
             lambda: self._info(spec),
             self._starting,
-            self.config.start_timeout_s,
+            start_timeout_s,
         )
 
     def _info(self, spec: SandboxSpec) -> SandboxInfo:
@@ -335,6 +350,7 @@ class EngineContainer:
         self._spec = spec
         self._config = config
         self._folder: str | None = None
+        self._compose: list[str] = []
 
     def prepared_command(self) -> list[str]:
         """See Container."""
@@ -364,6 +380,109 @@ class EngineContainer:
             self._folder = None
 
 
+class ComposeContainer(EngineContainer):
+    """The `Container` of the service `main` of a Compose file. Its other services start before it and end with it."""
+
+    def prepared_command(self) -> list[str]:
+        """See Container. Starts the other services and waits for them."""
+        project = self._spec.compose
+        assert project is not None
+        self._folder = make_folder()
+        before, after = compose_layers(self._spec)
+        files = [os.path.join(self._folder, "before.json"), project.file]
+        files.append(os.path.join(self._folder, "after.json"))
+        for path, layer in ((files[0], before), (files[2], after)):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(layer, file)
+        self._compose = [self._program, "compose", f"--project-name={self._name}"]
+        self._compose += [f"--project-directory={os.path.dirname(os.path.abspath(project.file))}"]
+        self._compose += [f"--file={os.path.abspath(file)}" for file in files]
+        services = self._output("config", "--services", timeout_s=END_TIMEOUT_S).split()
+        if MAIN_SERVICE not in services:
+            raise SandboxImageError(
+                f"{project.file} has no service {MAIN_SERVICE!r}, in which the agent works. It has: "
+                f"{', '.join(services)}."
+            )
+        limit_s = project.start_timeout_s
+        self._output("build", timeout_s=limit_s)
+        if others := [name for name in services if name != MAIN_SERVICE]:
+            wait = ("--wait", f"--wait-timeout={int(limit_s)}")
+            self._output("up", "--detach", *wait, *others, timeout_s=limit_s)
+        program, *rest = carried_guest.command(self._config.python)
+        options = ("--rm", "--no-TTY", "--use-aliases", "--no-deps", f"--name={self._name}")
+        entry = f"--entrypoint={program}"
+        return [*self._compose, "run", *options, entry, MAIN_SERVICE, *rest]
+
+    def remove_command(self) -> list[str]:
+        """See Container. Removes the services and their volumes, too."""
+        remove = super().remove_command()
+        if not self._compose:
+            return remove
+        end = [*self._compose, "down", "--volumes", "--remove-orphans", "--timeout=1"]
+        return ["/bin/sh", "-c", f"{shlex.join(remove)}; {shlex.join(end)}"]
+
+    def process_options(self) -> ProcessOptions:
+        """See Container. The variables of the file are those of the process."""
+        project = self._spec.compose
+        assert project is not None
+        options = super().process_options()
+        return {**options, "env": {**os.environ, **dict(project.variables)}}
+
+    def _output(self, *arguments: str, timeout_s: float) -> str:
+        try:
+            done = subprocess.run(
+                [*self._compose, *arguments],
+                **self.process_options(),
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=timeout_s,
+            )
+        except OSError as error:
+            raise SandboxCreationError(
+                f"{self._program} could not be executed: {error.strerror}."
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise SandboxCreationError(
+                f"`compose {arguments[0]}` took longer than {timeout_s:g} s."
+            ) from error
+        if done.returncode != 0:
+            text = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+            raise SandboxImageError(
+                f"`{self._program} compose {arguments[0]}` failed with exit code {done.returncode}: {text}"
+            )
+        return done.stdout.decode("utf-8", "replace")
+
+
+def compose_layers(spec: SandboxSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Compose files to put before and after that of a task: defaults, and the limits of `main`."""
+    project = spec.compose
+    assert project is not None
+    source: dict[str, Any] = {} if spec.image == "host" else {"image": spec.image}
+    if project.build_main is not None:
+        source["build"] = {"context": project.build_main}
+    before: dict[str, Any] = {
+        "services": {MAIN_SERVICE: source},
+        "volumes": {name: {} for name in project.volumes},
+    }
+    main: dict[str, Any] = {
+        "cap_drop": ["ALL"],
+        "cap_add": list(IMAGE_CAPABILITIES),
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": spec.max_processes,
+        "mem_limit": f"{spec.memory_mb}m",
+        "memswap_limit": f"{spec.memory_mb}m",
+        "environment": dict(spec.env),
+        "extra_hosts": [f"{name}:127.0.0.1" for name in spec.host_names],
+        "restart": "no",
+    }
+    if spec.cpu_cores is not None:
+        main["cpus"] = spec.cpu_cores
+    after: dict[str, Any] = {"services": {MAIN_SERVICE: main}}
+    if spec.network == "none":  # services reach each other, and nothing else
+        after["networks"] = {"default": {"internal": True}}
+    return before, after
+
+
 def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list[str]:
     """Return the arguments for `docker` or `podman`."""
     is_podman = config.engine == "podman"
@@ -376,15 +495,8 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         f"--name={name}",
         f"--label=verifiers.pid={os.getpid()}",
         f"--pull={config.pull}",
-        "--read-only",
-        f"--tmpfs={spec.workdir}:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=0755,{owner}",
-        *(
-            f"--tmpfs={folder}:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=0755,{owner}"
-            for folder in spec.folders
-        ),
-        f"--tmpfs=/tmp:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=1777",
+        *(_of_the_image() if spec.writable_image else _read_only(spec, owner)),
         f"--shm-size={spec.disk_mb}m",
-        f"--user={USER_ID}:{USER_ID}",
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         f"--pids-limit={spec.max_processes}",
@@ -395,11 +507,11 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
         f"--memory={spec.memory_mb}m",
         f"--memory-swap={spec.memory_mb}m",  # the same number: no swap
         f"--network={'none' if spec.network == 'none' else 'bridge'}",
-        f"--workdir={spec.workdir}",
+        *(() if spec.writable_image else (f"--workdir={spec.workdir}",)),
         *(f"--add-host={name}:127.0.0.1" for name in spec.host_names),
         "--log-driver=none",  # the engine need not store a copy of the stream on disk
     ]
-    if is_podman:
+    if is_podman and not spec.writable_image:
         arguments.append(
             "--read-only-tmpfs=false"
         )  # Podman's default makes /run and /var/tmp writable
@@ -408,7 +520,24 @@ def run_arguments(name: str, spec: SandboxSpec, config: ContainerConfig) -> list
     if config.runtime is not None:
         arguments.append(f"--runtime={config.runtime}")
     image = config.image if spec.image == "host" else spec.image
-    return [*arguments, *config.extra_arguments, image, *carried_guest.command(config.python)]
+    program, *rest = carried_guest.command(config.python)
+    if spec.writable_image:  # whose ENTRYPOINT would receive the command
+        return [*arguments, *config.extra_arguments, f"--entrypoint={program}", image, *rest]
+    return [*arguments, *config.extra_arguments, image, program, *rest]
+
+
+def _read_only(spec: SandboxSpec, owner: str) -> list[str]:
+    options = f"rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=0755,{owner}"
+    return [
+        "--read-only",
+        *(f"--tmpfs={folder}:{options}" for folder in (spec.workdir, *spec.folders)),
+        f"--tmpfs=/tmp:rw,exec,nosuid,nodev,size={spec.disk_mb}m,mode=1777",
+        f"--user={USER_ID}:{USER_ID}",
+    ]
+
+
+def _of_the_image() -> list[str]:
+    return [f"--cap-add={name}" for name in IMAGE_CAPABILITIES]
 
 
 def _info(name: str, isolation: IsolationLevel, spec: SandboxSpec) -> SandboxInfo:

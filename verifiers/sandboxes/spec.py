@@ -49,6 +49,23 @@ class ProxyNetwork(BaseModel):
         return lowered
 
 
+class ComposeProject(BaseModel):
+    """A Compose file and the values of its variables."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    """Path on this machine."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Name and value of each variable that the file may use."""
+    build_main: str | None = None
+    """Build context of the service `main`, if the file does not name one."""
+    volumes: tuple[str, ...] = ()
+    """Names of volumes that the file may use."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Time until all services run, including their builds."""
+
+
 def _is_domain_pattern(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -70,6 +87,13 @@ class SandboxSpec(BaseModel):
     """Interpreter for `python3` inside. None selects the running interpreter, or the image's on back ends with
     images.
     """
+    writable_image: bool = False
+    """Whether the root file system is a writable copy of the image, and commands run as the user of the image with its
+    variables. For images that were built for a task, on back ends with images. `folders` are then plain directories,
+    snapshots are not possible, and `disk_mb` limits single files only.
+    """
+    compose: ComposeProject | None = None
+    """Services that run beside the sandbox, which is the service `main` of a Compose file. Docker and Podman only."""
     packages: str | None = None
     """Installed packages that can be imported inside, for image "host" only. None: only the standard library. "host":
     the packages of the running environment. Otherwise the path of a virtual environment. None also hides the host's

@@ -65,7 +65,7 @@ async def collect_artifacts(
 
 async def _run_hook(client: SandboxClient, sandbox_id: str, hook: CollectHook) -> None:
     _check_service(hook.service)
-    user = client.sandbox(sandbox_id).spec.image != "host" and hook.user
+    user = client.sandbox(sandbox_id).spec.writable_image and hook.user
     try:
         done = await client.execute_command(
             sandbox_id,

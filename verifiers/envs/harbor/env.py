@@ -16,6 +16,7 @@ from verifiers.envs.harbor.mcp_servers import (
     becomes_healthy,
     succeeds,
 )
+from verifiers.envs.harbor.sandboxes import DEFAULT_IMAGE, DEFAULT_WORKDIR, TaskPlace
 from verifiers.envs.harbor.task_config import Healthcheck, resolved_variables
 from verifiers.envs.harbor.task_files import HarborTask, has_solution, task_of, task_rows
 from verifiers.envs.harbor.verifier import (
@@ -53,8 +54,8 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         run_command: str,
         dataset_path: str | Path,
         tasks: list[str] | None = None,
-        agent_workdir: str = "/app",
-        docker_image: str = "python:3.11-slim",
+        agent_workdir: str = DEFAULT_WORKDIR,
+        docker_image: str = DEFAULT_IMAGE,
         mcp_launch_commands: dict[str, str] | None = None,
         mcp_healthcheck: HarborMCPHealthcheck | None = None,
         *,
@@ -76,6 +77,9 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         self.mcp_launch_commands = mcp_launch_commands or {}
         self.mcp_healthcheck = mcp_healthcheck or HarborMCPHealthcheck()
         self._graded_without_an_agent: dict[str, bool] = {}
+        self._builders = {}
+        spec = SandboxSpec.model_validate(sandbox_spec or {})
+        self._network_is_chosen = "network" in spec.model_fields_set
         super().__init__(
             run_command=run_command,
             docker_image=docker_image,
@@ -90,8 +94,23 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         return task_rows(dataset_folders(self._reference, self.registry), self.task_names)
 
     async def get_docker_image(self, state: State) -> str:
-        """Return the image of the task, or that of the environment."""
-        return (state.get("info") or {}).get("docker_image") or self.docker_image
+        """Return the image of the task, which is built first if it has a Dockerfile, or that of the environment."""
+        info = state.get("info") or {}
+        if not info.get("task_dir"):
+            return info.get("docker_image") or self.docker_image
+        task = task_of(info)
+        environment = task.config.environment.model_copy(
+            update={"docker_image": info.get("docker_image")}
+        )
+        place = await self._place_of(
+            task,
+            environment,
+            task.folder / "environment",
+            task.config.agent.network_mode,
+            secrets=tuple(task.secret_folders()),
+        )
+        state["harbor_workdir"], state["harbor_spec_fields"] = place.workdir, place.spec_fields
+        return place.image
 
     async def build_env_vars(self, state: State) -> dict[str, str]:
         """Return the variables of an agent, the location of its task and the URLs of the task's MCP servers."""
@@ -103,17 +122,26 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
             "HARBOR_TASK_NAME": str(info.get("task_name") or ""),
             "HARBOR_TASK_DIR": TASK_DIR,
             "HARBOR_INSTRUCTION_PATH": INSTRUCTION_PATH,
-            "AGENT_WORKDIR": self.agent_workdir,
+            "AGENT_WORKDIR": self._workdir_of(state),
             **await self.mcp_agent_env_vars(info.get("config") or {}, state),
         }
+
+    def _workdir_of(self, state: State) -> str:
+        return state.get("harbor_workdir") or self.agent_workdir
 
     # ------------------------------------------------------------------------------------------- before the agent
 
     async def create_sandbox(self, state: Any, request: Any) -> str:
-        """Create the sandbox of a task, in which the host names of its MCP servers lead to the sandbox itself."""
-        config = (state.get("info") or {}).get("config") or {}
-        if names := await self.mcp_host_names(config, state):
-            request = request.model_copy(update={"host_names": names})
+        """Create the sandbox of a task: its image, services, size, network and the host names of its MCP servers."""
+        info = state.get("info") or {}
+        if "harbor_workdir" in state:
+            fields = dict(state["harbor_spec_fields"])
+            if names := await self.mcp_host_names(info.get("config") or {}, state):
+                fields["host_names"] = names
+            place = TaskPlace(request.docker_image, state["harbor_workdir"], fields)
+            environment = task_of(info).config.environment
+            changes = self._request_changes(environment, place, request)
+            request = request.model_copy(update=changes)
         return await super().create_sandbox(state, request)
 
     async def post_sandbox_setup(self, state: State) -> None:
@@ -121,6 +149,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         task = task_of(state.get("info") or {})
         state["harbor_task_dir"] = str(task.folder)
         sandbox_id = state["sandbox_id"]
+        await self._refuse_secrets(sandbox_id, task)
         await call_hook(self.prepare_harbor_task, sandbox_id, task.folder)
         await self._wait_until_healthy(sandbox_id, task, task.config.environment.healthcheck)
         await call_hook(self.pre_mcp_setup, state)
@@ -172,7 +201,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
                 await self._upload_folder(state["sandbox_id"], folder, SOLUTION_DIR)
             variables = resolved_variables(task.config.solution.env, "[solution] env")
             options["env"] = {"DEBIAN_FRONTEND": "noninteractive", **variables}
-            options["working_dir"] = self.agent_workdir
+            options["working_dir"] = self._workdir_of(state)
             # Its tests judge a solution, not its exit code.
             command = f'bash {SOLUTION_DIR}/solve.sh || echo "solve.sh: exit code $?" >&2'
         return await self.sandbox_client.start_background_job(
@@ -211,7 +240,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         sandbox_id = state["sandbox_id"]
         state["harbor_step"] = number
         await self.upload_file(sandbox_id, INSTRUCTION_PATH, str(task.instruction_file(number)))
-        files, workdir = task.step_folder(number) / "workdir", self.agent_workdir
+        files, workdir = task.step_folder(number) / "workdir", self._workdir_of(state)
         await self._upload_folder(sandbox_id, files, workdir)
         if (files / "setup.sh").is_file():
             done = await self.sandbox_client.execute_command(

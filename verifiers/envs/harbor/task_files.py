@@ -56,6 +56,18 @@ class HarborTask:
         own = self.step_folder(number) / "solution"
         return _folders(own) or _folders(self.folder / "solution")
 
+    def secret_folders(self) -> list[Path]:
+        """Return the folders with tests and solutions, which an agent must not see."""
+        steps = [self.folder / "steps" / step.name for step in self.config.steps]
+        folders = [each / name for each in (self.folder, *steps) for name in ("tests", "solution")]
+        return _folders(*folders)
+
+    def verifier_context(self, number: int) -> Path:
+        """Return the folder that may define the image of a separate verifier: the tests of the step, or of the task."""
+        own = self.step_folder(number) / "tests"
+        has_image = self.dockerfile(own) is not None or self.compose_file(own) is not None
+        return own if has_image else self.folder / "tests"
+
     def dockerfile(self, context: Path | None = None) -> Path | None:
         """Return the Dockerfile in a folder, by default `environment/`."""
         path = (context or self.folder / "environment") / "Dockerfile"

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verifiers.envs.harbor.artifacts import CollectedArtifact, collect_artifacts, upload_artifacts
+from verifiers.envs.harbor.sandboxes import HarborSandboxMixin
 from verifiers.envs.harbor.task_config import TaskConfig, resolved_variables
 from verifiers.envs.harbor.task_files import HarborTask, task_of
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
-from verifiers.envs.sandbox_mixin import SandboxMixin
 from verifiers.envs.sandbox_request import CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ROOM_MB
 from verifiers.errors import ConfigError, SandboxError
@@ -122,14 +122,13 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
 
 
-class HarborVerifierMixin(SandboxMixin):
+class HarborVerifierMixin(HarborSandboxMixin):
     """Runs the tests of a task after its agent has ended."""
 
     _graded_without_an_agent: dict[str, bool]
+    _has_warned = False
     artifacts_dir: Path | None
     """Folder on this machine for the artifacts of all rollouts. None stores no artifacts."""
-    agent_workdir: str
-    """Directory of the agent's work; created in every sandbox of a task."""
 
     async def verify_step(self, state: State, number: int) -> TestRun:
         """Return the verdict of the tests of a step. Its `reward` is never None.
@@ -142,9 +141,21 @@ class HarborVerifierMixin(SandboxMixin):
         if task.config.of_step(number).verifier.mode == "separate":
             run = await self._run_separately(state, task, number)
         else:
+            self._warn_of_root(state["sandbox_id"])
             await self._store_artifacts(state, task, number)
             run = await self._run_tests(state["sandbox_id"], state, task, number)
         return await self._judged(run, state, task, number)
+
+    def _warn_of_root(self, sandbox_id: str) -> None:
+        client = self.sandbox_client
+        is_ours = isinstance(client, SandboxClient) and client.has(sandbox_id)
+        if self._has_warned or not is_ours or not client.sandbox(sandbox_id).spec.writable_image:
+            return
+        self._has_warned = True
+        self.logger.warning(
+            "Tasks with a shared verifier run in writable images: an agent with root can replace the programs that the "
+            "tests use. Set environment_mode = 'separate' under [verifier] in task.toml."
+        )
 
     async def verify_between(self, state: State, number: int) -> TestRun:
         """Like `verify_step`, while the agent's sandbox stays in use for the next step."""
@@ -230,8 +241,11 @@ class HarborVerifierMixin(SandboxMixin):
 
     def has_verifier_image(self, task: HarborTask, number: int) -> bool:
         """Return whether the verifier of a step has a separate image."""
-        own = task.config.of_step(number).verifier.environment
-        return own is not None and bool(own.docker_image)
+        own, context = (
+            task.config.of_step(number).verifier.environment,
+            task.verifier_context(number),
+        )
+        return bool(own and own.docker_image) or task.dockerfile(context) is not None
 
     async def _run_tests(
         self, sandbox_id: str, state: State, task: HarborTask, number: int
@@ -283,7 +297,7 @@ class HarborVerifierMixin(SandboxMixin):
         client = self.sandbox_client
         if user is None or not isinstance(client, SandboxClient):
             return None
-        return None if client.sandbox(sandbox_id).spec.image == "host" else str(user)
+        return str(user) if client.sandbox(sandbox_id).spec.writable_image else None
 
     # --------------------------------------------------------------------------------------------- other sandboxes
 
@@ -348,7 +362,14 @@ class HarborVerifierMixin(SandboxMixin):
         if config.verifier.mode == "separate":
             environment = config.verifier.environment or config.environment
             changes["environment_vars"] = resolved_variables(environment.env, "[environment] env")
-            changes["host_names"] = ()
+            context = task.verifier_context(number)
+            if not self.has_verifier_image(task, number):
+                context = task.folder / "environment"
+                given = (state.get("info") or {}).get("docker_image")
+                environment = environment.model_copy(update={"docker_image": given})
+            place = await self._place_of(task, environment, context, config.verifier.network_mode)
+            roomy = request.model_copy(update={**changes, "spec_fields": {}})
+            changes |= self._request_changes(environment, place, roomy)
         return request.model_copy(update=changes)
 
     async def _is_graded_without_an_agent(

@@ -25,7 +25,8 @@ def main(settings: dict[str, Any]) -> None:
     """Serve until the host closes the stream.
 
     `settings`: workdir, folders, env, preload, memory_bytes, limit_memory, max_processes (None: another mechanism
-    limits them), owns_kernel (/proc/meminfo counts this sandbox only), filter_system_calls.
+    limits them), owns_kernel (/proc/meminfo counts this sandbox only), filter_system_calls, keeps_variables (commands
+    receive the variables of this process).
     """
     stream = loop.PipeStream(os.dup(0), os.dup(1))
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -54,10 +55,12 @@ def main(settings: dict[str, Any]) -> None:
         _lower(resource.RLIMIT_NPROC, settings["max_processes"])
     counter = next((path for path in _OOM_COUNTERS if os.access(path, os.R_OK)), None)
     path = os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
+    # Those of the image, where the image is the task's.
+    inherited = dict(os.environ) if settings.get("keeps_variables") else {"HOME": workdir}
     env = {
+        **inherited,
         "PATH": ":".join(dict.fromkeys([os.path.dirname(sys.executable), *path.split(":")])),
-        "HOME": workdir,
-        "LANG": "C.UTF-8",
+        "LANG": inherited.get("LANG", "C.UTF-8"),
         "TMPDIR": "/tmp",
         "PYTHONDONTWRITEBYTECODE": "1",
         **settings["env"],
