@@ -1,4 +1,4 @@
-"""A run folder that the published 0.1.14 has written: `saved_by_0_1_14/outputs`, killed after 4 of 6 rollouts.
+"""A run folder that the published 0.1.14 has written: `saved_by_0_1_14/evals`, killed after 4 of 6 rollouts.
 
 The folder was made by `vf-eval counting -m scripted -n 3 -r 2 -s` of 0.1.14. Two rollouts call a tool, one is wrong,
 and one has the error of an empty reply.
@@ -15,15 +15,15 @@ from verifiers.runs.store import iterate_index, iterate_outputs, load_metadata, 
 from verifiers.utils import path_utils, save_utils
 
 HERE = Path(__file__).with_name("saved_by_0_1_14")
-RUN = Path("outputs/evals/counting--scripted/ffa3da4d")
+RUN = Path("evals/counting--scripted/ffa3da4d")
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder, in the working directory, and its environment in the path of modules."""
-    shutil.copytree(HERE / "outputs", "outputs")
+    shutil.copytree(HERE / "evals", "outputs/evals")
     monkeypatch.syspath_prepend(str(HERE))
-    yield RUN
+    yield Path("outputs") / RUN
     sys.modules.pop("counting", None)
 
 

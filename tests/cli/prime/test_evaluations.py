@@ -100,9 +100,9 @@ def test_a_folder_that_was_pushed_knows_where_its_runs_belong(prime, alice, endp
 
 
 def test_a_run_folder_of_0_1_14_is_pushed(prime, published, tmp_path):
-    saved = Path(__file__).parents[1] / "saved_by_0_1_14" / "outputs"
-    shutil.copytree(saved, tmp_path / "outputs")
-    folder = tmp_path / "outputs/evals/counting--scripted/ffa3da4d"
+    saved = Path(__file__).parents[1] / "saved_by_0_1_14" / "evals"
+    shutil.copytree(saved, tmp_path / "evals")
+    folder = tmp_path / "evals/counting--scripted/ffa3da4d"
     done = prime("eval", "push", folder, "--env", published, "--json")
     assert done.code == 0, done.err
     evaluation = prime("eval", "get", done.json["evaluation_id"]).json
