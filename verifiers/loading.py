@@ -517,7 +517,7 @@ def _refuse_taskset(env_id: str, source: Path | None, error: BaseException | Non
         f"{env_id!r} is a taskset for verifiers 0.4 or later (its code has {found!r}), which this package cannot run. "
         "This package runs environments for verifiers 0.1.8 to 0.3.1: modules whose load_environment() returns an "
         "Environment. Install an older release of the taskset that has load_environment(), or write that function "
-        'around its rows and reward functions (docs/migrating.md, "Tasksets").'
+        'around its rows and reward functions (docs/migrating.md, "From v1 back").'
     ) from error
 
 

@@ -126,6 +126,11 @@ def _usage_error(error: Any) -> int:
     message = error.format_message()
     if message:
         output.error(message)
+    if re.match(r"No such option: --[\w-]+\.", message):
+        output.note(
+            "Options with dots are those of verifiers 0.4 and later, which has other commands "
+            '(docs/migrating.md, "From v1 back").'
+        )
     context = getattr(error, "ctx", None)
     if (
         context is not None and message

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from verifiers.runs.store import RunNotFound, load_metadata
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -310,3 +312,16 @@ def test_no_line_says_that_nothing_failed_when_a_reward_function_raised(
     assert re.search(r"errors +2 of 2 rollouts", done.out)
     assert "broken raised 2 times" in done.out
     assert ".py:3 in broken" in done.out
+
+
+def test_options_and_runs_of_verifiers_0_4_are_named_as_such(run, endpoint, make_environment):
+    path = make_environment()
+    option = run("eval", path, "--env.agent.harness.id", "null")
+    assert (option.code, "verifiers 0.4 and later" in option.err) == (2, True)
+    folder = Path("outputs") / "sums--m--null--f667e1ad"
+    folder.mkdir(parents=True)
+    (folder / "traces.jsonl").write_text("{}\n")
+    resumed = run("eval", path, "-b", endpoint.url, "--resume", folder)
+    assert (resumed.code, "a run of verifiers 0.4 or later" in resumed.err) == (2, True)
+    with pytest.raises(RunNotFound, match=r"a run of verifiers 0\.4 or later"):
+        load_metadata(folder)

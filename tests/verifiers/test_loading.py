@@ -16,6 +16,7 @@ from verifiers.loading import (
     path_of,
     require_present,
 )
+from verifiers.testing import ScriptedClient, run
 
 ENVIRONMENT = """
 import verifiers as vf
@@ -342,6 +343,24 @@ def test_the_package_brings_examples_that_an_installed_environment_replaces(
     assert vf.load_environment("reverse-text").loaded_from is None
 
 
+async def test_the_guide_to_a_package_for_both_apis_is_right(installed):
+    folder = installed("unused", "")
+    package = folder / "sums"
+    package.mkdir()
+    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    for name in ("__init__", "environment", "taskset"):
+        block = page.partition(f"`sums/{name}.py`")[2].partition("```text\n")[2].partition("```")[0]
+        (package / f"{name}.py").write_text(block)
+    (package / "rows.py").write_text(
+        "def rows(count):\n"
+        "    return [{'question': f'{n} + {n}?', 'answer': str(2 * n)} for n in range(count)]\n\n"
+        "def is_right(reply, answer):\n    return float(reply == answer)\n"
+    )
+    outputs = await run(vf.load_environment("sums", count=2), ScriptedClient(then="2"), n=2)
+    assert [output["reward"] for output in outputs] == [0.0, 1.0]
+    assert sys.modules["sums"].__all__ == ["load_environment"]
+
+
 TASKSETS = {
     "imports v1": "import verifiers.v1 as vf\n\nclass Mine(vf.Taskset): ...",
     "imports from v1": "from verifiers.v1 import Taskset",
@@ -366,7 +385,7 @@ def test_a_taskset_for_a_later_verifiers_is_named_as_one(installed, source, rout
         (folder / "later_taskset").mkdir()
         (folder / "later_taskset.py").rename(folder / "later_taskset" / "later_taskset.py")
 
-    said = r"'later-taskset' is a taskset for verifiers 0\.4 or later .*load_environment\(\)"
+    said = r"'later-taskset' is a taskset for verifiers 0\.4 or later .*load_environment\(\).*From v1 back"
     paths = {"folder": folder / "later_taskset", "file": folder / "later_taskset.py"}
     with pytest.raises(EnvironmentLoadError, match=said):
         vf.load_environment(str(paths.get(route, "later-taskset")))

@@ -106,8 +106,17 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration file {path} is not valid TOML: {error}.") from error
 
 
+_V1_KEYS = frozenset({"env", "taskset", "harness", "client", "run", "num_tasks", "num_rollouts"})
+"""Keys of the files of verifiers 0.4 and later."""
+
+
 def _check_top(top: Mapping[str, Any], path: Path) -> None:
     """Refuse keys and values at the top that no table may have, and report a misspelt section."""
+    if found := sorted(_V1_KEYS & set(top)):
+        raise ConfigError(
+            f"{path} is a file for verifiers 0.4 or later: it has {found[0]!r} at the top. Here, every evaluation is a "
+            'table [[eval]] with an env_id (docs/migrating.md, "From v1 back").'
+        )
     for key in top:
         near = get_close_matches(key, ("eval", "ablation"), n=1)
         if key not in FILE_OPTIONS and near and isinstance(top[key], dict | list):

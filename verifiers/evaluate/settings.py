@@ -64,7 +64,7 @@ class _Checked(Config):
         for name in ("taskset", "harness"):
             if name in value:
                 raise ValueError(
-                    f"{name} belongs to the tasksets of verifiers v1; name an environment with env_id"
+                    f"{name} belongs to the tasksets of verifiers v1 (0.4 and later); name an environment with env_id"
                 )
         if value.get("endpoint_id") and value.get("model"):
             raise ValueError("endpoint_id and model both choose the model; give one of them")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RESULTS_FILE = "results.jsonl"
 METADATA_FILE = "metadata.json"
+V1_RESULTS_FILE = "traces.jsonl"
+"""File of a run of verifiers 0.4 and later."""
 
 
 def base_folder(
@@ -74,6 +76,16 @@ def folder_for(config: EvalConfig) -> Path:
 def is_run_folder(path: Path) -> bool:
     """Whether `path` is a folder with both files of a run."""
     return (path / RESULTS_FILE).is_file() and (path / METADATA_FILE).is_file()
+
+
+def not_a_run(path: Path) -> str:
+    """Return why a folder is not a run; a folder of verifiers 0.4 is named as such."""
+    if (path / V1_RESULTS_FILE).is_file():
+        return (
+            f"{path} is a run of verifiers 0.4 or later: it has {V1_RESULTS_FILE}. Only that version can continue or "
+            "upload it. Start a new run here."
+        )
+    return f"{path} is not a saved run: it needs {RESULTS_FILE} and {METADATA_FILE}."
 
 
 def saved_runs(folder: Path) -> list[Path]:

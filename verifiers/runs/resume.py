@@ -22,6 +22,7 @@ from verifiers.runs.folders import (
     METADATA_FILE,
     RESULTS_FILE,
     is_run_folder,
+    not_a_run,
     runs_folder,
     saved_runs,
 )
@@ -346,9 +347,7 @@ def run_to_continue(
     """
     if config.resume_path is not None:
         if not is_run_folder(config.resume_path):
-            raise RunNotFound(
-                f"{config.resume_path} is not a saved run: it needs results.jsonl and metadata.json."
-            )
+            raise RunNotFound(not_a_run(config.resume_path))
         return config.resume_path
     if not config.resume:
         return None

@@ -27,7 +27,13 @@ from typing import IO, Any, NamedTuple, Self
 
 from verifiers.errors import Error
 from verifiers.files import remove_leftovers, replace_file, replacement, sync, write_all
-from verifiers.runs.folders import LOCK_FILE, METADATA_FILE, RESULTS_FILE, FolderLock
+from verifiers.runs.folders import (
+    LOCK_FILE,
+    METADATA_FILE,
+    RESULTS_FILE,
+    FolderLock,
+    not_a_run,
+)
 from verifiers.runs.index import (
     HEADER,
     INDEX_FILE,
@@ -179,7 +185,7 @@ def load_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata = dict(decode_line(path.read_bytes()))
     except FileNotFoundError as error:
-        raise RunNotFound(f"{folder} is not a run folder: it has no {METADATA_FILE}.") from error
+        raise RunNotFound(not_a_run(Path(folder))) from error
     except ValueError as error:
         raise RunStoreError(
             f"{path} cannot be read: {error}. The rollouts beside it are intact."

@@ -83,6 +83,7 @@ def test_an_ablations_arguments_replace_the_tops():
         ('[[eval]]\nenv_id = "a"\nmodel = "m"\nendpoint_id = "e"', "both choose the model"),
         ('[[eval]]\nenv_id = "a"\nprovider = "zz"', "'zz' is not one of 'prime'"),
         ('[[eval]]\nenv_id = "a"\ntaskset = "t"', "verifiers v1"),
+        ('num_tasks = 3\n[env]\nid = "a"', "file for verifiers 0.4 or later: it has 'env'"),
         ('[[eval]]\nenv_id = 3', "env_id"),
         ('[[eval]]\nenv_id = "a"\nrollouts_per_example = 0', "rollouts_per_example"),
         ('[[eval]]\nenv_id = "a"\nnum_workers = "some"', "'auto' nor a number"),

@@ -184,7 +184,9 @@ def test_metadata_stays_whole_when_its_replacement_fails(store, monkeypatch):
 
 
 def test_folders_that_are_no_runs_are_named(tmp_path):
-    with pytest.raises(RunNotFound, match=r"is not a run folder: it has no metadata.json"):
+    with pytest.raises(
+        RunNotFound, match=r"is not a saved run: it needs results.jsonl and metadata.json"
+    ):
         RunStore.open(tmp_path)
     with pytest.raises(RunNotFound, match=r"results.jsonl does not exist"):
         load_outputs(tmp_path / "nothing")
