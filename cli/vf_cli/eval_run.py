@@ -203,6 +203,7 @@ def _run_one(one: Planned, options: CommandOptions, heartbeat_url: str | None) -
         prepare_environment,
         run_folder_for,
     )
+    from verifiers.runs.folders import new_scratch_folder
     from verifiers.runs.prices import PriceTable
     from verifiers.runs.summary import rewards_by_example, summarize
 
@@ -226,6 +227,9 @@ def _run_one(one: Planned, options: CommandOptions, heartbeat_url: str | None) -
     )
     _confirm(config, wanted, options)
     folder = run_folder_for(config, environment)
+    is_scratch = folder is None
+    if folder is None:
+        folder = new_scratch_folder(environment.env_id, config.model)
     progress = Progress(title, wanted, most_running=config.max_concurrent)
     results = asyncio.run(_run(config, loaded, folder, progress, options, heartbeat_url))
     outputs = results["outputs"]
@@ -243,6 +247,7 @@ def _run_one(one: Planned, options: CommandOptions, heartbeat_url: str | None) -
         title,
         summary,
         folder,
+        is_scratch=is_scratch,
         is_complete=summary.rollouts >= wanted,
         wanted=wanted,
         examples=examples,

@@ -51,6 +51,8 @@ class Finished(NamedTuple):
     """Number of examples of a complete run: as requested, or the size of the dataset."""
     example: Mapping[str, Any] | None = None
     """A rollout to show."""
+    is_scratch: bool = False
+    """Whether `saved_to` is in the scratch folder, where only the last runs stay."""
     error_messages: Mapping[str, str] = {}
     """Type of error → message of one such error."""
     swept: Mapping[str, Any] = {}
@@ -106,6 +108,10 @@ def next_step(finished: Finished, command: Sequence[str]) -> tuple[str, str]:
     if may_pass_again(finished.summary):
         again = f"{shell(without_resume(command))} --resume {shell([str(finished.saved_to)])}"
         return "next", f"{again}     # reruns the rollouts that infrastructure failed"
+    if finished.is_scratch:
+        from verifiers.runs.folders import SCRATCH_RUNS
+
+        return "next", f"add -s to keep a run; without -s, only the last {SCRATCH_RUNS} runs stay"
     return "next", "each line of results.jsonl there is one rollout"
 
 
@@ -231,7 +237,7 @@ def _facts(finished: Finished) -> Table:
     if summary.cost is not None:
         add("cost", f"${summary.cost['total_usd']:,.4f}")
     add("took", duration(summary.wall_time_s))
-    add("saved", str(finished.saved_to) if finished.saved_to else "no")
+    add("kept" if finished.is_scratch else "saved", str(finished.saved_to or "no"))
     return table
 
 

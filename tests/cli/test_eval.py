@@ -14,7 +14,7 @@ def test_a_run_gives_reward_with_error_and_exit_code_0(run, endpoint, make_envir
     assert done.code == 0, done.err
     assert "4 examples x 2 rollouts" in done.out
     assert "1.000 ± 0.000   95 % [0.521, 1.000]" in done.out
-    assert "add -s to keep the rollouts" in done.out
+    assert "add -s to keep a run; without -s, only the last 20 runs stay" in done.out
     assert not Path("outputs").exists()
 
 

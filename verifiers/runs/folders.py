@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 from collections.abc import Generator
@@ -66,6 +67,44 @@ def new_run_folder(
         folder = named_folder(env_id, model, base_folder(env_id, env_dir_path, output_dir))
         if not folder.exists():
             return folder
+
+
+SCRATCH_RUNS = 20
+"""Number of runs that stay in the scratch folder."""
+
+
+def scratch_base() -> Path:
+    """Return the folder of runs that nobody asked to save: `verifiers` in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "verifiers"
+
+
+def new_scratch_folder(env_id: str, model: str) -> Path | None:
+    """Create an empty folder for a run that nobody asked to save, and remove all but the newest of these runs.
+
+    Runs that another process is writing stay. Returns None if the folder cannot be created.
+    """
+    base = scratch_base()
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = new_run_folder(env_id, model, output_dir=base)
+        folder.mkdir(parents=True)
+        runs = sorted(scratch_runs(), key=lambda run: (run / RESULTS_FILE).stat().st_mtime_ns)
+        for old in runs[: max(0, len(runs) - SCRATCH_RUNS + 1)]:
+            if not (old / LOCK_FILE).exists():
+                shutil.rmtree(old, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    old.parent.rmdir()  # the last run of this environment and model
+    except OSError as error:
+        logger.info("Runs without -s are not kept: %s", error)
+        return None
+    return folder
+
+
+def scratch_runs() -> list[Path]:
+    """Return the run folders in the scratch folder, in no particular order."""
+    folders = (scratch_base() / "evals").glob("*/*")
+    return [folder for folder in folders if is_run_folder(folder)]
 
 
 def folder_for(config: EvalConfig) -> Path:

@@ -1,12 +1,18 @@
+import os
 from pathlib import Path
 
 from verifiers.runs.folders import (
+    SCRATCH_RUNS,
     folder_for,
     is_run_folder,
     new_run_folder,
+    new_scratch_folder,
     runs_folder,
     saved_runs,
+    scratch_base,
+    scratch_runs,
 )
+from verifiers.runs.store import RunStore
 
 # The expected paths are those of the published 0.1.14.
 
@@ -63,3 +69,45 @@ def test_saved_runs_are_listed_latest_first(make_run):
     newer = make_run(runs / "bbbbbbbb", 4, 200)
     assert saved_runs(runs) == [newer, older]
     assert saved_runs(runs / "nothing") == []
+
+
+# --- runs that nobody asked to save
+
+
+def scratch_run(number: int) -> Path:
+    folder = new_scratch_folder("env", f"model-{number % 2}")
+    assert folder is not None
+    with RunStore.create(folder, {"env_id": "env"}) as store:
+        store.append_and_wait([{"example_id": 0, "reward": 1.0}])
+    os.utime(folder / "results.jsonl", ns=(number, number))
+    return folder
+
+
+def test_only_the_newest_runs_stay_in_the_scratch_folder():
+    folders = [scratch_run(number) for number in range(SCRATCH_RUNS + 3)]
+    assert set(scratch_runs()) == set(folders[3:])
+    assert folders[0].parent.is_dir()
+
+
+def test_a_scratch_run_that_is_being_written_stays():
+    first = scratch_run(0)
+    with RunStore.open(first):
+        for number in range(1, SCRATCH_RUNS + 2):
+            scratch_run(number)
+        assert first in scratch_runs()
+    scratch_run(99)
+    assert first not in scratch_runs()
+
+
+def test_the_scratch_folder_is_private_and_follows_the_cache_variable(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = new_scratch_folder("env", "model")
+    assert folder is not None
+    assert folder.is_relative_to(tmp_path / "cache" / "verifiers")
+    assert scratch_base().stat().st_mode & 0o077 == 0
+
+
+def test_a_cache_that_cannot_be_written_keeps_no_run(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert new_scratch_folder("env", "model") is None
