@@ -18,6 +18,7 @@ NAMES = {
     "endpoint": "the embedded endpoint",
     "sandboxes": "local sandboxes beside local processes",
     "code_env": "programs and their tests",
+    "rlm": "recursive language models",
     "hub": "the hub",
 }
 

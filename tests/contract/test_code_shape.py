@@ -43,6 +43,7 @@ SHORT_MODULES = {
     "verifiers/endpoint/errors.py": "every module of the endpoint raises these errors",
     "verifiers/envs/harbor_env.py": "former import path",
     "verifiers/envs/reasoninggym_env.py": "import path of v0",
+    "verifiers/envs/rlm/old_names.py": "arguments of older releases only",
     "verifiers/envs/scoring_path.py": "uploaded into sandboxes as text",
     "verifiers/envs/singleturn_env.py": "import path of v0",
     "verifiers/envs/stateful_tool_env.py": "import path of v0",

@@ -76,6 +76,10 @@ PATHS = {
     "verifiers.envs.experimental.opencode_qa_env": "OpenCodeQAEnv",
     "verifiers.envs.experimental.opencode_rlm_env": """OpenCodeRLMEnv OpenCodeRLMMonitorRubric
         RLM_RUN_COMMAND_TEMPLATE""",
+    "verifiers.envs.experimental.rlm_env": """RLMCodeExecutionTimeout RLMEnv RLMExecResult RLMExecutor
+        RLMMonitorRubric RLMPromptBuilder RLMSandboxCommandTimeout RLMSessionError RLMSetupError RLMWorkerError
+        RLMWorkerPaths RLMWorkerRecoveryError SubLLMEmptyModelResponseError SubLLMResult SubLLMTurn
+        update_rlm_metrics_from_step""",
     "verifiers.envs.experimental.sandbox_mixin": """APIClient SandboxClient SandboxCreationError SandboxMixin
         SandboxNotReadyError SandboxSetupError SandboxTimeouts ThreadedAsyncSandboxClient is_retryable_sandbox_api_error
         is_retryable_sandbox_read_error""",
@@ -94,7 +98,7 @@ PATHS = {
     "verifiers.envs.python_env": "PythonEnv PythonWorkerState",
     "verifiers.envs.sandbox_env": "AdvancedConfigs CreateSandboxRequest SandboxEnv SandboxState",
     "verifiers.envs.singleturn_env": "SingleTurnEnv",
-    "verifiers.envs.stateful_tool_env": "StatefulToolEnv",
+    "verifiers.envs.stateful_tool_env": "StatefulToolEnv filter_signature",
     "verifiers.envs.textarena_env": "TextArenaEnv",
     "verifiers.envs.tool_env": "ToolEnv",
     "verifiers.errors": """EmptyModelResponseError Error InfraError InvalidModelResponseError ModelError
@@ -165,9 +169,7 @@ PATHS = {
     "verifiers.utils.usage_utils": "StateUsageTracker compute_context_token_metrics response_usage_tokens",
 }
 
-NOT_YET = {
-    "verifiers.envs.experimental.rlm_env": "RLMEnv",
-}
+NOT_YET: dict[str, str] = {}
 
 
 def names(paths: dict[str, str]) -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ supported APIs, and the completion is the response of the model. The rollout end
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 import uuid
 from collections.abc import Mapping, MutableMapping
@@ -31,7 +30,7 @@ from verifiers.envs.sandbox_request import AdvancedConfigs, CreateSandboxRequest
 from verifiers.envs.scoring_sandbox import ScoreIn
 from verifiers.errors import InfraError, TunnelError
 from verifiers.interception.answers import empty_response
-from verifiers.interception.doorway import Doorway
+from verifiers.interception.doorway import Doorway, port_inside
 from verifiers.interception.server import (
     Intercept,
     InterceptionServer,
@@ -48,8 +47,6 @@ from verifiers.state import State
 from verifiers.tools.functions import normalize_tool
 from verifiers.types import Messages, Response, Tool
 
-DOORWAY_PORT = 8765
-"""Port inside each sandbox, unless `interception_port` is set."""
 _MESSAGE_CHARACTERS = 2000
 """Maximum length of the agent's output in the error that reports its failure."""
 _API_TIMEOUT_S = "3600"
@@ -311,13 +308,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         return self.interception_url is None and not is_asked and is_ours
 
     def _port_inside(self) -> int:
-        if self.interception_port:
-            return self.interception_port
-        if self.sandbox_client.backends.name != "unsafe-local":
-            return DOORWAY_PORT
-        with socket.socket() as probe:  # these sandboxes share the ports of this machine
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
+        return self.interception_port or port_inside(self.sandbox_client.backends.name)
 
     async def _before_sandbox_setup(self, state: State) -> None:
         if not self._uses_doorway or "interception_base_url" not in state:

@@ -482,6 +482,12 @@ class Environment(HasRows, OlderForms, ABC):
         inputs = self._get_eval_inputs(
             num_examples, rollouts_per_example, chosen.shuffle_seed_or_none
         )
+        if type(self).generate is not Environment.generate:  # an author's own sees every run
+            if rollouts_per_example != 1:
+                options["rollouts_per_example"] = rollouts_per_example
+            return await self.generate(
+                inputs, client, model, sampling_args, max_concurrent=max_concurrent, **options
+            )
         return await generation.run_rows(
             self, generation.as_rows(self, inputs), client, model, sampling_args, chosen
         )

@@ -117,14 +117,9 @@ class MCPEnv(ToolEnv):
                 state.tool_defs = self._tools_for(state)
 
     async def generate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """Generate as in every environment. If a server cannot be used, the run ends before its first rollout."""
+        """Generate or evaluate as in every environment. If a server cannot be used, the run ends before a rollout."""
         await self.connect()
         return await super().generate(*args, **kwargs)
-
-    async def evaluate(self, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """Evaluate as in every environment. If a server cannot be used, the run ends before its first rollout."""
-        await self.connect()
-        return await super().evaluate(*args, **kwargs)
 
     @teardown
     async def teardown_mcp_servers(self) -> None:

@@ -74,10 +74,9 @@ class MultiTurnEnv(Environment):
         """Return the prompt of this turn: first the prompt of the row, later the conversation with the environment's
         reply.
         """
-        trajectory = state["trajectory"]
-        if not trajectory:
+        last = self._last_step(state)
+        if last is None:
             return state["prompt"]
-        last = trajectory[-1]
         conversation = [*last["prompt"], *last["completion"]]
         reply = reply_of(await call_hook(self.env_response, conversation, state), state)
         if reply is None and state.get("final_env_response") is None:
@@ -89,15 +88,19 @@ class MultiTurnEnv(Environment):
 
     async def render_completion(self, state: State) -> None:
         """Set `state["completion"]`: all messages after the prompt."""
-        trajectory = state["trajectory"]
-        if not trajectory:
+        last = self._last_step(state)
+        if last is None:
             state["completion"] = []
             return
-        last = trajectory[-1]
         completion = [*last["prompt"][len(state["prompt"]) :], *last["completion"]]
         if (final := state.get("final_env_response")) is not None:
             completion += _as_messages(final, "completion")
         state["completion"] = completion
+
+    def _last_step(self, state: State) -> TrajectoryStep | None:
+        """Return the last step of the rollout's own conversation."""
+        trajectory = state["trajectory"]
+        return trajectory[-1] if trajectory else None
 
     async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
         """Append a step to the trajectory."""

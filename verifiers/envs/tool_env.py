@@ -4,6 +4,7 @@ arguments, which the rollout's state provides.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -113,9 +114,10 @@ class ToolEnv(MultiTurnEnv):
     @stops.condition()
     def no_tools_called(self, state: State) -> bool:
         """The model has responded without calling a tool."""
-        if not state["trajectory"]:
+        last = self._last_step(state)
+        if last is None:
             return False
-        completion = state["trajectory"][-1]["completion"]
+        completion = last["completion"]
         if not completion:
             return True
         message = completion[-1]
@@ -178,6 +180,27 @@ class ToolEnv(MultiTurnEnv):
         return arguments
 
 
+def filter_signature(func: Callable[..., Any], args_to_skip: Sequence[str]) -> Callable[..., Any]:
+    """Return a wrapper of the function whose signature and annotations lack `self` and `args_to_skip`.
+
+    The wrapper takes every argument. Without arguments to skip, return the function itself.
+    """
+    if not args_to_skip:
+        return func
+    signature = inspect.signature(func)
+    hidden = {"self", *args_to_skip}
+    kept = [each for each in signature.parameters.values() if each.name not in hidden]
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    wrapper.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]  # read by inspect
+    own = getattr(func, "__annotations__", {})
+    wrapper.__annotations__ = {name: value for name, value in own.items() if name not in hidden}
+    return wrapper
+
+
 class StatefulToolEnv(ToolEnv):
     """Tools with arguments that the model does not see.
 
@@ -214,4 +237,4 @@ class StatefulToolEnv(ToolEnv):
         return await call_hook(self.update_tool_args, name, arguments, messages, state)
 
 
-__all__ = ["StatefulToolEnv", "Tool", "ToolEnv"]
+__all__ = ["StatefulToolEnv", "Tool", "ToolEnv", "filter_signature"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,12 +27,23 @@ from verifiers.sandboxes.guest import frames
 logger = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+PORT = 8765
+"""The port in sandboxes that have their own loopback interface."""
 MAX_CONNECTIONS = 64
 """Maximum number of concurrent connections; further ones are closed."""
 OPEN_TIMEOUT_S = 60.0
 """An interpreter starts in milliseconds, except on a machine that swaps."""
 _COMPLAINT_BYTES = 2000
 _PROGRAM = Path(__file__).with_name("inside.py")
+
+
+def port_inside(backend_name: str) -> int:
+    """Return a port that is free inside a new sandbox of a back end."""
+    if backend_name != "unsafe-local":
+        return PORT
+    with socket.socket() as probe:  # these sandboxes share the ports of this machine
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Doorway:
@@ -50,8 +62,12 @@ class Doorway:
 
     async def open(self) -> int:
         """Start the program and return the port once it accepts connections. Raise TunnelError or SandboxError."""
-        command = ["python3", "-I", "-S", "-c", _PROGRAM.read_text(), str(self._port)]
-        self._process = await self._sandbox.spawn(command, stdin=True)
+        self._process = await self._sandbox.spawn_python(
+            _PROGRAM.read_text(),
+            argv=[str(self._port)],
+            cwd="/",  # no file of the work directory replaces a module that the program imports
+            stdin=True,
+        )
         listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forwarding = asyncio.get_running_loop().create_task(
             self._forward(self._process, listening), name=f"doorway of {self._sandbox.id}"

@@ -19,7 +19,7 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from uuid import uuid4
 
@@ -46,6 +46,10 @@ Intercept = dict[str, Any]
 format), `model`, `stream`, `headers`, `body` as received, and `response_future` and `chunk_queue`, which
 `deliver_response` and `synthesize_stream` fill.
 """
+
+
+Answer = Callable[[Any], Awaitable[tuple[int, dict[str, Any]]]]
+"""Answers a request of an own route of a rollout: the JSON body → (HTTP status, JSON body of the response)."""
 
 
 class InterceptionError(InfraError):
@@ -75,7 +79,7 @@ class InterceptionServer:
         self.host = host
         self.secret = secret or secrets.token_urlsafe(32)
         self.active_rollouts: dict[str, dict[str, Any]] = {}
-        """Rollout id → `request_id_queue`, `state` and `waiting_bytes`."""
+        """Rollout id → `request_id_queue`, `state`, `routes` and `waiting_bytes`."""
         self.intercepts: dict[str, Intercept] = {} if intercepts is None else intercepts
         """Request id → waiting request. Servers of several event loops may share it."""
         self._runner: web.AppRunner | None = None
@@ -109,6 +113,7 @@ class InterceptionServer:
                     path = f"/rollout/{{rollout_id}}/v1{dialect.route}"
                     app.router.add_post(path, self._handle_request)
                 app.router.add_get("/rollout/{rollout_id}/v1/models", self._handle_models)
+                app.router.add_post("/rollout/{rollout_id}/v1/{route:.+}", self._handle_request)
                 app.router.add_get("/health", self._handle_health)
                 runner = web.AppRunner(
                     app, access_log=None, handle_signals=False, handler_cancellation=True
@@ -146,13 +151,20 @@ class InterceptionServer:
     # ------------------------------------------------------------------------------------------ rollouts
 
     def register_rollout(
-        self, rollout_id: str, state: MutableMapping[str, Any] | None = None
+        self,
+        rollout_id: str,
+        state: MutableMapping[str, Any] | None = None,
+        routes: Mapping[str, Answer] | None = None,
     ) -> asyncio.Queue[str]:
-        """Accept a rollout's requests from now on. Their ids arrive in the returned queue in order."""
+        """Accept a rollout's requests from now on. Their ids arrive in the returned queue in order.
+
+        `routes` maps paths below `/v1`, such as `/rlm/tools`, to functions that answer their requests instead.
+        """
         queue: asyncio.Queue[str] = asyncio.Queue()
         self.active_rollouts[rollout_id] = {
             "request_id_queue": queue,
             "state": state,
+            "routes": routes or {},
             "waiting_bytes": 0,
         }
         return queue
@@ -200,6 +212,9 @@ class InterceptionServer:
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
         rollout = self._rollout_of(request)
+        answer = rollout["routes"].get(request.path.partition("/v1")[2])
+        if answer is None and "route" in request.match_info:
+            raise _refusal(web.HTTPNotFound, f"There is no API at {request.path}.")
         dialect = dialect_of_path(request.path)
         length = request.content_length
         size_bytes = MAX_BODY_BYTES if length is None else length
@@ -208,6 +223,8 @@ class InterceptionServer:
             return web.json_response(dialect.error_body(refusal), status=429)
         rollout["waiting_bytes"] += size_bytes
         try:
+            if answer is not None:
+                return await _own_answer(request, answer)
             return await self._take_request(request, rollout, dialect)
         except UnusableRequest as error:
             logger.warning("An agent's request was refused: %s", error)
@@ -278,6 +295,15 @@ class InterceptionServer:
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise asyncio.CancelledError from error
+
+
+async def _own_answer(request: web.Request, answer: Answer) -> web.Response:
+    try:
+        body = json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        return web.json_response({"error": f"Invalid JSON: {error}"}, status=400)
+    status, reply = await answer(body)
+    return web.json_response(reply, status=status)
 
 
 async def _next_chunks(queue: asyncio.Queue[Any]) -> list[Any]:

@@ -331,10 +331,35 @@ class GuestSandbox:
             stdin=stdin,
             output=wire.DISCARD if discard_output else wire.STREAM,
         )
+        return await self._begin(request)
+
+    async def spawn_python(
+        self,
+        code: str,
+        *,
+        argv: Sequence[str] = (),
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+    ) -> GuestProcess:
+        """See Sandbox."""
+        request = self._request(
+            wire.PROGRAM,
+            argv=_checked_argv(argv),
+            code=code,
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            output=wire.STREAM,
+        )
+        return await self._begin(request)
+
+    async def _begin(self, request: wire.JobRequest) -> GuestProcess:
+        """Start a job that runs on while its caller continues."""
         requested_s = time.monotonic()
         connection = await self._up()
         slot = await self._admission.enter()
-        process = GuestProcess(connection, has_stdin=stdin)
+        process = GuestProcess(connection, has_stdin=request.stdin)
         process.queued_s = time.monotonic() - requested_s
         process.ended.add_done_callback(lambda _: slot.release())
         process.channel = connection.open(request.encode(), process)

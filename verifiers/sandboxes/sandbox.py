@@ -374,6 +374,18 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def spawn_python(
+        self,
+        code: str,
+        *,
+        argv: Sequence[str] = (),
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+    ) -> Process:
+        """Start a program as `run_python` does and return while it runs, as `spawn` does."""
+        ...
+
     async def python(self) -> PythonSession:
         """Start an interpreter that keeps its variables between cells."""
         ...

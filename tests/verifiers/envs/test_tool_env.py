@@ -1,5 +1,6 @@
 import asyncio
 import contextvars
+import inspect
 import json
 import threading
 import time
@@ -464,3 +465,19 @@ def test_a_hidden_parameter_needs_no_type(caplog: pytest.LogCaptureFixture) -> N
 
     Env(dataset=[{"question": "q"}], rubric=vf.Rubric()).add_tool(store, args_to_skip=["database"])
     assert "has no type" not in caplog.text
+
+
+async def test_filter_signature_hides_arguments_from_the_signature_only():
+    from verifiers.envs.stateful_tool_env import filter_signature
+
+    async def edit(self: Any, path: str, state: dict[str, Any], lines: int = 3) -> str:
+        """Edit a file."""
+        return f"{path} {state} {lines}"
+
+    shown = filter_signature(edit, ["state"])
+    assert (shown.__name__, shown.__doc__) == ("edit", "Edit a file.")
+    assert str(inspect.signature(shown)) == "(path: str, lines: int = 3) -> str"
+    assert set(shown.__annotations__) == {"path", "lines", "return"}
+    assert set(edit.__annotations__) == {"self", "path", "state", "lines", "return"}
+    assert await shown(None, "p", {"a": 1}) == "p {'a': 1} 3"
+    assert filter_signature(edit, []) is edit

@@ -396,6 +396,22 @@ async def a_dialogue_over_stdin_and_stdout(bench: Bench) -> None:
 
 
 @promise
+async def a_dialogue_with_a_python_program(bench: Bench) -> None:
+    code = "import os, sys\nfor line in sys.stdin:\n"
+    code += "    print(os.getcwd(), sys.argv[1], os.environ['E'], line, end='', flush=True)"
+    async with bench.sandbox() as sandbox:
+        env = {"E": "x"}
+        async with await sandbox.spawn_python(
+            code, argv=["a"], cwd="/", env=env, stdin=True
+        ) as process:
+            for word in (b"one\n", b"two\n"):
+                await process.write(word)
+                expect(await _read_until(process, word), b"/ a x " + word)
+            await process.close_stdin()
+            expect((await process.wait()).exit_code, 0)
+
+
+@promise
 async def both_streams_come_with_their_names(bench: Bench) -> None:
     async with bench.sandbox() as sandbox:
         process = await sandbox.spawn("echo out; echo err >&2; exit 4")

@@ -1,0 +1,39 @@
+"""v0 import path of `RLMEnv`."""
+
+from verifiers.envs.rlm.env import RLMEnv
+from verifiers.envs.rlm.executor import RLMExecutor
+from verifiers.envs.rlm.metrics import RLMMonitorRubric, update_rlm_metrics_from_step
+from verifiers.envs.rlm.prompts import RLMPromptBuilder
+from verifiers.envs.rlm.session import (
+    RLMCodeExecutionTimeout,
+    RLMExecResult,
+    RLMSandboxCommandTimeout,
+    RLMSessionError,
+    RLMSetupError,
+    RLMWorkerError,
+    RLMWorkerPaths,
+    RLMWorkerRecoveryError,
+    SandboxRLMReplSession,
+    SubLLMEmptyModelResponseError,
+)
+from verifiers.envs.rlm.sub_calls import SubLLMResult, SubLLMTurn
+
+__all__ = [
+    "RLMCodeExecutionTimeout",
+    "RLMEnv",
+    "RLMExecResult",
+    "RLMExecutor",
+    "RLMMonitorRubric",
+    "RLMPromptBuilder",
+    "RLMSandboxCommandTimeout",
+    "RLMSessionError",
+    "RLMSetupError",
+    "RLMWorkerError",
+    "RLMWorkerPaths",
+    "RLMWorkerRecoveryError",
+    "SandboxRLMReplSession",
+    "SubLLMEmptyModelResponseError",
+    "SubLLMResult",
+    "SubLLMTurn",
+    "update_rlm_metrics_from_step",
+]
