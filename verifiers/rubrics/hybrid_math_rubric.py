@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from verifiers.decorators import cleanup
-from verifiers.errors import SandboxError
 from verifiers.parsers.answers import extract_boxed_answer
 from verifiers.parsers.parser import Parser
 from verifiers.rubrics.judge_rubric import JudgeRubric
 from verifiers.rubrics.math_rubric import MathRubric
-from verifiers.rubrics.sandbox_rubric import fail_rollout
+from verifiers.rubrics.sandbox_rubric import note_lost_sandbox
 from verifiers.state import State
 
 DEFAULT_JUDGE_PROMPT = """\
@@ -101,7 +100,7 @@ class HybridMathRubric(JudgeRubric):
     judge_model: Any
     """None without the judge."""
 
-    def _judge_objects(self, state: State) -> dict[str, Any]:
+    def _judge_objects(self, _: State) -> dict[str, Any]:
         # Functions of this class accept `**kwargs` as in v0, but an answer that needs no judge must need no key.
         wanted = any("judge_client" in call.wants for call in self.reward_calls())
         return {"judge_client": self.judge_client} if wanted else {}
@@ -208,9 +207,7 @@ class RemoteHybridMathRubric(HybridMathRubric):
             done = await client.execute_command(sandbox_id, command, timeout=self.scorer_timeout)
         except Exception as error:  # noqa: BLE001 - counts 0.0, as in v0
             self.logger.warning("%s could not be read: %r", self.answer_path, error)
-            is_lost = isinstance(error, SandboxError) and not getattr(error, "by_program", False)
-            if is_lost and isinstance(state, State):
-                fail_rollout(state, error)  # the sandbox failed, and not the answer
+            note_lost_sandbox(state, error)
             return ""
         return (done.stdout or "").strip() if done.exit_code == 0 else ""
 

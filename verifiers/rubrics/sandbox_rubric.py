@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -60,6 +60,14 @@ class ScoringSandbox:
 def fail_rollout(state: State, error: SandboxError) -> None:
     """Record a failure of infrastructure on a rollout. No trainer uses failed rollouts."""
     note_error(state, error)
+
+
+def note_lost_sandbox(state: MutableMapping[str, Any], error: Exception) -> None:
+    """Record a failure of the sandbox itself on a rollout, so that it does not count as a wrong solution."""
+    if isinstance(error, SandboxDead) and error.by_program:
+        return
+    if isinstance(error, SandboxError) and isinstance(state, State):
+        fail_rollout(state, error)
 
 
 class SandboxRubric(Rubric):

@@ -1,6 +1,7 @@
 """The ready-made harnesses: their commands, their settings, and agents that run in sandboxes."""
 
 import asyncio
+import importlib
 import json
 import subprocess
 from pathlib import Path
@@ -10,12 +11,12 @@ import pytest
 
 import verifiers as vf
 from verifiers.envs.agents import ComposableEnv, SandboxSpec, SandboxTaskSet
+from verifiers.envs.agents.harnesses import rlm
 from verifiers.envs.experimental.composable.harnesses import (
     build_mini_swe_agent_install_script,
     build_mini_swe_agent_run_command,
     mini_swe_agent_harness,
     opencode_harness,
-    rlm,
     rlm_harness,
 )
 from verifiers.testing import ScriptedClient
@@ -38,8 +39,8 @@ class Asking(SandboxTaskSet):
 
 
 def test_system_prompts_are_joined() -> None:
-    def prompts(*texts: str | None) -> tuple[str | None, bool]:
-        harness = opencode_harness(*texts)
+    def prompts(system: str | None, task: str | None) -> tuple[str | None, bool]:
+        harness = opencode_harness(system, task)
         return harness.system_prompt, "{file:/opencode/system.txt}" in harness.run_command
 
     assert prompts("A", "B") == ("A\nB", True)
@@ -59,7 +60,7 @@ def test_commands_of_opencode_are_valid_shell() -> None:
         provider_key="intercepted",
     )
     for command in (harness.run_command, harness.install_script):
-        subprocess.run(["bash", "-n", "-c", command], check=True)
+        subprocess.run(["bash", "-n", "-c", str(command)], check=True)
     assert harness.run_command.startswith("bash -lc ")
     assert "ALLOW_GIT=1" in harness.run_command
 
@@ -121,6 +122,10 @@ async def test_rlm_is_fetched_once_uploaded_and_installed(
     assert harness.get_upload_dirs() == {"rlm_checkout": commits[0]}  # type: ignore[misc]
     monkeypatch.setattr(rlm, "resolve_git_checkout", None)
     assert harness.get_upload_dirs() == {"rlm_checkout": commits[0]}  # type: ignore[misc]
+
+
+def test_the_v0_module_is_the_module_whose_globals_callers_replace() -> None:
+    assert importlib.import_module("verifiers.envs.experimental.composable.harnesses.rlm") is rlm
 
 
 def test_settings_of_rlm_are_environment_variables(repository: Path) -> None:

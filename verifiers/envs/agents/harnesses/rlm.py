@@ -163,8 +163,8 @@ def _keep_only_parent_rlm_steps(step: Any, state: Any, headers: Mapping[str, str
 def _threshold_resolver(value: Any) -> Callable[[Mapping[str, Any]], int] | None:
     if value is None:
         return None
-    is_pair = isinstance(value, Sequence) and not isinstance(value, str)
-    numbers = list(value) if is_pair else [value]
+    is_pair = isinstance(value, list | tuple)
+    numbers: list[Any] = list(value) if is_pair else [value]
     if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
         raise ConfigError(f"summarize_at_tokens must be an int or a pair (lo, hi); got {value!r}.")
     if is_pair and len(numbers) != 2:

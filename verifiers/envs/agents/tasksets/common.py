@@ -8,15 +8,14 @@ import posixpath
 import shlex
 import tarfile
 import uuid
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from verifiers.decorators import cleanup
 from verifiers.errors import DatasetError, SandboxError
 from verifiers.rubrics.rubric import Rubric
-from verifiers.rubrics.sandbox_rubric import fail_rollout
-from verifiers.state import State
+from verifiers.rubrics.sandbox_rubric import note_lost_sandbox
 
 DEFAULT_TEST_TIMEOUT_S = 900
 _MAX_FILE_BYTES = 1 << 20
@@ -158,13 +157,6 @@ class TaskRubric(Rubric):
                 self.logger.warning("Sandbox %s could not be deleted: %r", sandbox_id, error)
 
 
-def note_lost_sandbox(state: MutableMapping[str, Any], error: Exception) -> None:
-    """Record a failure of the sandbox itself on the rollout, so that it does not count as a wrong solution."""
-    is_lost = isinstance(error, SandboxError) and not getattr(error, "by_program", False)
-    if is_lost and isinstance(state, State):
-        fail_rollout(state, error)
-
-
 def test_timeout_s(state: Mapping[str, Any]) -> float:
     """Return the time limit of the tests of a rollout."""
     return float(state.get("test_timeout") or DEFAULT_TEST_TIMEOUT_S)
@@ -176,7 +168,6 @@ __all__ = [
     "TaskRubric",
     "between",
     "load_rows",
-    "note_lost_sandbox",
     "read_text",
     "rows_from",
     "run_checked",

@@ -15,7 +15,6 @@ from verifiers.envs.agents.tasksets.common import (
     TaskRubric,
     between,
     load_rows,
-    note_lost_sandbox,
     read_text,
     rows_from,
 )
@@ -27,6 +26,7 @@ from verifiers.envs.code_tests import (
     test_cases,
 )
 from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
+from verifiers.rubrics.sandbox_rubric import note_lost_sandbox
 
 TOLERANCE = 1e-3
 """Printed numbers are equal if they differ by at most this value."""

@@ -83,12 +83,15 @@ class MathTaskSet(SandboxTaskSet):
 
     def get_rubric(self) -> RemoteHybridMathRubric:
         """Return the rubric that compares the answer file."""
-        key_var = {"api_key_var": self.judge_api_key_var} if self.judge_api_key_var else {}
-        base_url = {"api_base_url": self.judge_base_url} if self.judge_base_url else {}
+        endpoint: dict[str, Any] = {"timeout": self.judge_timeout}
+        if self.judge_api_key_var:
+            endpoint["api_key_var"] = self.judge_api_key_var
+        if self.judge_base_url:
+            endpoint["api_base_url"] = self.judge_base_url
         return RemoteHybridMathRubric(
             answer_path=self.answer_path,
             use_judge_fallback=self.use_judge_fallback,
-            judge_client=ClientConfig(timeout=self.judge_timeout, **key_var, **base_url),
+            judge_client=ClientConfig(**endpoint),
             judge_model=self.judge_model,
             judge_prompt=self.judge_prompt or DEFAULT_JUDGE_PROMPT,
         )
