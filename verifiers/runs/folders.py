@@ -74,13 +74,13 @@ SCRATCH_RUNS = 20
 
 
 def scratch_base() -> Path:
-    """Return the folder of runs that nobody asked to save: `verifiers` in the user's cache folder."""
+    """Return the folder of runs without `-s`: `verifiers` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "verifiers"
 
 
 def new_scratch_folder(env_id: str, model: str) -> Path | None:
-    """Create an empty folder for a run that nobody asked to save, and remove all but the newest of these runs.
+    """Create an empty folder for a run without `-s`, and remove all but the newest of these runs.
 
     Runs that another process is writing stay. Returns None if the folder cannot be created.
     """
