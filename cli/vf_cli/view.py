@@ -29,7 +29,8 @@ def view(
         list[Path] | None,
         typer.Argument(
             metavar="[FOLDER...]",
-            help="Run folders, or folders that contain runs. Default: ./outputs and environments/*/outputs.",
+            help="Run folders, or folders that contain runs. Default: ./outputs and environments/*/outputs. "
+            "`bundle RUN -o DIR` writes one run as static files instead.",
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
@@ -44,6 +45,10 @@ def view(
             help="Require the token of the printed address. --no-token is possible on loopback only.",
         ),
     ] = True,
+    target: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for `bundle RUN`: one run as static files."),
+    ] = None,
     browser: Annotated[
         bool, typer.Option("--browser", help="Open the address in the default browser.")
     ] = False,
@@ -58,6 +63,8 @@ def view(
     from vf_cli.command import configure_logging
 
     configure_logging(is_verbose=verbose)
+    if target is not None or (folders and str(folders[0]) == "bundle" and not folders[0].is_dir()):
+        return _bundle(folders or [], target, json_output=json_output)
     if not token and host not in LOOPBACK:
         raise typer.BadParameter(
             f"--no-token would show all runs to everyone who reaches {host}. Use 127.0.0.1, or leave the token on."
@@ -66,6 +73,27 @@ def view(
     asyncio.run(
         _serve(chosen, host, port, has_token=token, opens_browser=browser, json_output=json_output)
     )
+    return 0
+
+
+def _bundle(arguments: Sequence[Path], target: Path | None, *, json_output: bool) -> int:
+    """Write the pages of one run as static files."""
+    if target is None or len(arguments) != 2 or str(arguments[0]) != "bundle":
+        raise typer.BadParameter(
+            "Static files need one run and a folder: vf-view bundle RUN -o DIR"
+        )
+    _needs_extra()
+    from verifiers.runs.folders import is_run_folder
+    from verifiers.view.bundle import write_bundle
+
+    folder = arguments[1].resolve()
+    if not is_run_folder(folder):
+        raise typer.BadParameter(f"{arguments[1]} is not a run folder.")
+    pages = write_bundle(folder, target)
+    if json_output:
+        output.show_json({"folder": str(target), "pages": pages})
+    else:
+        output.show(f"written    {pages} pages in {target}; start with {target / 'index.html'}")
     return 0
 
 

@@ -191,6 +191,17 @@ def _routes(viewer: Viewer) -> APIRouter:
     def message(key: str, row: int, number: int) -> Response:
         return _plain(viewer.message_text(key, row, number).encode("utf-8", "replace"))
 
+    @router.get("/compare")
+    def compare(
+        run: Annotated[list[str], Query(max_length=20)] = [],  # noqa: B006  # FastAPI copies defaults
+        example: Text = "",
+        rollout: int = 0,
+        page_: Page = 1,
+    ) -> Response:
+        if example:
+            return page(viewer.compared_example(run, example, rollout))
+        return page(viewer.compare(run, page_))
+
     @router.post("/runs/{key}/note")
     def note(
         key: str,

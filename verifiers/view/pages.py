@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from verifiers.errors import Error
+from verifiers.errors import ConfigError, Error
 from verifiers.runs.output import encode_value
 from verifiers.runs.store import RunNotFound
 from verifiers.view import transcript
 from verifiers.view.columns import RunColumns, natural
+from verifiers.view.comparing import Comparison, Comparisons, answers
 from verifiers.view.descriptions import (
     RunRow,
     error_view,
@@ -124,6 +125,7 @@ class Viewer:
         self._overviews: OrderedDict[tuple[str, str], Overview] = OrderedDict()
         self._openings: dict[str, Future[RunColumns]] = {}
         self._openers = ThreadPoolExecutor(2, thread_name_prefix="open-run")
+        self._comparisons = Comparisons()
         self._guard = threading.Lock()
 
     def _render(self, template: str, **values: Any) -> str:
@@ -525,6 +527,55 @@ class Viewer:
             parts.append(encode_value(message["tool_calls"]).decode())
         return "\n\n".join(part for part in parts if part)
 
+    # --- several runs
+
+    def compare(self, keys: list[str], page: int = 1) -> str:
+        """Return the comparison of runs; the first is the baseline."""
+        found, _ = self._compared(keys)
+        pages = max(1, -(-len(found.examples) // PAGE))
+        page = min(max(1, page), pages)
+        return self._render(
+            "compare.html",
+            c=found,
+            keys=keys,
+            others={key: [other for other in keys if other != key] for key in keys},
+            rows=found.examples[(page - 1) * PAGE : page * PAGE],
+            page=page,
+            pages=pages,
+        )
+
+    def compared_example(self, keys: list[str], example: str, rollout: int = 0) -> str:
+        """Return the answers of several runs to one example side by side."""
+        found, columns = self._compared(keys)
+        shown = answers(found, columns, example, max(0, rollout))
+        first = next((one for one in shown if one.row is not None), None)
+        if first is None or first.row is None:
+            raise RunNotFound("No run of the comparison has this example.")
+        output = first.compared.run.output(first.row)
+        prompts = transcript.prompt_length(output)
+        order = [one.key for one in found.examples]
+        place = order.index(example) if example in order else -1
+        answer = output.get("answer")
+        return self._render(
+            "compared_example.html",
+            keys=keys,
+            example=example,
+            name=str(output.get("example_id")),
+            answers=shown,
+            prompt=[
+                transcript.message_view(message, number, is_prompt=True, limit=3000)
+                for number, message in enumerate(transcript.conversation(output)[:prompts][:12])
+            ],
+            answer=None if answer is None else transcript.shown(answer, 2000),
+            before=order[place - 1] if place > 0 else None,
+            after=order[place + 1] if 0 <= place < len(order) - 1 else None,
+        )
+
+    def _compared(self, keys: list[str]) -> tuple[Comparison, list[RunColumns]]:
+        runs = [self.source.run(key) for key in dict.fromkeys(keys)]
+        columns = [self._columns(run) for run in runs]
+        return self._comparisons.of(list(zip(runs, columns, strict=True))), columns
+
     # --- notes
 
     def write_note(self, key: str, row: int | None, labels: str, text: str) -> str:
@@ -564,6 +615,8 @@ def explain(error: BaseException) -> tuple[int, str, str]:
         return 404, "Not found", str(error)
     if isinstance(error, NoteRefused):
         return 400, "The note was not stored", str(error)
+    if isinstance(error, ConfigError):
+        return 400, "These runs cannot be compared", str(error)
     if isinstance(error, Error | OSError):
         return 409, "The run cannot be read", str(error)
     return 500, "The page failed", f"{type(error).__name__}. The log of vf-view has the details."

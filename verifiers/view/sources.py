@@ -43,6 +43,8 @@ class Run(Protocol):
     """Short name for people, such as the path below the folder of all runs."""
     notes: Notes | None
     """None if notes cannot be stored."""
+    folder: Path | None
+    """The folder of the run on this machine, for comparisons; None if the run is elsewhere."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -97,7 +99,8 @@ class FolderRun:
     """A run folder on this machine, also while another process writes it."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
+        self.folder: Path | None = folder
+        self._folder = folder
         self.key = key_of(folder)
         self.name = name
         self.notes: Notes | None = Notes(folder)
@@ -115,9 +118,9 @@ class FolderRun:
     def metadata(self) -> Mapping[str, Any]:
         """The metadata, read again when the file has changed."""
         try:
-            stamp = (self.folder / "metadata.json").stat().st_mtime_ns
+            stamp = (self._folder / "metadata.json").stat().st_mtime_ns
             if stamp != self._metadata_stamp:
-                self._metadata, self.problem = load_metadata(self.folder), None
+                self._metadata, self.problem = load_metadata(self._folder), None
                 self._metadata_stamp = stamp
         except (Error, OSError) as error:
             self._metadata, self.problem = {}, str(error)
@@ -126,12 +129,12 @@ class FolderRun:
     @property
     def results(self) -> Path:
         """The file with the rollouts."""
-        return self.folder / RESULTS_FILE
+        return self._folder / RESULTS_FILE
 
     @property
     def is_live(self) -> bool:
         """Whether a process holds the lock of the folder."""
-        return is_being_written(self.folder)
+        return is_being_written(self._folder)
 
     @property
     def size_bytes(self) -> int:
@@ -160,9 +163,9 @@ class FolderRun:
                 self._builder, columns = ColumnsBuilder(), None
             before = self._builder.count
             if columns is None:
-                self._builder.extend(iterate_index(self.folder))
+                self._builder.extend(iterate_index(self._folder))
             elif status.st_size > columns.end:
-                self._builder.extend(iterate_index(self.folder, columns.end))
+                self._builder.extend(iterate_index(self._folder, columns.end))
             if columns is None or self._builder.count != before:
                 version = f"{status.st_ino:x}-{self._builder.count}"
                 columns = self._builder.columns(version)
@@ -217,9 +220,9 @@ class FolderRun:
         """Return the steps of the token file, else those of a saved trajectory."""
         from verifiers.tokens.token_file import TOKENS_FILE, TokenFile, TokenFileError
 
-        if (self.folder / TOKENS_FILE).exists():
+        if (self._folder / TOKENS_FILE).exists():
             try:
-                with TokenFile(self.folder, read_only=True) as file:
+                with TokenFile(self._folder, read_only=True) as file:
                     key = token_key(output)
                     if key in file:
                         return file.read_steps(key)

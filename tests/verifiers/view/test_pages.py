@@ -10,6 +10,7 @@ import pytest
 
 from verifiers.view import transcript
 from verifiers.view.app import create_app
+from verifiers.view.comparing import difference
 from verifiers.view.sources import FolderSource, key_of
 
 HOST = "127.0.0.1:8300"
@@ -341,3 +342,60 @@ async def test_a_note_that_is_too_long_is_refused(pages: httpx.AsyncClient, key:
     )
     assert response.status_code == 400
     assert "at most 60 characters" in response.text
+
+
+# --- several runs
+
+
+@pytest.fixture
+def two_keys(tmp_path: Path, run_folder: Path, samples: ModuleType) -> list[str]:
+    """Keys of two runs of which the second lost on example 3 and won on example 0."""
+    outputs = samples.usual_outputs()
+    for output in outputs:
+        if output["example_id"] == 0:
+            output["reward"] = 1.0
+        if output["example_id"] == 3:
+            output["reward"] = 0.0
+            output["completion"][-1:] = [
+                {"role": "assistant", "content": f"The answer is {samples.SCRIPT}"}
+            ]
+    other = samples.write_run(tmp_path / "evals" / "sums--large" / "bbbb", outputs, model="large")
+    return [key_of(run_folder), key_of(other)]
+
+
+async def test_compared_runs_show_the_verdict_and_the_largest_losses_first(
+    pages: httpx.AsyncClient, two_keys: list[str]
+) -> None:
+    text = await get(pages, f"/compare?run={two_keys[0]}&run={two_keys[1]}")
+    assert "No difference between large and small was detected" in text
+    assert "2 of 6" in text
+    examples = re.findall(r"example=(\w+)[^>]*><bdi>(\d)<", text)
+    assert [name for _, name in examples] == ["3", "0"]
+    swapped = await get(pages, f"/compare?run={two_keys[1]}&run={two_keys[0]}")
+    assert [name for _, name in re.findall(r"example=(\w+)[^>]*><bdi>(\d)<", swapped)] == ["0", "3"]
+    side = await get(
+        pages, f"/compare?run={two_keys[0]}&run={two_keys[1]}&example={examples[0][0]}"
+    )
+    assert "<del>6" in side
+    assert "<script>w" not in re.sub(r"</?(?:ins|del)>", "", side)
+    assert "What is 3 + 3?" in side
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+async def test_a_comparison_needs_two_to_eight_runs(
+    pages: httpx.AsyncClient, tmp_path: Path, samples: ModuleType, count: int
+) -> None:
+    keys = [
+        key_of(samples.write_run(tmp_path / f"run{number}", [samples.output(0)]))
+        for number in range(count)
+    ]
+    response = await pages.get("/compare", params={"run": keys})
+    assert response.status_code == 400
+    assert "2 to 8 runs" in response.text
+
+
+def test_a_difference_of_texts_names_words() -> None:
+    changes = [tuple(one) for one in difference("a big cat", "a small cat")]
+    assert changes == [("same", "a "), ("removed", "big"), ("added", "small"), ("same", " cat")]
+    long = "word " * 5000
+    assert [one.kind for one in difference(long, long)] == ["same"]
