@@ -439,11 +439,14 @@ def live_hub_on_each_ground(
 
 @pytest.fixture
 def serve_hub(tmp_path: Path) -> Iterator[Callable[..., LiveHub]]:
-    """Starts served hubs with settings of the test's own; they end with the test."""
+    """Starts served hubs with settings of the test's own, `founded` ones by `alice`; they end with the test."""
     started: list[LiveHub] = []
 
-    def start(**settings: Any) -> LiveHub:
-        hub = start_hub(settings.pop("data_dir", tmp_path / "hub-data"), **settings)
+    def start(*, founded: bool = False, **settings: Any) -> LiveHub:
+        data_dir = settings.pop("data_dir", tmp_path / "hub-data")
+        token = processes.found(data_dir) if founded else ""
+        hub = start_hub(data_dir, **settings)
+        hub.token = token
         started.append(hub)
         return hub
 

@@ -158,15 +158,21 @@ def _database_after(path: Path, work: Callable[[Database], Awaitable[str]]) -> t
     return path.read_bytes(), answer
 
 
+def found(data_dir: Path) -> str:
+    """Make the folder of a hub that can be served without preparation; the token of its administrator `alice`."""
+    database, token = founded_database()
+    for folder in (data_dir, data_dir / "blobs", data_dir / "staging"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (data_dir / "hub.db").write_bytes(database)
+    return token
+
+
 @contextlib.contextmanager
 def served_hub(data_dir: Path, **settings: Any) -> Iterator[LiveHub]:
     """A served hub with the administrator `alice`, for the block."""
     token = ""
     if not {"database_url", "storage_url"} & settings.keys():
-        database, token = founded_database()
-        for folder in (data_dir, data_dir / "blobs", data_dir / "staging"):
-            folder.mkdir(parents=True, exist_ok=True)
-        (data_dir / "hub.db").write_bytes(database)
+        token = found(data_dir)
     hub = start_hub(data_dir, **settings)
     try:
         if not token:

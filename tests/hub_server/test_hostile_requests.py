@@ -207,7 +207,7 @@ async def test_s51_quotas_end_what_one_owner_can_take(open_small_hub, wheel):
 
 
 def test_s12_clients_that_drip_are_dropped(serve_hub):
-    hub = serve_hub(header_timeout_s=0.3, body_idle_timeout_s=0.3)
+    hub = serve_hub(founded=True, header_timeout_s=0.3, body_idle_timeout_s=0.3)
     started = time.monotonic()
     heads = [
         b"",
@@ -231,7 +231,7 @@ def test_s12_clients_that_drip_are_dropped(serve_hub):
 
 def test_s12_a_client_that_goes_on_dripping_is_dropped_too(serve_hub):
     """Every byte comes in time; it is the whole that does not."""
-    hub = serve_hub(header_timeout_s=0.5, body_idle_timeout_s=0.5)
+    hub = serve_hub(founded=True, header_timeout_s=0.5, body_idle_timeout_s=0.5)
     post = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     for head in (
         b"GET /health HTTP/1.1\r\nHost: x\r\nX-Drip: ",

@@ -36,15 +36,13 @@ class DescribedHub:
 @pytest.fixture
 def described_hub(serve_hub, wheel):
     """A served hub with one environment, one evaluation and one secret, for its administrator `alice`."""
-    hub = serve_hub(rate_limit_per_minute=10**7, login_limit_per_minute=10**6)
-    body = {"token": hub.setup_token, "username": "alice", "password": "correct horse"}
+    hub = serve_hub(founded=True, rate_limit_per_minute=10**7, login_limit_per_minute=10**6)
     with httpx.Client(base_url=hub.url, timeout=60) as client:
 
         def data_of(path, sent):
             return client.post(path, json=sent).raise_for_status().json().get("data")
 
-        token = data_of("/api/v1/setup", body)["token"]
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {hub.token}"}
         client.headers.update(headers)
         made = wheel()
         file = (made.filename, made.bytes())

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from verifiers.parsers.parser import Parser, identity
+
+
+@functools.lru_cache(maxsize=256)
+def _pattern(name: str) -> re.Pattern[str]:
+    """Return the pattern of a field with its content as the only group."""
+    return re.compile(rf"<{re.escape(name)}>\s*(.*?)\s*</{re.escape(name)}>", re.DOTALL)
 
 
 class XMLParser(Parser):
@@ -42,17 +49,13 @@ class XMLParser(Parser):
             seen.add(names[0])
             self._fields.append((names[0], names))
         self.answer_field = answer_field
-        self._patterns = {
-            name: re.compile(rf"<{re.escape(name)}>\s*(.*?)\s*</{re.escape(name)}>", re.DOTALL)
-            for _, names in self._fields
-            for name in names
-        }
 
     def parse(self, text: str, strip: bool = True, last: bool = False) -> Any:
         """Return a namespace with every field: its first (or `last`) content, None where the field is missing."""
         found: dict[str, str | None] = {}
-        for name, pattern in self._patterns.items():
-            matches = pattern.findall(text)
+        # Subclasses of v0 set `_fields` themselves and do not call `__init__`.
+        for name in (name for _, names in self._fields for name in names):
+            matches = _pattern(name).findall(text)
             content = matches[-1 if last else 0] if matches else None
             found[name] = content.strip() if content is not None and strip else content
         return SimpleNamespace(**found)
@@ -119,8 +122,7 @@ class XMLParser(Parser):
             if not total:
                 return 0.0
             present = sum(
-                any(self._patterns[name].search(text) for name in names)
-                for _, names in self._fields
+                any(_pattern(name).search(text) for name in names) for _, names in self._fields
             )
             starts = any(text.startswith(f"<{name}>") for name in self._fields[0][1])
             ends = any(text.endswith(f"</{name}>") for name in self._fields[-1][1])

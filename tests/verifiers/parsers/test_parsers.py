@@ -132,6 +132,24 @@ def test_the_format_of_thoughts(text: str, reward: float) -> None:
 
 # ---------------------------------------------------------------------------------------------------- XML
 
+
+def test_a_subclass_of_the_xml_parser_may_set_its_fields_itself() -> None:
+    class Quiet(vf.XMLParser):
+        def __init__(self, fields: list[tuple[str, list[str]]]) -> None:
+            vf.Parser.__init__(self)
+            self._fields = fields
+            self.answer_field = "answer"
+
+        def parse(self, text: Any, strip: bool = True, last: bool = False) -> Any:
+            return super().parse(text, strip=strip, last=last)
+
+    parser = Quiet([("think", ["think"]), ("answer", ["answer", "result"])])
+    reply = [{"role": "assistant", "content": "<think>a</think>\n<result> 4 </result>"}]
+    assert parser.parse_answer(reply) == "4"
+    assert parser.get_format_reward_func()(reply) == 1.0
+    assert parser.get_format_str() == vf.XMLParser(["think", ("answer", "result")]).get_format_str()
+
+
 PARSER = vf.XMLParser(["think", ("answer", "result")])
 
 
