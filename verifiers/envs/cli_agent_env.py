@@ -177,19 +177,27 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         self._servers = LoopServers(interception_port or 0)
 
     def _require_interception_server(self) -> InterceptionServer:
-        """Return the interception server of the running event loop."""
-        return self._servers.here()
+        """Return the interception server of the running event loop, or the one that a caller has set."""
+        return self._servers.here() if self._own_server is None else self._own_server
+
+    _own_server: Any = None
 
     @property
     def _interception_server(self) -> InterceptionServer | LoopServers:
         """v0's name of the server of the running event loop. Without a loop: the servers of all loops. Both have
-        `intercepts`.
+        `intercepts`. A caller may set an object that has only `intercepts`.
         """
+        if self._own_server is not None:
+            return self._own_server
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return self._servers
         return self._servers.here()
+
+    @_interception_server.setter
+    def _interception_server(self, server: Any) -> None:
+        self._own_server = server
 
     # ------------------------------------------------------------------------------------ what authors override
 
@@ -397,8 +405,8 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Return the messages of the agent's next request, or an empty list when the agent has ended."""
         while (request_id := await self._poll_next_request(state)) is not None:
             intercept = self._require_interception_server().intercepts.get(request_id)
-            if intercept is None or intercept["response_future"].done():
-                continue  # the agent closed the connection
+            if intercept is None or is_gone(intercept):
+                continue
             if self._takes_aside(state, request_id, intercept):
                 continue
             state["current_request_id"] = request_id
@@ -427,7 +435,7 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
             if not prompt:
                 return empty_response(state.get("model") or "")
             return await super().get_model_response(*args, **kwargs)
-        intercept = self._servers.intercepts.get(request_id)
+        intercept = self._interception_server.intercepts.get(request_id)
         state["_last_request_headers"] = dict((intercept or {}).get("headers") or {})
         state["current_request_id"] = None
         try:
@@ -498,6 +506,12 @@ class CliAgentEnv(SandboxMixin, MultiTurnEnv):
         """Close the interception server."""
         if hasattr(self, "_servers"):  # the constructor may have failed
             await self._servers.aclose()
+
+
+def is_gone(intercept: Intercept) -> bool:
+    """Return whether the agent has closed the connection of a request."""
+    future = intercept.get("response_future")
+    return isinstance(future, asyncio.Future) and future.done()
 
 
 async def _end_task(task: asyncio.Task[None]) -> None:

@@ -126,8 +126,11 @@ class InterceptionServer:
         """Close every connection and stop listening. A second call has no effect."""
         loop = asyncio.get_running_loop()
         for intercept in list(self.intercepts.values()):
-            if intercept["response_future"].get_loop() is loop:
-                intercept["response_future"].cancel()
+            future = intercept.get(
+                "response_future"
+            )  # an intercept that a caller has added may lack it
+            if isinstance(future, asyncio.Future) and future.get_loop() is loop:
+                future.cancel()
         async with self._lock:
             runner, self._runner, self._site = self._runner, None, None
         if runner is not None:

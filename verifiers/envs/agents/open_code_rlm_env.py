@@ -24,7 +24,7 @@ from verifiers.envs.agents.open_code_env import (
     STRICT_SHELL,
     OpenCodeEnv,
 )
-from verifiers.envs.cli_agent_env import CliAgentEnv
+from verifiers.envs.cli_agent_env import CliAgentEnv, is_gone
 from verifiers.envs.hooks import call_hook
 from verifiers.envs.multiturn_env import MultiTurnEnv, completion_messages, step_tokens
 from verifiers.interception.server import Intercept
@@ -220,10 +220,9 @@ class OpenCodeRLMEnv(OpenCodeEnv):
         self, state: State, request_id: str, intercept: Intercept
     ) -> None:
         """Answer one request of a sub-LLM. Its failure is the answer, and not an error of the rollout."""
-        future = intercept.get("response_future")
         async with self._sub_llm_limit.here():
-            if future is not None and future.cancelled() is True:
-                return  # the agent closed the connection
+            if is_gone(intercept):
+                return
             try:
                 prompt = await call_hook(self.normalize_intercepted_messages, intercept["messages"])
                 tools = self.normalize_intercepted_tools(intercept.get("tools") or [])

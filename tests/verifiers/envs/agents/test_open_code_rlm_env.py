@@ -281,3 +281,38 @@ async def test_a_request_is_answered_with_the_tools_it_offers() -> None:
         "part",
         "sub answer",
     ]
+
+
+@pytest.mark.parametrize("how", ["server", "method"])
+async def test_requests_of_a_callers_own_server_are_told_apart(how: str) -> None:
+    """A server that has only `intercepts`, a replaced poll, and a plain state."""
+    env = OpenCodeRLMEnv(dataset=ROWS)
+    released = asyncio.Event()
+    handled: list[str] = []
+
+    async def handle(state: Any, request_id: str, intercept: Any) -> None:
+        await released.wait()
+        handled.append(request_id)
+
+    messages = [{"role": "user", "content": "main"}]
+    server = mock.Mock(
+        intercepts={
+            "sub": {"messages": [], "tools": [], "headers": {"x-rlm-role": "sub"}},
+            "main": {"messages": messages, "tools": [], "headers": {}},
+        }
+    )
+    if how == "server":
+        env._interception_server = server
+    else:
+        env._require_interception_server = lambda: server  # type: ignore[method-assign]
+    env._handle_sub_llm_request = handle  # type: ignore[method-assign]
+    polled = mock.AsyncMock(side_effect=["sub", "main", None])
+    env._poll_next_request = polled  # type: ignore[method-assign]
+    state: Any = {"trajectory": [], "_sub_llm_tasks": set(), "model": "m"}
+
+    assert await env.get_prompt_messages(state) == messages
+    assert (state["current_request_id"], handled) == ("main", [])
+    ending = asyncio.ensure_future(env.get_prompt_messages(state))
+    released.set()
+    assert await ending == []  # the agent has ended, and its sub-LLMs have been answered
+    assert (handled, state["_sub_llm_tasks"]) == (["sub"], set())
