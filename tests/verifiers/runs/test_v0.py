@@ -308,7 +308,11 @@ def test_prices():
     assert pricing["input_usd_per_mtok"] == 2.0
 
 
-@pytest.mark.parametrize("value", [object(), {1}, b"x", {"deep": [object()]}, print], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1}, b"x", {"deep": [object()]}, print],
+    ids=["object", "set", "bytes", "deep", "function"],
+)
 def test_a_requested_column_that_json_cannot_hold_is_named(make_state, value):
     state = make_state(secret=value)
     with pytest.raises(ValueError, match="value for 'secret' is not JSON-serializable"):
