@@ -112,6 +112,11 @@ EXPLAINED = [
     ),
     Explained('`state["stop_condition"]`', rf"{_SAVED}seen\.stop_condition: ", "state_in_setup"),
     Explained(
+        "rewards and advantages with several rubrics",
+        r"probe\.advantages\[\]: 0\.0 → ",
+        "called_by_a_trainer",
+    ),
+    Explained(
         "rows with a plain string `task`",
         r"(run_ended|outputs|lines|metadata|saved_metadata|requests): ",
         "task_as_word",
