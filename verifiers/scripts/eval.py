@@ -19,7 +19,14 @@ from verifiers.clients.connect import PROVIDERS
 from verifiers.configs import EvalConfig
 from verifiers.errors import ConfigError
 from verifiers.evaluate.registry import DEFAULT_ENDPOINTS_PATH
-from verifiers.evaluate.settings import DEFAULT_MODEL, resolve, settings_of
+from verifiers.evaluate.run import run_evaluation
+from verifiers.evaluate.settings import (
+    DEFAULT_MODEL,
+    DEFAULT_NUM_EXAMPLES,
+    DEFAULT_ROLLOUTS_PER_EXAMPLE,
+    resolve,
+    settings_of,
+)
 from verifiers.loading import evaluation_defaults as get_env_eval_defaults
 from verifiers.logs import setup_logging
 from verifiers.run_options import DEFAULT_MAX_CONCURRENT, FILE_OPTIONS, Option, choices_of, kinds_of
@@ -34,17 +41,12 @@ from vf_cli.eval_options import OPTIONS
 from vf_cli.main import eval_main
 
 PROVIDER_CONFIGS = {name: {"url": p.base_url, "key": p.key_var} for name, p in PROVIDERS.items()}
-_PARTS = {"parse_args": argparse.ArgumentParser.parse_args, "run": eval_utils.run_evaluation}
-"""The parts that `main` uses in v0's form once a program has replaced one of them."""
 
 
 def main() -> int:
     """Run `vf-eval` with the arguments of this process. Return the exit code."""
-    current = {
-        "parse_args": argparse.ArgumentParser.parse_args,
-        "run": eval_utils.run_evaluation,
-    }
-    if current == _PARTS:
+    is_own_parser = argparse.ArgumentParser.parse_args.__module__ == argparse.__name__
+    if is_own_parser and eval_utils.run_evaluation is run_evaluation:
         return eval_main()
     arguments = build_parser().parse_args()
     setup_logging("DEBUG" if getattr(arguments, "verbose", False) else "INFO")
@@ -144,6 +146,11 @@ def _resumed(resume: str | bool | None, config: EvalConfig) -> Path | None:
 
 
 __all__ = [
+    "DEFAULT_ENDPOINTS_PATH",
+    "DEFAULT_MAX_CONCURRENT",
+    "DEFAULT_MODEL",
+    "DEFAULT_NUM_EXAMPLES",
+    "DEFAULT_ROLLOUTS_PER_EXAMPLE",
     "PROVIDER_CONFIGS",
     "build_parser",
     "get_env_eval_defaults",
