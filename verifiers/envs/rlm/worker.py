@@ -222,8 +222,12 @@ def python_answer() -> dict:
     own = namespace.get("answer")
     if not isinstance(own, dict):
         return {"ready": False, "content": "" if own is None else str(own)}
-    content = own.get("content", "")
-    return {"ready": bool(own.get("ready")), "content": "" if content is None else str(content)}
+    content = own.get("content")
+    try:
+        json.dumps(content)
+    except (TypeError, ValueError):
+        content = str(content)
+    return {"ready": bool(own.get("ready")), "content": "" if content is None else content}
 
 
 # -------------------------------------------------------------------------------------------------------- Bash
@@ -274,14 +278,14 @@ def run_bash(code: str) -> "tuple[str, str | None]":
         pid = os.posix_spawnp("bash", command, {**os.environ, **shell})
     except OSError as error:
         return "error", f"The shell could not be started: {error}"
-    exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.waitpid(pid, 0)
     try:
         with open(shell["RLM_STATE_FILE"], encoding="utf-8", errors="replace") as file:
             directory, ready, content = file.read().split("\0")[:3]
         shell.update(RLM_DIRECTORY=directory, ANSWER_READY=ready, ANSWER_CONTENT=content)
     except (OSError, ValueError):
         pass  # the shell was killed or replaced (`exec`): the values of the time before stay
-    return ("ok" if exit_code == 0 else "error"), None
+    return "ok", None
 
 
 def bash_answer() -> dict:
@@ -361,7 +365,7 @@ def arguments_of(tool: str, words: list, text: str) -> "tuple[list, dict]":
     if is_batch and words and words[0] == "--lines":
         if len(words) > 1:
             raise ValueError("--lines reads prompts from stdin and takes no argument")
-        return [[line for line in text.splitlines() if line.strip()]], {}
+        return [text.splitlines()], {}
     if words:
         return ([words], {}) if is_batch else ([value_of(word) for word in words], {})
     if not text.strip():
@@ -370,7 +374,7 @@ def arguments_of(tool: str, words: list, text: str) -> "tuple[list, dict]":
         return structured(tool, json_of(text))
     except ValueError:
         if is_batch:
-            return [[text]], {}
+            return [[text.strip()]], {}
         raise
 
 

@@ -152,7 +152,9 @@ async def test_code_over_the_time_limit_is_stopped_and_the_repl_is_restarted():
 async def test_the_answer_may_be_any_value():
     async with opened(make()) as env:
         state, _ = await play(env, code("answer.update(content=[4, 2], ready=1)"))
-    assert state["final_answer"] == "[4, 2]"
+        assert state["final_answer"] == [4, 2]
+        state, _ = await play(env, code("answer.update(content={1, 2}, ready=1)"))
+        assert state["final_answer"] == "{1, 2}"
 
 
 # --------------------------------------------------------------------------------------------------------- Bash
@@ -195,7 +197,7 @@ async def test_words_that_mean_ready(word: str):
 
 async def test_tools_on_the_command_line():
     _, seen = await bash(
-        "llm_batch 'a b' c; printf 'l1\\n\\nl2\\n' | llm_batch --lines",
+        "llm_batch 'a b' c; printf 'l1\\n\\nl2' | llm_batch --lines",
         """llm_batch --json '{"prompts": ["x"]}'; llm_batch --json '["y"]'; echo 'plain text' | llm_batch""",
         "lookup 3; lookup text 1; lookup '{\"a\": 1}' 1; say hi",
         """lookup --json '{"args": ["p"], "kwargs": {"n": 1}}'; lookup --json '{"key": "q", "n": 1}'""",
@@ -205,8 +207,8 @@ async def test_tools_on_the_command_line():
         "lookup --json '{}' extra; echo $?; lookup; echo $?; lookup --json '{broken'; echo $?",
         "echo nothing; x=$(lookup $(printf 'k%.0s' {1..3000}) 1); echo ${#x}",
     )
-    assert seen[0] == '["sub:a b", "sub:c"]\n["sub:l1", "sub:l2"]\n'
-    assert seen[1] == '["sub:x"]\n["sub:y"]\n["sub:plain text\\n"]\n'
+    assert seen[0] == '["sub:a b", "sub:c"]\n["sub:l1", "sub:", "sub:l2"]\n'
+    assert seen[1] == '["sub:x"]\n["sub:y"]\n["sub:plain text"]\n'
     assert seen[2] == '[3, 3]\n["text"]\n[{"a": 1}]\nhi\n'
     assert seen[3] == '["p"]\n["q"]\n'
     assert seen[4] == '["r"]\n["s", "s"]\n[5]\n[7, 7]\n'
