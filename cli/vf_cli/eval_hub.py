@@ -30,6 +30,7 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
     from verifiers.hub.installation import HubSource
     from verifiers.packages import install as packages
     from verifiers.packages.published import is_hub_env, parse_hub_id
+    from vf_cli.interrupts import run
 
     requested = [parse_hub_id(i) for i in dict.fromkeys(env_ids) if is_hub_env(i)]
     missing = [(one, why) for one in requested if (why := _missing_because(one)) is not None]
@@ -51,7 +52,7 @@ def install_missing(env_ids: Iterable[str], *, is_sure: bool) -> bool:
             )
         output.note(f"Not installed: {listed}.")
         typer.confirm(f"Install from {at.base_url}?", default=True, abort=True, err=True)
-    with HubSource(at) as source:
+    with HubSource(at, run=run) as source:
         for one, _ in missing:
             with _status(f"installing {_shown(one)} from {at.base_url} …"):
                 packages.install_published(one, source)

@@ -61,6 +61,7 @@ def install(
     from verifiers.packages.install import install as install_environment
     from verifiers.packages.published import is_hub_env, parse_hub_id
     from vf_cli.command import configure_logging
+    from vf_cli.interrupts import run
 
     configure_logging(is_verbose=False)
     from_hub = (
@@ -68,7 +69,7 @@ def install(
     )
     if from_hub:
         parse_hub_id(env)
-    hub = HubSource(hub_settings()) if from_hub else nullcontext(None)
+    hub = HubSource(hub_settings(), run=run) if from_hub else nullcontext(None)
     with output.stderr().status(f"installing {env} …"), hub as source:
         name = install_environment(
             env, path, from_repo=from_repo, repo=repo, branch=branch, source=source

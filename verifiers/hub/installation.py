@@ -12,7 +12,7 @@ import netrc
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -36,11 +36,20 @@ _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
 
 
 class HubSource:
-    """A hub as a source of environments for installers. A context manager, because it has temporary files."""
+    """A hub as a source of environments for installers. A context manager, because it has temporary files.
 
-    def __init__(self, settings: HubSettings, retries: RetryPolicy | None = None) -> None:
+    `run` replaces `asyncio.run`, for programs with signal handlers of their own.
+    """
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        retries: RetryPolicy | None = None,
+        run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run,
+    ) -> None:
         self.settings = settings
         self.retries = retries
+        self._run = run
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -54,14 +63,14 @@ class HubSource:
 
         Blocking; must not be called from a running event loop.
         """
-        return asyncio.run(self._wheel(environment))
+        return self._run(self._wheel(environment))
 
     def access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
         """Return variables with which an installer may read all of these environments at once. Raises HubError.
 
         Blocking; must not be called from a running event loop.
         """
-        return asyncio.run(self._access(environments))
+        return self._run(self._access(environments))
 
     async def _access(self, environments: Sequence[HubEnvironment]) -> dict[str, str]:
         async with HubClient(self.settings, self.retries) as hub:

@@ -198,8 +198,9 @@ def _source(is_needed: bool) -> Any:
     from contextlib import nullcontext
 
     from verifiers.hub.installation import HubSource
+    from vf_cli.interrupts import run
 
-    return HubSource(settings()) if is_needed else nullcontext(None)
+    return HubSource(settings(), run=run) if is_needed else nullcontext(None)
 
 
 def _install(

@@ -2,9 +2,11 @@
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
@@ -177,6 +179,27 @@ def test_one_failure_among_several_is_exit_1_and_the_others_are_installed(
     assert done.code == 1
     assert [one["status"] for one in done.json["environments"]] == ["failed", "installed", "failed"]
     assert target.has(folder.name)
+
+
+def test_ctrl_c_while_the_hub_does_not_answer_is_130(prime, as_person, ctrl_c_when):
+    is_asked = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def accept() -> None:
+            with silent.accept()[0] as connection:
+                connection.recv(1)
+                is_asked.set()
+                connection.recv(1 << 20)
+                connection.recv(1)  # until the command closes the connection
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        as_person("alice", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        ctrl_c_when(is_asked)
+        done = prime("env", "install", "somebody/something")
+        thread.join()
+    assert (done.code, done.out) == (130, ""), done.err
+    assert "Interrupted." in done.err
 
 
 @pytest.mark.parametrize(
