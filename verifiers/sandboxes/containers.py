@@ -468,15 +468,15 @@ def compose_layers(spec: SandboxSpec) -> tuple[dict[str, Any], dict[str, Any]]:
         "cap_drop": ["ALL"],
         "cap_add": list(IMAGE_CAPABILITIES),
         "security_opt": ["no-new-privileges"],
-        "pids_limit": spec.max_processes,
-        "mem_limit": f"{spec.memory_mb}m",
-        "memswap_limit": f"{spec.memory_mb}m",
         "environment": dict(spec.env),
         "extra_hosts": [f"{name}:127.0.0.1" for name in spec.host_names],
         "restart": "no",
     }
+    limits: dict[str, Any] = {"memory": f"{spec.memory_mb}M", "pids": spec.max_processes}
     if spec.cpu_cores is not None:
-        main["cpus"] = spec.cpu_cores
+        limits["cpus"] = f"{spec.cpu_cores:g}"
+    # Not `mem_limit` and its kin: Compose refuses them beside the `deploy` section that tasks have.
+    main["deploy"] = {"resources": {"limits": limits}}
     after: dict[str, Any] = {"services": {MAIN_SERVICE: main}}
     if spec.network == "none":  # services reach each other, and nothing else
         after["networks"] = {"default": {"internal": True}}

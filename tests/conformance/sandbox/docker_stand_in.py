@@ -112,7 +112,8 @@ def compose(arguments: list[str]) -> int:
     name = next(each for each in rest if each.startswith("--name="))
     program = next(each for each in rest if each.startswith("--entrypoint=")).partition("=")[2]
     image = main_service.get("image") or "python:3.11-slim"
-    limits = [f"--memory={main_service['mem_limit']}", f"--pids-limit={main_service['pids_limit']}"]
+    given = main_service["deploy"]["resources"]["limits"]
+    limits = [f"--memory={given['memory'].lower()}", f"--pids-limit={given['pids']}"]
     engine = ["--interactive", "--rm", name, "--label=x", "--pull=never", "--shm-size=64m"]
     engine += [f"--cap-drop={main_service['cap_drop'][0]}", "--security-opt=no-new-privileges"]
     engine += [f"--cap-add={each}" for each in main_service["cap_add"]]

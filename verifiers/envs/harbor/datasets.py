@@ -73,6 +73,14 @@ def is_git_url(reference: str) -> bool:
     return _URL.fullmatch(reference) is not None
 
 
+def is_remote(reference: str | Path, registry: str | Path | None) -> bool:
+    """Return whether the tasks of a reference may have to be fetched."""
+    if isinstance(reference, Path) or Path(reference).exists():
+        return False
+    has_registry = registry is not None or REGISTRY_VARIABLE in os.environ
+    return is_git_url(reference) or (has_registry and _NAME.fullmatch(reference) is not None)
+
+
 def parse_git_url(url: str) -> GitFolder:
     """Return the repository, the ref and the folder of `URL`, `URL@REF` or `URL/tree/REF/FOLDER`."""
     if match := _IN_TREE.fullmatch(url):

@@ -9,7 +9,7 @@ from typing import Any
 
 from verifiers.decorators import cleanup
 from verifiers.envs.cli_agent_env import CliAgentEnv, keep_job
-from verifiers.envs.harbor.datasets import dataset_folders
+from verifiers.envs.harbor.datasets import dataset_folders, is_remote
 from verifiers.envs.harbor.mcp_servers import (
     HarborMCPHealthcheck,
     HarborMCPMixin,
@@ -32,6 +32,7 @@ from verifiers.envs.hooks import call_hook
 from verifiers.envs.sandbox_client import SandboxClient
 from verifiers.envs.sandbox_mixin import FIRST, SandboxSetupError
 from verifiers.envs.sandbox_request import with_folders
+from verifiers.errors import ConfigError
 from verifiers.rubrics.rubric import Rubric
 from verifiers.sandboxes import SandboxSpec
 from verifiers.state import State
@@ -83,7 +84,10 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         super().__init__(
             run_command=run_command,
             docker_image=docker_image,
-            dataset=self.load_harbor_dataset(),
+            # Fetched on first use: constructors use no network.
+            dataset=self.load_harbor_dataset
+            if is_remote(dataset_path, registry)
+            else self.load_harbor_dataset(),
             rubric=Rubric(funcs=[self.harbor_reward], weights=[1.0]),
             sandbox_spec=_with_folders(sandbox_spec, agent_workdir),
             **kwargs,
@@ -98,7 +102,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         info = state.get("info") or {}
         if not info.get("task_dir"):
             return info.get("docker_image") or self.docker_image
-        task = task_of(info)
+        task = task_of(state)
         environment = task.config.environment.model_copy(
             update={"docker_image": info.get("docker_image")}
         )
@@ -115,7 +119,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
     async def build_env_vars(self, state: State) -> dict[str, str]:
         """Return the variables of an agent, the location of its task and the URLs of the task's MCP servers."""
         info = state.get("info") or {}
-        own = task_of(info).config.environment.env if info.get("task_dir") else {}
+        own = task_of(state).config.environment.env
         return {
             **resolved_variables(own, "[environment] env"),
             **await super().build_env_vars(state),
@@ -139,14 +143,18 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
             if names := await self.mcp_host_names(info.get("config") or {}, state):
                 fields["host_names"] = names
             place = TaskPlace(request.docker_image, state["harbor_workdir"], fields)
-            environment = task_of(info).config.environment
+            environment = task_of(state).config.environment
             changes = self._request_changes(environment, place, request)
             request = request.model_copy(update=changes)
         return await super().create_sandbox(state, request)
 
     async def post_sandbox_setup(self, state: State) -> None:
         """Upload the instruction of the task, wait until its services are healthy and start its MCP servers."""
-        task = task_of(state.get("info") or {})
+        task = task_of(state)
+        if not task.instruction_file().is_file():
+            raise ConfigError(
+                f"The task folder {str(task.folder)!r} of this row does not exist or has no instruction.md."
+            )
         state["harbor_task_dir"] = str(task.folder)
         sandbox_id = state["sandbox_id"]
         await self._refuse_secrets(sandbox_id, task)
@@ -185,15 +193,16 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         "nop" does nothing. Return None if the task has no solution.
         """
         info = row.get("info") or {}
-        if agent == "oracle" and not has_solution(task_of(info)):
+        if agent == "oracle" and not has_solution(task_of(row)):
             return None
         return {**row, "info": {**info, "harbor_agent": agent}}
 
     async def _launch_agent(self, state: State) -> Any:
-        task, number = task_of(state["info"]), state.get("harbor_step", 0)
+        task, number = task_of(state), state.get("harbor_step", 0)
         user = self.user_inside(state["sandbox_id"], task.config.of_step(number).agent.user)
         options: dict[str, Any] = {} if user is None else {"user": user}
-        command, agent = self.run_command, state["info"].get("harbor_agent")
+        command = self.run_command
+        agent = (state.get("info") or {}).get("harbor_agent")
         if agent is not None:
             command, options = "true", {}
         if agent == "oracle":
@@ -210,7 +219,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
 
     async def poll_job_completion(self, state: State, sandbox_id: str, background_job: Any) -> None:
         """Wait until the agent has ended, in each step of the task. Earlier steps are verified in between."""
-        task = task_of(state["info"])
+        task = task_of(state)
         await self._wait_for_agent(state, task, background_job)
         for number in range(1, task.step_count):
             if not await self._finish_step(state, task, number - 1):
@@ -287,7 +296,7 @@ class HarborEnv(HarborMCPMixin, HarborVerifierMixin, CliAgentEnv):
         With steps, `multi_step_reward_strategy` combines the verdicts: "mean" (the default) or "final". Steps that
         were not played do not count. See `verify_step` for a missing reward.
         """
-        task = task_of(state["info"])
+        task = task_of(state)
         number, played = state.get("harbor_step", 0), state.get("harbor_steps")
         if played is None:
             rewards = dict((await self.verify_step(state, number)).rewards)

@@ -91,18 +91,14 @@ def _folders(*candidates: Path) -> list[Path]:
     return [path for path in dict.fromkeys(candidates) if path.is_dir()]
 
 
-def task_of(info: Mapping[str, Any]) -> HarborTask:
-    """Return the task of a row's `info`. Raises ConfigError if its folder is gone or its configuration is invalid."""
-    folder = Path(info.get("task_dir") or "")
+def task_of(state: Mapping[str, Any]) -> HarborTask:
+    """Return the task of a rollout, from its row's `info`. Raises ConfigError if its configuration is invalid."""
+    info = state.get("info") or {}
+    folder = Path(state.get("harbor_task_dir") or info.get("task_dir") or "")
     try:
-        task = HarborTask(folder, parse_task_config(info.get("config") or {}))
+        return HarborTask(folder, parse_task_config(info.get("config") or {}))
     except ConfigError as error:
         raise ConfigError(f"The task {folder} has an invalid task.toml: {error}") from error
-    if not task.instruction_file().is_file():
-        raise ConfigError(
-            f"The task folder {str(folder)!r} of this row does not exist or has no instruction.md."
-        )
-    return task
 
 
 def task_rows(

@@ -137,7 +137,7 @@ class HarborVerifierMixin(HarborSandboxMixin):
         once more in a sandbox without an agent's changes. If they write a reward there, the solution prevented it, and
         the reward is 0.0. Otherwise raises VerifierError.
         """
-        task = task_of(state["info"])
+        task = task_of(state)
         if task.config.of_step(number).verifier.mode == "separate":
             run = await self._run_separately(state, task, number)
         else:
@@ -159,7 +159,7 @@ class HarborVerifierMixin(HarborSandboxMixin):
 
     async def verify_between(self, state: State, number: int) -> TestRun:
         """Like `verify_step`, while the agent's sandbox stays in use for the next step."""
-        task, client = task_of(state["info"]), self.sandbox_client
+        task, client = task_of(state), self.sandbox_client
         if task.config.of_step(number).verifier.mode == "separate":
             return await self.verify_step(state, number)
         if not isinstance(client, SandboxClient):
@@ -186,7 +186,7 @@ class HarborVerifierMixin(HarborSandboxMixin):
         """Return whether the tests of the running step see nothing but artifacts."""
         if "harbor_task_dir" not in state:
             return False
-        config = task_of(state["info"]).config.of_step(state.get("harbor_step", 0))
+        config = task_of(state).config.of_step(state.get("harbor_step", 0))
         return config.verifier.mode == "separate"
 
     async def prepare_harbor_task(self, sandbox_id: str, task_dir: Path) -> None:

@@ -56,6 +56,14 @@ def instructions(reference: Any, **options: Any) -> list[str]:
     return [row["prompt"][0]["content"] for row in env.load_harbor_dataset()]
 
 
+def test_a_remote_dataset_is_fetched_on_first_use(registry: Path):
+    env = vf.HarborEnv("true", "file:///no/such/repository@main")
+    with pytest.raises(git_checkouts.GitCheckoutError, match="/no/such/repository"):
+        env.get_dataset()
+    env = vf.HarborEnv("true", "bench@1.9", registry=registry)
+    assert [row["prompt"][0]["content"] for row in env.get_dataset()] == ["old a"]
+
+
 @pytest.mark.parametrize(
     ("url", "parts"),
     [

@@ -1,6 +1,7 @@
 """`HarborEnv`: task folders in Harbor's format, solved and failed in real sandboxes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,40 @@ async def test_a_server_that_does_not_start_fails_the_rollout(tasks: Path):
         in output["error"]["error_chain_repr"]
     )
     assert "no notes here" in output["error"]["error_chain_repr"]
+
+
+async def test_hooks_accept_a_plain_dict_and_a_client_with_the_methods_that_they_call(tasks: Path):
+    folder = write_task(tasks / "answer")
+    seen: list[tuple[Any, ...]] = []
+
+    class Client:
+        async def execute_command(
+            self, sandbox_id: str, command: str, working_dir: Any = None, timeout: Any = None
+        ) -> Any:
+            return SimpleNamespace(exit_code=0, stdout="0.5\n", stderr="")
+
+        async def upload_file(self, sandbox_id: str, remote_path: str, local_path: str) -> None:
+            seen.append((remote_path, local_path))
+
+        async def run_background_job(
+            self, sandbox_id: str, command: str, timeout: int, working_dir: str, **_: Any
+        ) -> Any:
+            seen.append((command, timeout, working_dir))
+            return SimpleNamespace(exit_code=0, stdout="", stderr="")
+
+        def teardown(self) -> None: ...
+
+    env = vf.HarborEnv("true", tasks)
+    env.sandbox_client = Client()
+    state: dict[str, Any] = {"sandbox_id": "box", "info": env.get_dataset()[0]["info"]}
+    assert await env.get_docker_image(state) == "python:3.11-slim"  # type: ignore[arg-type]
+    await env.post_sandbox_setup(state)  # type: ignore[arg-type]
+    await env.post_rollout(state)  # type: ignore[arg-type]
+    assert (state["reward"], state["harbor_task_dir"]) == (0.5, str(folder))
+    assert ("/task/instruction.md", str(folder / "instruction.md")) in seen
+    assert seen[-1] == ("bash test.sh", 600, "/tests")
+    bare = {"sandbox_id": "box", "harbor_task_dir": str(folder)}
+    assert await env.compute_reward(bare) == 0.5  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------ task folders

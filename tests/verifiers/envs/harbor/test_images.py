@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -278,7 +279,9 @@ def test_limits_of_the_service_main_come_last_and_defaults_first():
         "volumes": {"logs-verifier": {}},
     }
     main = after["services"]["main"]
-    assert (main["mem_limit"], main["cpus"], main["cap_drop"]) == ("99m", 1.5, ["ALL"])
+    limits = {"memory": "99M", "pids": 128, "cpus": "1.5"}
+    assert main["deploy"] == {"resources": {"limits": limits}}
+    assert main["cap_drop"] == ["ALL"]
     assert main["environment"] == {"A": "1"}
     assert after["networks"] == {"default": {"internal": True}}
     open_spec = spec.model_copy(update={"network": "full", "image": "img:1"})
@@ -313,7 +316,9 @@ async def test_a_real_engine_builds_and_scores_a_task(engine: Any, tmp_path: Pat
     if found.returncode != 0:
         pytest.skip(f"no {engine} that has the image ({engine} pull python:3.11-slim)")
     folder = write_task(tmp_path, dockerfile=DOCKERFILE + "RUN touch /work/built\n")
-    async with ContainerBackend(ContainerConfig(engine=engine)) as backend:
+    arguments = tuple(os.environ.get("ENGINE_ARGUMENTS", "").split())
+    config = ContainerConfig(engine=engine, extra_arguments=arguments)
+    async with ContainerBackend(config) as backend:
         command = f"{AGENT} && [ -e built ] && touch /usr/bin/changed"
         output = await scored(backend, folder, command, sandbox_spec={"network": "none"})
         assert (output["error"], output["reward"]) == (None, 1.0)
