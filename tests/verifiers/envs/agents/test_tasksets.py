@@ -348,6 +348,9 @@ class Lean(LeanTaskSet):
         ("s/^  sorry/  wrong/", 0.0, None),
         ("", 0.0, None),
         ("s/^  sorry/  rfl/; s/a = a/1 = 1/", 0.0, True),
+        ("s/^  sorry/  rfl/; 1a lemma open_problem : True := trivial -- def", 1.0, None),
+        ("s/^  sorry/  rfl/; 1a lemma x : True := trivial axiom y : False", 0.0, True),
+        ("s/^  sorry/  rfl/; s/^open Nat/ /", 0.0, True),
     ],
 )
 async def test_proofs_are_compiled(

@@ -1,7 +1,8 @@
 """`LeanTaskSet`: theorems of Lean 4. The agent replaces `sorry` in a file by a proof, and the compiler checks it.
 
 The file has imports, the header, and the statement of the theorem between two marks. A proof counts only if the text
-between the marks is unchanged.
+between the marks is unchanged, and if nothing but theorems and lemmas was added above it: an axiom, an instance or a
+notation would change what the statement means.
 
 Source of the compiler's command: https://leanprover-community.github.io
 """
@@ -33,7 +34,7 @@ You prove theorems in Lean 4 with Mathlib.
 - Edit the file, then compile it with the command of the task. Compile after every edit, and read the errors.
 - You are done only when the file compiles without errors and without `sorry` or `admit`.
 - The lines from `{LEAN_GUARD_BEGIN_MARKER}` to `{LEAN_GUARD_END_MARKER}` are protected. If you change them, the proof
-  does not count. You may add lemmas above them.
+  does not count. You may add theorems and lemmas above them, and nothing else.
 - Work in small steps: state intermediate results with `have`, and try `simp`, `omega`, `norm_num`, `linarith` and
   `exact?` on the parts.
 """
@@ -44,6 +45,12 @@ _DECLARATION = re.compile(
     re.MULTILINE,
 )
 _UNPROVED = re.compile(r"(?:\s*:=)?(?:\s*\bby\b)?(?:\s*\bsorry\b)?\s*\Z")
+_COMMENT = re.compile(r"/-.*?-/|--[^\n]*", re.DOTALL)
+_CHANGES_MEANING = re.compile(
+    r"\b(?:abbrev|attribute|axiom|class|def|elab\w*|export|implemented_by|import|inductive|infix[lr]?|instance|macro\w*"
+    r"|namespace|notation\w*|opaque|open|postfix|prefix|section|set_option|structure|syntax|universe|unsafe|variable)\b"
+)
+"""Commands of Lean after which the same statement may mean something else."""
 _MATHLIB_IMPORT = re.compile(r"^import Mathlib\..*\n?", re.MULTILINE)
 
 
@@ -179,7 +186,7 @@ class LeanRubric(TaskRubric):
         """Return 1.0 for a complete proof."""
         path = self.taskset.proof_file_path
         text = await read_text(state["sandbox_client"], state["sandbox_id"], path)
-        if protected(text or "") != protected(proof_file(info)):
+        if is_tampered(text or "", proof_file(info)):
             state["lean_tampered"], state["lean_compiled"] = True, False
             return 0.0
         return float(await self.taskset.compile(state))
@@ -224,6 +231,17 @@ def protected(text: str) -> str | None:
     ):
         return None
     return inside.strip()
+
+
+def is_tampered(text: str, original: str) -> bool:
+    """Return whether a proof file states something else than the original one."""
+    if protected(text) != protected(original):
+        return True
+    own, now = (
+        each.partition(LEAN_GUARD_BEGIN_MARKER)[0].splitlines() for each in (original, text)
+    )
+    added = "\n".join(line for line in now if line not in own)
+    return not set(own) <= set(now) or bool(_CHANGES_MEANING.search(_COMMENT.sub(" ", added)))
 
 
 __all__ = [
