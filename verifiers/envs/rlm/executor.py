@@ -32,7 +32,7 @@ from verifiers.envs.rlm.session import (
     RLMWorkerRecoveryError,
     SandboxRLMReplSession,
 )
-from verifiers.envs.sandbox_client import timeout_errors
+from verifiers.envs.sandbox_client import SandboxClient, timeout_errors
 from verifiers.envs.sandbox_mixin import SandboxMixin, note_death
 from verifiers.envs.sandbox_request import IMAGELESS_BACKENDS
 from verifiers.errors import ConfigError, Error
@@ -131,7 +131,7 @@ class RLMExecutor(SandboxMixin):
                 state.get(f"rlm_{name}", "") for name in ("rollout_dir", "fs_root", "control_dir")
             ]
             session = self._sessions[rollout_id] = SandboxRLMReplSession(rollout_id, *paths)
-        base = f"/tmp/rlm_{rollout_id}"
+        base = _base_folder(rollout_id)
         session.sandbox_fs_root = state.get("rlm_fs_root_remote") or f"{base}/rlm_fs"
         control_dir = state.get("rlm_control_dir_remote") or f"{base}/rlm_control"
         session.sandbox_control_dir = control_dir
@@ -193,6 +193,11 @@ class RLMExecutor(SandboxMixin):
         """Open the port to this program and start the worker. Raises RLMSetupError or RLMWorkerError."""
         session = self._get_or_create_session(state)
         await self._ensure_sandbox(session, state)
+        if not isinstance(self.sandbox_client, SandboxClient):
+            raise RLMSetupError(
+                "RLMEnv starts its worker through verifiers' own SandboxClient; sandbox_client is a "
+                f"{type(self.sandbox_client).__name__}. Use backend='prime' for sandboxes of that service."
+            )
         await self._install_packages(session)
         await asyncio.gather(
             self._open_doorway(session, state), self._start_first_worker(session, state)
@@ -373,6 +378,11 @@ class RLMExecutor(SandboxMixin):
         finally:
             if sandbox_id in self.active_sandboxes:
                 await self.delete_sandbox(sandbox_id)
+            if (
+                self._backend_name == "unsafe-local"
+            ):  # these sandboxes share the files of this machine
+                folder = _base_folder(session.rollout_id)
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _keep_filesystem(self, session: SandboxRLMReplSession, sandbox_id: str) -> None:
         """Replace the folder on this machine by the working directory of the sandbox."""
@@ -395,6 +405,11 @@ class RLMExecutor(SandboxMixin):
             await self._end_session(session)
         await self.teardown_mixin_sandboxes()
         await self.teardown_mixin_sandbox_client()
+
+
+def _base_folder(rollout_id: str) -> str:
+    """Return the folder of a rollout in its sandbox."""
+    return f"/tmp/rlm_{rollout_id}"
 
 
 def _ended_reply(payload: Mapping[str, Any], reason: str) -> dict[str, Any]:

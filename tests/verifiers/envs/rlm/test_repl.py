@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -339,6 +340,35 @@ async def test_missing_packages_are_the_error_of_the_rollout():
 async def test_installed_packages_can_be_imported():
     _, seen = await python("import packaging\npackaging.__name__", pip_install_packages="packaging")
     assert seen == ["Out[1]: 'packaging'"]
+
+
+async def test_sandboxes_that_share_the_files_of_this_machine_leave_none():
+    spec = {"isolation_min": "none"}
+    async with opened(make(backend="unsafe-local", sandbox_spec=spec)) as env:
+        model = root_and_subs([*code("llm_batch(['a'])"), done()])
+        state, _ = await play(env, model, context="data")
+    assert results(state)[0] == "Out[1]: ['sub']"
+    assert names_below(f"/tmp/rlm_{state['rollout_id']}") == {}
+
+
+async def test_a_client_without_processes_is_refused_with_a_reason():
+    class Client:
+        async def create(self, request: Any) -> Any:
+            return SimpleNamespace(id="theirs")
+
+        async def wait_for_creation(self, sandbox_id: str, **_: Any) -> None:
+            pass
+
+        async def delete(self, sandbox_id: str) -> None:
+            self.deleted = sandbox_id
+
+    env = make()
+    theirs = Client()
+    env.sandbox_client = theirs
+    state, _ = await play(env, [done()])
+    assert isinstance(state["error"], RLMSetupError)
+    assert "Client" in str(state["error"])
+    assert theirs.deleted == "theirs"
 
 
 async def test_the_executor_offers_its_parts_to_authors():
