@@ -341,40 +341,49 @@ class Lean(LeanTaskSet):
         await super().setup(state)
 
 
-@pytest.mark.parametrize(
-    ("edit", "reward", "tampered"),
-    [
-        ("s/^  sorry/  rfl/", 1.0, None),
-        ("s/^  sorry/  wrong/", 0.0, None),
-        ("", 0.0, None),
-        ("s/^  sorry/  rfl/; s/a = a/1 = 1/", 0.0, True),
-        ("s/^  sorry/  rfl/; 1a lemma open_problem : True := trivial -- def", 1.0, None),
-        ("s/^  sorry/  rfl/; 1a lemma x : True := trivial axiom y : False", 0.0, True),
-        ("s/^  sorry/  rfl/; s/^open Nat/ /", 0.0, True),
-    ],
-)
-async def test_proofs_are_compiled(
-    tmp_path: Path, edit: str, reward: float, tampered: bool | None
-) -> None:
-    rows = [{"formal_statement": STATEMENT, "name": "same", "header": ""}]
-    taskset = Lean(dataset_name=stored(tmp_path, rows), ds_num_proc=None)
-    assert taskset[0].info["name"] == "same"
-    assert "lake env lean /tmp/proof.lean" in taskset[0].prompt[0]["content"]
-    columns = ["lean_tampered", "lean_compiled"]
+class Edited(Lean):
+    """The name of a row is the edit that its agent makes."""
+
+    def get_instruction(self, info: dict[str, Any]) -> str:
+        return info["name"]
+
+
+EDITS = {
+    "s/^  sorry/  rfl/": (1.0, None),
+    "s/^  sorry/  wrong/": (0.0, None),
+    "s/^  none//": (0.0, None),
+    "s/^  sorry/  rfl/; s/a = a/1 = 1/": (0.0, True),
+    "s/^  sorry/  rfl/; 1a lemma open_problem : True := trivial -- def": (1.0, None),
+    "s/^  sorry/  rfl/; 1a lemma x : True := trivial axiom y : False": (0.0, True),
+    "s/^  sorry/  rfl/; s/^open Nat/ /": (0.0, True),
+}
+"""Edit of the proof file → reward, and whether the statement was changed."""
+
+
+async def test_proofs_are_compiled(tmp_path: Path) -> None:
+    rows = [{"formal_statement": STATEMENT, "name": edit, "header": ""} for edit in EDITS]
+    folder = stored(tmp_path, rows)
+    text = LeanTaskSet(dataset_name=folder, ds_num_proc=None)[0].prompt[0]["content"]
+    assert "cd /workspace/mathlib4 && lake env lean /tmp/proof.lean" in text
     env = ComposableEnv(
-        taskset,
-        Harness(run_command=f"sed -i '{edit}' /tmp/proof.lean"),
+        Edited(dataset_name=folder, ds_num_proc=None),
+        Harness(run_command="sed -i -f /task/instruction.md /tmp/proof.lean"),
         keep_sandbox_for_scoring=True,
         score_in="live",
     )
+    columns = ["lean_tampered", "lean_compiled"]
     async with env, asyncio.timeout(120):
         results = await env.generate(
             env.get_dataset(), ScriptedClient([]), "m", state_columns=columns
         )
-    [output] = results["outputs"]
-    assert (output["error"], output["reward"]) == (None, reward)
-    assert output.get("lean_tampered") is tampered
-    assert output["lean_compiled"] is (not tampered and "wrong" not in edit)
+    found = {
+        output["info"]["name"]: (output["reward"], output.get("lean_tampered"))
+        for output in results["outputs"]
+    }
+    assert found == EDITS
+    for output in results["outputs"]:
+        is_compiled = not output.get("lean_tampered") and "wrong" not in output["info"]["name"]
+        assert (output["error"], output["lean_compiled"]) == (None, is_compiled)
 
 
 async def test_statements_are_validated_with_sorry(tmp_path: Path) -> None:
@@ -441,13 +450,13 @@ def r2e(folder: Path, **options: Any) -> R2E:
     return R2E(stored(folder, rows), "/box/testbed", "/box/alt", **options)
 
 
-@pytest.mark.parametrize("hidden", [True, False])
 @pytest.mark.parametrize(
-    ("source", "reward"),
+    ("hidden", "source", "reward"),
     [
-        ("PASSED a.py::T::one", 1.0),
-        ("FAILED a.py::T::one - no", 0.0),
-        ("PASSED a.py::T::other", 0.0),
+        (True, "PASSED a.py::T::one", 1.0),
+        (True, "FAILED a.py::T::one - no", 0.0),
+        (False, "PASSED a.py::T::one", 1.0),
+        (False, "PASSED a.py::T::other", 0.0),
     ],
 )
 async def test_repository_tests_score_the_change(
