@@ -3,6 +3,8 @@
 from verifiers.envs.rlm.env import RLMEnv
 from verifiers.envs.rlm.executor import RLMExecutor
 from verifiers.envs.rlm.metrics import RLMMonitorRubric, update_rlm_metrics_from_step
+from verifiers.envs.rlm.metrics import count_execution as _update_rlm_repl_metrics
+from verifiers.envs.rlm.metrics import prepare_counts as _ensure_rlm_metric_state
 from verifiers.envs.rlm.prompts import RLMPromptBuilder
 from verifiers.envs.rlm.session import (
     RLMCodeExecutionTimeout,
@@ -35,5 +37,7 @@ __all__ = [
     "SubLLMEmptyModelResponseError",
     "SubLLMResult",
     "SubLLMTurn",
+    "_ensure_rlm_metric_state",
+    "_update_rlm_repl_metrics",
     "update_rlm_metrics_from_step",
 ]

@@ -131,8 +131,8 @@ class ConversationEnv(SubCallEnv):
     async def render_completion(self, state: State) -> None:
         """Set `state["completion"]`: all messages of the root model's conversation after the prompt."""
         await super().render_completion(state)
-        if (dropped := state.get("_dropped_messages")) and state.completion is not None:
-            state.completion = [*dropped, *state.completion]
+        if dropped := state.get("_dropped_messages"):
+            state["completion"] = [*dropped, *state["completion"]]
 
     # ---------------------------------------------------------------------------------------------- summaries
 

@@ -303,11 +303,11 @@ class RLMEnv(ConversationEnv):
         return tool_args
 
     async def call_bash_repl(self, code: str, state: Any) -> str:
-        """Run Bash code in a new shell. The directory and the variables of the answer are kept between calls."""
+        """Run Bash code in a shell that keeps its directory and the variables of the answer between calls."""
         return await self._repl(code, state, "export ANSWER_READY=1")
 
     async def call_python_repl(self, code: str, state: Any) -> str:
-        """Run Python code. Variables are kept between calls."""
+        """Run Python code in a session that keeps its variables between calls."""
         return await self._repl(code, state, 'set answer["ready"] = True')
 
     async def _repl(self, code: str, state: Any, ready_instruction: str) -> str:
@@ -331,10 +331,6 @@ class RLMEnv(ConversationEnv):
         started_s = time.perf_counter()
         result = await self._execute_code(code, state)
         duration_s = time.perf_counter() - started_s
-        context = self.active_rollouts.get(state.get("rollout_id"), {})
-        if (error := context.get("stop_error")) is not None:
-            context["stop_error"] = None
-            raise error
         count_execution(state, duration_s)
         times = (state.get("sandbox_state") or {}).get("command_execution_times")
         if times is not None:
@@ -360,13 +356,18 @@ class RLMEnv(ConversationEnv):
     async def _execute_code(self, code: str, state: Any) -> dict[str, Any]:
         """Return the reply of the worker: `status`, `stdout`, `stderr`, `result`, `execution_count` and `answer`.
 
-        Code that runs too long, and replies that cannot be read, are replies with status "error".
+        Code that runs too long, and replies that cannot be read, are replies with status "error". Raises errors of a
+        class in `stop_errors` that a tool or a sub-LLM has raised meanwhile.
         """
         seq = state["_exec_seq"] = state.get("_exec_seq", 0) + 1
         try:
             raw = await self._executor.execute({"code": code, "seq": seq}, state)
         except RLMCodeExecutionTimeout as error:
             return await self._after_timeout(error, state)
+        context = self.active_rollouts.get(state.get("rollout_id"), {})
+        if (stop_error := context.get("stop_error")) is not None:
+            context["stop_error"] = None
+            raise stop_error
         text, errors = raw.stdout or "", raw.stderr or ""
         if not text.strip():
             return _error_reply("The worker returned no output.", stderr=errors)

@@ -429,7 +429,7 @@ class SubCallEnv(StatefulToolEnv):
     def spent(self, state: State) -> State:
         """Return a state whose `usage` includes the sub-LLMs, for the limits of the run."""
         prepare_counts(state)
-        own = state.usage_tracker or state.usage
+        own = state.get("usage_tracker") or state["usage"]
         usage = StateUsageTracker(own["input_tokens"], own["output_tokens"])
         usage.increment(state["sub_llm_prompt_tokens"], state["sub_llm_completion_tokens"])
         total = State()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rlm_rollouts import code, done, make, opened, play, results, root_and_subs
+from rlm_rollouts import code, done, make, opened, play, results, root_and_subs, row
 
 import verifiers as vf
 from verifiers.envs.experimental.rlm_env import RLMEnv, RLMExecResult, RLMSetupError, RLMWorkerError
@@ -340,6 +340,22 @@ async def test_missing_packages_are_the_error_of_the_rollout():
 async def test_installed_packages_can_be_imported():
     _, seen = await python("import packaging\npackaging.__name__", pip_install_packages="packaging")
     assert seen == ["Out[1]: 'packaging'"]
+
+
+async def test_the_state_may_be_a_plain_dict():
+    async with opened(make()) as env:
+        state: dict[str, Any] = {
+            "info": {"context": "data"},
+            "trajectory": [],
+            "prompt": row()["prompt"],
+        }
+        assert await env.setup_state(state) is state  # type: ignore[arg-type]
+        assert (await env.get_prompt_messages(state))[0]["content"].startswith("<SCAFFOLDING>")  # type: ignore[arg-type]
+        piece = "answer['content'] = open('context.txt').read(); answer['ready'] = True"
+        assert await env.call_python_repl(piece, state) == "(no output)"
+        assert state["final_answer"] == "data"
+        await env.cleanup_rlm_state(state)  # type: ignore[arg-type]
+    assert "OPENAI_API_KEY" not in str(state)
 
 
 async def test_sandboxes_that_share_the_files_of_this_machine_leave_none():
