@@ -24,8 +24,9 @@ def _svg(
     content: str, title: str, width: int = WIDTH, height: int = HEIGHT, kind: str = ""
 ) -> Markup:
     title = visible(title)
+    role = "group" if "<a " in content else "img"
     return Markup(
-        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
+        f'<svg class="chart {kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{escape(title)}">'
         f"<title>{escape(title)}</title>{content}</svg>"
     )
 
@@ -98,7 +99,7 @@ def curves(series: Mapping[str, Mapping[int, Estimate]], title: str) -> Markup:
     def y_of(value: float) -> float:
         return _TOP + inner_h * (1 - min(1.0, max(0.0, value)))
 
-    parts = []
+    parts, label_y = [], -math.inf
     for share in (0.0, 0.5, 1.0):
         y = y_of(share)
         parts.append(
@@ -121,7 +122,8 @@ def curves(series: Mapping[str, Mapping[int, Estimate]], title: str) -> Markup:
                 f"<title>{escape(name)}, k = {k}: {e.mean:.1%}</title></circle>"
             )
         last_k, last = known[-1]
-        parts.append(_text(x_of(last_k) + 7, y_of(last.mean) + 4, name, "start", f"label s{place}"))
+        label_y = max(y_of(last.mean) + 4, label_y + 12)  # pass@k is never below pass^k
+        parts.append(_text(x_of(last_k) + 7, label_y, name, "start", f"label s{place}"))
     return _svg("".join(parts), title, kind="curves")
 
 

@@ -18,7 +18,8 @@ function move(step) {
   (all[next].querySelector("[data-open]") ?? all[next]).focus({ preventScroll: true });
 }
 
-const follow = (selector) => document.querySelector(selector)?.click();
+// Click the first link that exists.
+const follow = (...selectors) => selectors.map((one) => document.querySelector(one)).find(Boolean)?.click();
 const fold = (open) => document.querySelectorAll("main details:not(.note):not(.help)").forEach((item) => { item.open = open; });
 
 export function startKeys() {
@@ -29,10 +30,10 @@ export function startKeys() {
   const actions = {
     j: () => move(1),
     k: () => move(-1),
-    n: () => follow(".steps a[rel=next]") ?? follow(".pager a[rel=next]"),
-    p: () => follow(".steps a[rel=prev]") ?? follow(".pager a[rel=prev]"),
+    n: () => follow(".steps a[rel=next]", ".pager a[rel=next]"),
+    p: () => follow(".steps a[rel=prev]", ".pager a[rel=prev]"),
     g: () => follow("a[data-key=g]"),
-    u: () => follow("a[data-key=u]") ?? follow("a.brand"),
+    u: () => follow("a[data-key=u]", "a.brand"),
     e: () => fold(true),
     c: () => fold(false),
     "/": () => document.querySelector("[data-search]")?.focus(),
