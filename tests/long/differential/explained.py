@@ -99,7 +99,9 @@ EXPLAINED = [
         "group_with_equal_names",
     ),
     Explained(
-        "weights of an `EnvGroup`'s rubric", r"environment\.reward_weights: \[\] → ", "group_.*"
+        "weights of an `EnvGroup`'s rubric",
+        r"environment\.reward_weights: \[\] → ",
+        "group_.*|stateful_tools_in_a_group",
     ),
     Explained("two reward functions of one name", r".*\bscore(_2)?: ", "one_name_twice"),
     Explained(
@@ -115,6 +117,11 @@ EXPLAINED = [
         "rewards and advantages with several rubrics",
         r"probe\.advantages\[\]: 0\.0 → ",
         "called_by_a_trainer",
+    ),
+    Explained(
+        "a rollout that an overridden `is_completed` ends",
+        rf"{_SAVED}(is_completed: False → True|stop_condition: None → 'is_completed')",
+        "own_is_completed",
     ),
     Explained(
         "rows with a plain string `task`",

@@ -59,7 +59,7 @@ async def rollouts_and_groups(env: Any) -> Any:
     }
 
 
-@case(["0"], ["1"], probe=rollouts_and_groups)
+@case(["0"], probe=rollouts_and_groups)
 def called_by_a_trainer() -> vf.Environment:
     return single()
 
