@@ -38,7 +38,7 @@ _SHA256 = re.compile(r"sha256=([0-9a-f]{64})")
 class HubSource:
     """A hub as a source of environments for installers. A context manager, because it has temporary files.
 
-    `run` replaces `asyncio.run`, for programs with signal handlers of their own.
+    `run` replaces `asyncio.run`. Commands pass a function that their signal handlers can cancel.
     """
 
     def __init__(
