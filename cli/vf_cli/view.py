@@ -162,7 +162,8 @@ async def _serve(
             application, log_level="warning", access_log=False, server_header=False, lifespan="off"
         )
         server = uvicorn.Server(config)
-        server.capture_signals = nullcontext  # this command handles the signals itself
+        # This command handles the signals itself.
+        server.capture_signals = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
         shown = "127.0.0.1" if is_any else host
         address = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/"
         if token is not None:

@@ -41,30 +41,30 @@ def histogram(bins: Sequence[Bin], link: Callable[[str], str] | None, title: str
     """Return bars of rewards. Each bar links to its rollouts if `link` makes an address of a condition."""
     if not bins:
         return Markup("")
-    most = max(one.count for one in bins)
+    most = max(one.rollouts for one in bins)
     inner_w, inner_h = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     step = inner_w / len(bins)
     gap = min(6.0, step * 0.15)
     parts = [_grid(most, inner_h)]
     for place, one in enumerate(bins):
-        height = inner_h * one.count / most if most else 0
-        height = max(height, 1.5) if one.count else 0
+        height = inner_h * one.rollouts / most if most else 0
+        height = max(height, 1.5) if one.rollouts else 0
         x, y = _LEFT + place * step, _TOP + inner_h - height
         is_value = one.low == one.high
         label = number(one.low) if is_value else f"{number(one.low)} to {number(one.high)}"
         bar = (
-            f"<title>reward {escape(label)}: {count(one.count)} rollouts</title>"
+            f"<title>reward {escape(label)}: {count(one.rollouts)} rollouts</title>"
             f'<rect class="hit" x="{x:.1f}" y="{_TOP}" width="{step:.1f}" height="{inner_h}"/>'
             f'<rect class="bar" x="{x + gap / 2:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{height:.1f}"/>'
         )
-        if link is not None and one.count:
-            name = f"reward {label}: {count(one.count)} rollouts"
+        if link is not None and one.rollouts:
+            name = f"reward {label}: {count(one.rollouts)} rollouts"
             bar = f'<a href="{escape(link(one.condition))}" aria-label="{escape(name)}">{bar}</a>'
         parts.append(f"<g>{bar}</g>")
         if is_value and len(bins) <= 12:
             parts.append(_text(x + step / 2, HEIGHT - 8, number(one.low)))
-            if one.count:
-                parts.append(_text(x + step / 2, y - 3, count(one.count), kind="tick value"))
+            if one.rollouts:
+                parts.append(_text(x + step / 2, y - 3, count(one.rollouts), kind="tick value"))
     if bins[0].low != bins[0].high:
         for share in (0.0, 0.25, 0.5, 0.75, 1.0):
             value = bins[0].low + share * (bins[-1].high - bins[0].low)

@@ -8,7 +8,7 @@ sorting and tables address columns and keys of the saved line in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -197,7 +197,7 @@ class _Codes:
         self.parts: list[NDArray[np.int32]] = []
         self.known: dict[str, int] = {}
 
-    def extend(self, values: list[str | None]) -> None:
+    def extend(self, values: Sequence[str | None]) -> None:
         known = self.known
         codes = [-1 if value is None else known.setdefault(value, len(known)) for value in values]
         self.parts.append(np.array(codes, dtype=np.int32))
@@ -277,14 +277,12 @@ class ColumnsBuilder:
 
     def columns(self, version: str) -> RunColumns:
         """Return the columns so far."""
-        for values in (self._places, *self._numbers.values()):
-            values[:] = [np.concatenate(values)] if values else []
-        places = self._places[0] if self._places else np.zeros((0, 2), dtype=np.int64)
+        places = _joined(self._places, np.int64).reshape(-1, 2)
         numbers = {}
         for name, parts in self._numbers.items():
+            values = _joined(parts, np.float64)
             numbers[name] = np.full(self.count, np.nan)
-            if parts:
-                numbers[name][: len(parts[0])] = parts[0]
+            numbers[name][: len(values)] = values
         examples = self._examples.codes
         texts = {"example_id": TextColumn(examples, list(self._examples.known))}
         for name, column in self._texts.items():
@@ -295,8 +293,10 @@ class ColumnsBuilder:
 
 def _joined(parts: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
     """Return the parts as one array, which replaces them."""
-    if len(parts) != 1:
-        parts[:] = [np.concatenate(parts) if parts else np.zeros(0, dtype=kind)]
+    if not parts:
+        return np.zeros(0, dtype=kind)
+    if len(parts) > 1:
+        parts[:] = [np.concatenate(parts)]
     return parts[0]
 
 

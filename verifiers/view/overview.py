@@ -36,7 +36,7 @@ class Bin(NamedTuple):
 
     low: float
     high: float
-    count: int
+    rollouts: int
     includes_high: bool
     """Whether `high` itself belongs to the bin."""
 
@@ -66,7 +66,7 @@ class ErrorGroup(NamedTuple):
     """Failures of one kind."""
 
     name: str
-    count: int
+    rollouts: int
     messages: list[str]
     condition: str
     """The filter expression of these rollouts."""

@@ -280,7 +280,8 @@ class FolderSource:
         with self._guard:
             if time.monotonic() - self._listed_s >= LISTING_S:
                 self._list()
-            return sorted(self._runs.values(), key=lambda run: run.written_ns, reverse=True)
+            newest = sorted(self._runs.values(), key=lambda run: run.written_ns, reverse=True)
+            return [*newest]
 
     def _list(self) -> None:
         found: OrderedDict[str, FolderRun] = OrderedDict()

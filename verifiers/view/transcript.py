@@ -245,12 +245,13 @@ def scores(output: Mapping[str, Any]) -> list[ScoreRow]:
         detail = details.get(name)
         detail = detail if isinstance(detail, Mapping) else {}
         value = metrics.get(name, detail.get("value"))
-        texts = [
+        answer, explanation, metadata = (
             None if detail.get(key) in (None, "", {}) else shown(detail[key], 4000)
             for key in ("answer", "explanation", "metadata")
-        ]
+        )
         number = value if isinstance(value, int | float) else None
-        rows.append(ScoreRow(visible(str(name)), number, *texts, errors.get(name)))
+        name, error = visible(str(name)), errors.get(name)
+        rows.append(ScoreRow(name, number, answer, explanation, metadata, error))
     return rows
 
 

@@ -42,8 +42,8 @@ def test_the_numbers_are_those_of_the_summary(run_folder: Path) -> None:
     for metric in numbers.metrics:
         expected = tuple(summary.metrics[metric.name].estimate)
         assert tuple(metric.estimate) == pytest.approx(expected, nan_ok=True)
-    assert [(group.name, group.count) for group in numbers.errors] == [("ToolError", 1)]
-    assert sum(one.count for one in numbers.bins) == 24
+    assert [(group.name, group.rollouts) for group in numbers.errors] == [("ToolError", 1)]
+    assert sum(one.rollouts for one in numbers.bins) == 24
 
 
 def test_means_by_example_count_void_rewards_as_zero(run_folder: Path) -> None:
