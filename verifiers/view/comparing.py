@@ -32,7 +32,7 @@ MAX_DIFF = 2500
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
-class Change(NamedTuple):
+class TextChange(NamedTuple):
     """A piece of the difference between two texts."""
 
     kind: str
@@ -71,12 +71,12 @@ class Answer(NamedTuple):
     row: int | None
     """The row of the answer that is shown."""
     reward: float | None
-    changes: list[Change]
+    changes: list[TextChange]
     """The answer, with its difference from that of the baseline."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """A report with the runs that it is about."""
 
     report: Report
@@ -117,10 +117,10 @@ class Comparisons:
     """Comparisons by their runs; the last ones are kept."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[tuple[str, str], ...], Comparison] = OrderedDict()
+        self._kept: OrderedDict[tuple[tuple[str, str], ...], RunComparison] = OrderedDict()
         self._guard = threading.Lock()
 
-    def of(self, runs: Sequence[tuple[Run, RunColumns]]) -> Comparison:
+    def of(self, runs: Sequence[tuple[Run, RunColumns]]) -> RunComparison:
         """Return the comparison of runs; the first is the baseline. Raises ConfigError if they cannot be compared."""
         if not 2 <= len(runs) <= MAX_RUNS:
             raise ConfigError(f"A comparison needs 2 to {MAX_RUNS} runs; {len(runs)} were chosen.")
@@ -140,7 +140,7 @@ class Comparisons:
         return found
 
 
-def _comparison(report: Report, runs: Sequence[Run]) -> Comparison:
+def _comparison(report: Report, runs: Sequence[Run]) -> RunComparison:
     compared = [
         ComparedRun(
             run,
@@ -164,11 +164,11 @@ def _comparison(report: Report, runs: Sequence[Run]) -> Comparison:
         losses = [value for value in values if value < 0]
         examples.append(ComparedExample(key, name, means, min(losses) if losses else max(values)))
     examples.sort(key=lambda one: one.difference)
-    return Comparison(report, compared, headline(report), warnings(report), examples)
+    return RunComparison(report, compared, headline(report), warnings(report), examples)
 
 
 def answers(
-    comparison: Comparison, columns: Sequence[RunColumns], example: str, rollout: int
+    comparison: RunComparison, columns: Sequence[RunColumns], example: str, rollout: int
 ) -> list[Answer]:
     """Return the answers of all runs to an example, by the hash of its content; `rollout` counts from 0."""
     base: str | None = None
@@ -185,7 +185,7 @@ def answers(
             )
         row = rows[min(rollout, len(rows) - 1)] if rows else None
         text = "" if row is None else _answer(compared.run, row)
-        changes = [Change("same", text)] if base is None else difference(base, text)
+        changes = [TextChange("same", text)] if base is None else difference(base, text)
         base = text if base is None else base
         found.append(
             Answer(
@@ -216,18 +216,18 @@ def _last_content(completion: Any) -> Any:
     return next((content for content in contents if content), "")
 
 
-def difference(old: str, new: str) -> list[Change]:
+def difference(old: str, new: str) -> list[TextChange]:
     """Return the difference of two texts by words, or by lines if they are long."""
     before, after = _WORDS.findall(old), _WORDS.findall(new)
     if max(len(before), len(after)) > MAX_DIFF:
         before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    changes: list[Change] = []
+    changes: list[TextChange] = []
     for kind, i1, i2, j1, j2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
-            changes.append(Change("same", "".join(after[j1:j2])))
+            changes.append(TextChange("same", "".join(after[j1:j2])))
             continue
         if i2 > i1:
-            changes.append(Change("removed", "".join(before[i1:i2])))
+            changes.append(TextChange("removed", "".join(before[i1:i2])))
         if j2 > j1:
-            changes.append(Change("added", "".join(after[j1:j2])))
+            changes.append(TextChange("added", "".join(after[j1:j2])))
     return changes

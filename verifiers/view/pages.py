@@ -18,7 +18,7 @@ from verifiers.runs.output import encode_value
 from verifiers.runs.store import RunNotFound
 from verifiers.view import transcript
 from verifiers.view.columns import RunColumns, natural
-from verifiers.view.comparing import Comparison, Comparisons, answers
+from verifiers.view.comparing import Comparisons, RunComparison, answers
 from verifiers.view.descriptions import (
     RunRow,
     error_view,
@@ -571,7 +571,7 @@ class Viewer:
             after=order[place + 1] if 0 <= place < len(order) - 1 else None,
         )
 
-    def _compared(self, keys: list[str]) -> tuple[Comparison, list[RunColumns]]:
+    def _compared(self, keys: list[str]) -> tuple[RunComparison, list[RunColumns]]:
         runs = [self.source.run(key) for key in dict.fromkeys(keys)]
         columns = [self._columns(run) for run in runs]
         return self._comparisons.of(list(zip(runs, columns, strict=True))), columns
