@@ -75,7 +75,7 @@ def test_a_gate_decides_the_exit_code_and_writes_reports(run, runs, tmp_path):
     ("arguments", "message"),
     [
         (["A"], "needs 2 to 8 runs"),
-        (["A", "nowhere"], "nowhere is not a run folder"),
+        (["A", "nowhere"], "nowhere is not a saved run"),
         (["A", "B", "--junit", "x.xml"], "add --gate"),
         (["A", "B", "--gate", "none.toml"], "cannot be read"),
         (["A", "B", "--markdown", "no/folder/x.md"], "cannot be written"),

@@ -49,7 +49,7 @@ def test_a_run_is_scored_with_the_present_rubric_of_its_environment(run, folder,
 
 
 def test_wrong_usage_is_an_error_with_the_way_out(run, folder, tmp_path):
-    assert "is not a run folder" in run("rescore", tmp_path / "none").err
+    assert "is not a saved run" in run("rescore", tmp_path / "none").err
     assert "file.py:object" in run("rescore", folder, "--rubric", "x").err
     (tmp_path / "broken.py").write_text("def bad(completion):\n    raise ValueError('no')\n")
     done = run("rescore", folder, "--rubric", f"{tmp_path}/broken.py:bad")

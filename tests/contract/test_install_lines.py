@@ -29,11 +29,11 @@ PLACES = (
 LINE = re.compile(
     r"(?:\buv add|\b(?:uv )?pip3? install|\buvx|\bpipx (?:install|run)|\buv tool (?:install|run))(?P<rest>[^\n`]*)"
 )
-TRAINERS = frozenset(
+NAMED = frozenset(
     {"accelerate", "cachetools", "nemo-gym", "openpipe-art", "requests", "setuptools", "skyrl"}
-    | {"tinker", "tinker-cookbook", "transformers", "trl", "verl", "vllm"}
+    | {"swebench", "tinker", "tinker-cookbook", "transformers", "trl", "verl", "vllm"}
 )
-"""Packages of the public index that pages of trainers name."""
+"""Packages of the public index that pages and messages name."""
 MY_OWN = {"my-env"}
 """Names that stand for the reader's own."""
 WITH_VALUE = {
@@ -96,7 +96,7 @@ def known_names() -> set[str]:
     for requirements in PROJECT["optional-dependencies"].values():
         listed += requirements
     names = {canonicalize_name(Requirement(line).name) for line in listed}
-    return (names | TRAINERS | MY_OWN) - {"verifiers"}
+    return (names | NAMED | MY_OWN) - {"verifiers"}
 
 
 def problem_of(target: str, options: list[str]) -> str | None:

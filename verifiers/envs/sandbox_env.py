@@ -235,7 +235,9 @@ class SandboxEnv(SandboxMixin, StatefulToolEnv):
         """Run `post_rollout`, then delete the sandbox, unless a reward function uses it."""
         await self._finish(state, self.post_rollout)
 
-    async def bulk_delete_sandboxes(self, global_ids: Sequence[str]) -> None:
+    async def bulk_delete_sandboxes(  # pyright: ignore[reportIncompatibleMethodOverride]  # v0's name of the parameter
+        self, global_ids: Sequence[str]
+    ) -> None:
         """Delete several sandboxes at once; see `SandboxMixin.bulk_delete_sandboxes`."""
         await super().bulk_delete_sandboxes(global_ids)
 

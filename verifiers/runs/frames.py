@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from verifiers.errors import ConfigError
 from verifiers.messages import content_text
@@ -16,9 +16,8 @@ from verifiers.runs.folders import METADATA_FILE, RESULTS_FILE, is_run_folder
 from verifiers.runs.output import encode_value
 from verifiers.runs.store import RunNotFound, iterate_index, iterate_outputs, load_metadata
 
-if TYPE_CHECKING:
-    import pyarrow
-
+Table: TypeAlias = Any
+"""A `pyarrow.Table`; pyarrow has no types."""
 Library = Literal["pandas", "polars", "arrow"]
 
 ROLLOUT_COLUMNS = (
@@ -189,11 +188,11 @@ def _cell(value: Any) -> Any:
     return encode_value(value).decode().rstrip("\n") if isinstance(value, dict | list) else value
 
 
-def _table(rows: Iterable[dict[str, Any]], first: Sequence[str]) -> pyarrow.Table:
+def _table(rows: Iterable[dict[str, Any]], first: Sequence[str]) -> Table:
     """Return rows as a table with the columns `first`, then all others that occur. Missing values are null."""
     import pyarrow
 
-    batches: list[pyarrow.Table] = []
+    batches: list[Table] = []
     batch: list[dict[str, Any]] = []
     names = dict.fromkeys(first)
     for row in rows:
@@ -206,7 +205,7 @@ def _table(rows: Iterable[dict[str, Any]], first: Sequence[str]) -> pyarrow.Tabl
     return table.select(list(names))
 
 
-def _columns(rows: Sequence[dict[str, Any]], names: dict[str, None]) -> pyarrow.Table:
+def _columns(rows: Sequence[dict[str, Any]], names: dict[str, None]) -> Table:
     import pyarrow
 
     for row in rows:
@@ -214,7 +213,7 @@ def _columns(rows: Sequence[dict[str, Any]], names: dict[str, None]) -> pyarrow.
     return pyarrow.table({name: _column([row.get(name) for row in rows]) for name in names})
 
 
-def _column(values: list[Any]) -> pyarrow.Array:
+def _column(values: list[Any]) -> Any:
     """Return a column; values of different types become text."""
     import pyarrow
 
@@ -229,11 +228,11 @@ def _text(value: Any) -> str:
     return text.encode("utf-8", "replace").decode()  # Arrow has no lone surrogates
 
 
-def _converted(table: pyarrow.Table, library: str) -> Any:
+def _converted(table: Table, library: str) -> Any:
     """Return a table of the library that the caller uses."""
     if library == "arrow":
         return table
-    converters: dict[str, Callable[[pyarrow.Table], Any]] = {
+    converters: dict[str, Callable[[Table], Any]] = {
         "pandas": _to_pandas,
         "polars": _to_polars,
     }
@@ -247,11 +246,11 @@ def _converted(table: pyarrow.Table, library: str) -> Any:
         ) from error
 
 
-def _to_pandas(table: pyarrow.Table) -> Any:
+def _to_pandas(table: Table) -> Any:
     return table.to_pandas()
 
 
-def _to_polars(table: pyarrow.Table) -> Any:
+def _to_polars(table: Table) -> Any:
     import polars  # pyright: ignore[reportMissingImports]
 
     return polars.from_arrow(table)
@@ -260,13 +259,13 @@ def _to_polars(table: pyarrow.Table) -> Any:
 # --- files
 
 
-def write_table(table: pyarrow.Table, path: Path) -> None:
+def write_table(table: Table, path: Path) -> None:
     """Write a table as .csv, .parquet, .jsonl or .arrow (a stream); a path without a suffix becomes a dataset folder.
 
     A dataset folder is read by `datasets.load_from_disk`. Raises ConfigError for another suffix or a path that cannot
     be written.
     """
-    writers: dict[str, Callable[[pyarrow.Table, Path], object]] = {
+    writers: dict[str, Callable[[Table, Path], object]] = {
         ".csv": _write_csv,
         ".parquet": _write_parquet,
         ".jsonl": _write_jsonl,
@@ -285,38 +284,38 @@ def write_table(table: pyarrow.Table, path: Path) -> None:
         raise ConfigError(f"{path} cannot be written: {error}.") from error
 
 
-def _write_csv(table: pyarrow.Table, path: Path) -> None:
+def _write_csv(table: Table, path: Path) -> None:
     from pyarrow import csv
 
     csv.write_csv(_without_null_columns(table), path)
 
 
-def _write_parquet(table: pyarrow.Table, path: Path) -> None:
+def _write_parquet(table: Table, path: Path) -> None:
     from pyarrow import parquet
 
     parquet.write_table(_without_null_columns(table), path)
 
 
-def _write_jsonl(table: pyarrow.Table, path: Path) -> None:
+def _write_jsonl(table: Table, path: Path) -> None:
     with path.open("wb") as file:
         for batch in table.to_batches(BATCH_ROWS):
             file.writelines(encode_value(row) for row in batch.to_pylist())
 
 
-def _write_arrow(table: pyarrow.Table, path: Path) -> None:
+def _write_arrow(table: Table, path: Path) -> None:
     import pyarrow
 
     with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as out:
         out.write_table(table)
 
 
-def _write_dataset(table: pyarrow.Table, path: Path) -> None:
+def _write_dataset(table: Table, path: Path) -> None:
     from datasets import Dataset
 
     Dataset(_without_null_columns(table)).save_to_disk(path)
 
 
-def _without_null_columns(table: pyarrow.Table) -> pyarrow.Table:
+def _without_null_columns(table: Table) -> Table:
     """Return the table with text in place of columns that have no type, because all of their values are missing."""
     import pyarrow
 

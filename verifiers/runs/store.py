@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -446,7 +446,7 @@ class RunStore:
                 self._rewrite(lambda position, output: outputs.get(position, output))
 
     @contextlib.contextmanager
-    def _changing(self, how: str) -> Iterator[None]:
+    def _changing(self, how: str) -> Generator[None]:
         with self._guard:
             if self._is_writing:
                 raise RunStoreError(

@@ -293,7 +293,7 @@ class SWEBenchTaskSet(_RepositoryTaskSet):
 
 
 _INSTALL = re.compile(
-    r"^[ \t]*(?:python3? -m )?pip install .*(?:-e[ \t]|[ \t]\.(?:\[|[ \t]|$)).*$", re.MULTILINE
+    r"^[ \t]*(?:python3? -m )?pip[ ]install .*(?:-e[ \t]|[ \t]\.(?:\[|[ \t]|$)).*$", re.MULTILINE
 )
 
 
