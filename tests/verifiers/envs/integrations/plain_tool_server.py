@@ -1,7 +1,8 @@
 """An MCP server on stdin and stdout that speaks the protocol itself: `python plain_tool_server.py FOLDER`.
 
 For tests of starts, losses and ends: it is there at once, while importing the package `mcp` takes a second. Every start
-appends its process id to `<folder>/starts`, every call of a tool that touches a line to `<folder>/touched`.
+appends its process id to `<folder>/starts`, every call of a tool that touches a line to `<folder>/touched`. With a file
+`<folder>/silent` the server never answers, so that its start does not end.
 """
 
 import json
@@ -61,7 +62,7 @@ def main() -> None:
         file.write(f"{os.getpid()}\n")
     for line in sys.stdin:
         request = json.loads(line)
-        if "id" not in request:
+        if "id" not in request or (folder / "silent").exists():
             continue
         result = answer(request["method"], request.get("params") or {})
         if result is not None:
