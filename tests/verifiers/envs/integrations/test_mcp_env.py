@@ -195,7 +195,9 @@ async def test_a_cancelled_run_keeps_the_server_for_the_next_and_aclose_ends_it(
 
 async def test_rollouts_cancelled_while_the_server_starts_leave_no_process(folder: Path):
     (folder / "silent").touch()
-    env = vf.MCPEnv(mcp_servers=[plain(folder)], dataset=ROWS, rubric=vf.Rubric())
+    env = vf.MCPEnv(
+        mcp_servers=[plain(folder, connect_timeout_s=3.0)], dataset=ROWS, rubric=vf.Rubric()
+    )
     running = asyncio.create_task(run(env, ScriptedClient(["done"])))
     await until(lambda: lines(folder / "starts"))
     running.cancel()
